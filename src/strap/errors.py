@@ -1,0 +1,23 @@
+"""The one exception users meet: its text names the value, the rule and the next step."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class StrapError(Exception):
+    """Something about the input, the output place or the machine that the user can mend."""
+
+
+def unknown(kind: str, value: object, known: Iterable[str]) -> StrapError:
+    """An error for a name that is not known, with the nearest known name where one is near.
+
+    >>> str(unknown("camera", "agent_view", ["agentview", "wrist"]))
+    "unknown camera 'agent_view': did you mean 'agentview'? Known: agentview, wrist"
+    """
+    names = list(known)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.4)
+    hint = f" did you mean '{near[0]}'?" if near else ""
+    listing = ", ".join(names) if names else "none"
+    return StrapError(f"unknown {kind} '{value}':{hint} Known: {listing}")
