@@ -1,0 +1,95 @@
+"""A dataset is a reader of one format behind one face: ids, length, trajectories."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from strap.artifacts import fingerprint_files
+from strap.errors import StrapError, unknown
+from strap.types import Trajectory
+
+
+class Reader(Protocol):
+    """What a format provides. Opening is cheap: it lists trajectories, it reads no frame."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Trajectory ids in natural order, each once."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Every file whose change changes the dataset."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the format stores once per dataset (robomimic's `env_args`, LeRobot's `info`)."""
+
+    def read(self, trajectory_id: str) -> Trajectory:
+        """The trajectory, its arrays unread."""
+
+
+@dataclass(frozen=True, repr=False)
+class Dataset:
+    """Trajectories by id: `len(dataset)`, `dataset.ids`, `dataset[id]`, iteration."""
+
+    path: Path
+    format: str
+    reader: Reader
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Trajectory ids in natural order (`demo_2` before `demo_10`)."""
+        return self.reader.ids
+
+    @property
+    def name(self) -> str:
+        """The absolute path: how matches and manifests refer to this dataset."""
+        return self.path.resolve().as_posix()
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the format stores once per dataset."""
+        return self.reader.metadata
+
+    def __len__(self) -> int:
+        return len(self.reader.ids)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return (self.reader.read(key) for key in self.reader.ids)
+
+    def __getitem__(self, trajectory_id: str) -> Trajectory:
+        if trajectory_id not in self.reader.ids:
+            raise StrapError(f"'{self.path}': {_no_such(trajectory_id, self.reader.ids)}")
+        return self.reader.read(trajectory_id)
+
+    def __repr__(self) -> str:
+        return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"
+
+    def fingerprint(self) -> str:
+        """A hash of the files' names, sizes and times: changes when a file does."""
+        root = self.path if self.path.is_dir() else self.path.parent
+        return fingerprint_files(self.reader.files, root)
+
+
+def _no_such(trajectory_id: str, ids: Sequence[str]) -> str:
+    if len(ids) <= 12:
+        return str(unknown("trajectory", trajectory_id, ids))
+    return f"unknown trajectory '{trajectory_id}': there are {len(ids)}, from {ids[0]} to {ids[-1]}"
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """A sort key by which `demo_2` comes before `demo_10`."""
+    parts = re.split(r"(\d+)", text)
+    return tuple((0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts if p)
+
+
+def require_unique(ids: Sequence[str], path: Path) -> None:
+    """Raise when an id occurs twice."""
+    twice = [name for name, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise StrapError(f"'{path}': trajectory id '{twice[0]}' occurs twice; ids must be unique")

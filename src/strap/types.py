@@ -1,0 +1,276 @@
+"""What flows between the rooms: trajectories, segments and matches, as frozen data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.errors import StrapError, unknown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+Orientation = Literal["upright", "flipped"]
+"""How images lie on disk: `upright`, or `flipped` (bottom row first, as OpenGL and LIBERO do)."""
+
+
+@dataclass(frozen=True, eq=False)
+class LazyArray:
+    """One recorded array, first axis time, read only where it is indexed.
+
+    `array[10:20]` reads those ten rows and nothing else; `array[:]` reads all.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int, int], Array] = field(repr=False)
+    """(start, stop) -> [stop-start, …]"""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: int | slice) -> Array:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step < 0:
+                return self.read(0, len(self))[key]
+            return self.read(start, max(start, stop))[::step]
+        index = key + len(self) if key < 0 else key
+        if not 0 <= index < len(self):
+            raise IndexError(f"frame {key} of {len(self)}")
+        row: Array = self.read(index, index + 1)[0]
+        return row
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.read(0, len(self)), dtype=dtype)
+
+
+def lazy(array: Array) -> LazyArray:
+    """An array already in memory, in the lazy interface."""
+    return LazyArray(array.shape, array.dtype, lambda start, stop: array[start:stop])
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a trajectory lies: the file (or folder) and the key inside it."""
+
+    path: Path
+    key: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trajectory:
+    """One recorded sequence of frames; arrays are read when indexed."""
+
+    id: str
+    length: int
+    instruction: str
+    cameras: Mapping[str, LazyArray]
+    """name -> uint8 [t h w 3], as stored; `frames` gives them upright"""
+    proprioception: Mapping[str, LazyArray]
+    """name -> float [t d]"""
+    actions: LazyArray
+    """[t a]"""
+    source: Source
+    fps: float | None = None
+    orientation: Orientation = "upright"
+    extras: Mapping[str, LazyArray] = field(default_factory=dict)
+    """other per-frame arrays (states, rewards, depth, …), copied along but never interpreted"""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """what the format stores once per trajectory (simulator XML, initial state, …)"""
+
+    def __repr__(self) -> str:
+        cameras = ", ".join(f"{k} {v.shape[1]}×{v.shape[2]}" for k, v in self.cameras.items())
+        rate = f" at {self.fps:g} Hz" if self.fps else ""
+        return (
+            f"Trajectory({self.id!r}, {self.length} frames{rate}, {self.instruction!r}, "
+            f"cameras: {cameras or 'none'}, {self.orientation})"
+        )
+
+    def camera(self, name: str) -> LazyArray:
+        """The camera of that name, or an error that suggests the nearest one."""
+        if name not in self.cameras:
+            raise StrapError(f"trajectory '{self.id}': {unknown('camera', name, self.cameras)}")
+        return self.cameras[name]
+
+    def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Array:
+        """Images [t h w 3] uint8 of one camera, upright, frames start … stop−1."""
+        images = self.camera(camera)[start : self.length if stop is None else stop]
+        return images[:, ::-1] if self.orientation == "flipped" else images
+
+    def fingerprint(self, cameras: Sequence[str], *, chunk: int = 64) -> str:
+        """A hash of the content that is embedded (these cameras) and of the actions."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(repr((self.length, self.orientation)).encode())
+        for name in cameras:
+            array = self.camera(name)
+            digest.update(repr((name, array.shape, str(array.dtype))).encode())
+            for start in range(0, self.length, chunk):
+                digest.update(np.ascontiguousarray(array[start : start + chunk]).data)
+        digest.update(np.ascontiguousarray(self.actions[:]).data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, order=True)
+class Segment:
+    """Frames start … stop−1 of a trajectory: the paper's sub-trajectory."""
+
+    trajectory_id: str
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise StrapError(
+                f"segment {self.trajectory_id}[{self.start}:{self.stop}] is empty or starts before "
+                "frame 0: a segment needs 0 <= start < stop"
+            )
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __str__(self) -> str:
+        return f"{self.trajectory_id}[{self.start}:{self.stop}]"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A prior segment found for a query; lower cost is better."""
+
+    query: Segment
+    segment: Segment
+    cost: float
+    rank: int
+    """1 for the query's cheapest match"""
+    instruction: str
+    """of the prior trajectory"""
+    dataset: str
+    """path of the prior dataset"""
+
+
+@dataclass(frozen=True)
+class Matches(Sequence[Match]):
+    """The selected matches, query by query, cheapest first: a sequence and a table."""
+
+    rows: tuple[Match, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Match: ...
+    @overload
+    def __getitem__(self, index: slice) -> Matches: ...
+    def __getitem__(self, index: int | slice) -> Match | Matches:
+        return Matches(self.rows[index]) if isinstance(index, slice) else self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Match]:
+        return iter(self.rows)
+
+    @property
+    def queries(self) -> tuple[Segment, ...]:
+        """The queries that have a match, in order."""
+        return tuple(dict.fromkeys(row.query for row in self.rows))
+
+    def to_table(self) -> pa.Table:
+        """A pyarrow table with one row per match (the columns of `matches.parquet`)."""
+        import pyarrow as pa
+
+        names = _COLUMNS.keys()
+        columns = zip(*(_to_row(row) for row in self.rows), strict=True)
+        values = list(columns) or [()] * len(names)
+        return pa.table(
+            {
+                name: pa.array(value, getattr(pa, kind)())
+                for (name, kind), value in zip(_COLUMNS.items(), values, strict=True)
+            }
+        )
+
+    def to_parquet(self, path: str | Path) -> Path:
+        """Write the table, atomically."""
+        import pyarrow.parquet as pq
+
+        from strap.artifacts import replacing
+
+        with replacing(Path(path)) as temporary:
+            pq.write_table(self.to_table(), temporary)
+        return Path(path)
+
+    @classmethod
+    def from_parquet(cls, path: str | Path) -> Matches:
+        """Read a table that `to_parquet` (or any tool) wrote with the same columns."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StrapError(
+                f"cannot read matches from '{path}': {error}; give the matches.parquet of a run"
+            ) from error
+        missing = [name for name in _COLUMNS if name not in table.column_names]
+        if missing:
+            raise StrapError(f"'{path}' is no table of matches: it lacks {', '.join(missing)}")
+        return cls(tuple(_from_row(row) for row in table.select(list(_COLUMNS)).to_pylist()))
+
+    def __str__(self) -> str:
+        return format_matches(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Matches({len(self)} matches of {len(self.queries)} queries)"
+
+
+_COLUMNS = {
+    "query_trajectory": "string",
+    "query_start": "int64",
+    "query_stop": "int64",
+    "trajectory": "string",
+    "start": "int64",
+    "stop": "int64",
+    "cost": "float64",
+    "rank": "int64",
+    "instruction": "string",
+    "dataset": "string",
+}
+
+
+def _to_row(match: Match) -> tuple[Any, ...]:
+    query, found = match.query, match.segment
+    return (
+        *(query.trajectory_id, query.start, query.stop),
+        *(found.trajectory_id, found.start, found.stop),
+        *(match.cost, match.rank, match.instruction, match.dataset),
+    )
+
+
+def _from_row(row: Mapping[str, Any]) -> Match:
+    return Match(
+        query=Segment(row["query_trajectory"], row["query_start"], row["query_stop"]),
+        segment=Segment(row["trajectory"], row["start"], row["stop"]),
+        cost=row["cost"],
+        rank=row["rank"],
+        instruction=row["instruction"] or "",
+        dataset=row["dataset"] or "",
+    )
+
+
+def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:
+    """The matches as lines of text: query, rank, cost, prior segment, instruction."""
+    rows = tuple(rows)
+    shown = rows[:limit]
+    cells = [("query", "rank", "cost", "match", "instruction")]
+    cells += [
+        (str(m.query), str(m.rank), f"{m.cost:.4g}", str(m.segment), m.instruction) for m in shown
+    ]
+    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells]
+    if len(rows) > limit:
+        lines.append(f"… and {len(rows) - limit} more")
+    return "\n".join(line.rstrip() for line in lines)
