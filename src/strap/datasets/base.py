@@ -30,7 +30,7 @@ class Reader(Protocol):
         """What the format stores once per dataset (robomimic's `env_args`, LeRobot's `info`)."""
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory, its arrays unread."""
+        """The trajectory, its arrays unread; KeyError when there is none of that id."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,9 +63,11 @@ class Dataset:
         return (self.reader.read(key) for key in self.reader.ids)
 
     def __getitem__(self, trajectory_id: str) -> Trajectory:
-        if trajectory_id not in self.reader.ids:
-            raise StrapError(f"'{self.path}': {_no_such(trajectory_id, self.reader.ids)}")
-        return self.reader.read(trajectory_id)
+        try:
+            return self.reader.read(trajectory_id)
+        except KeyError as error:
+            message = _no_such(trajectory_id, self.reader.ids)
+            raise StrapError(f"'{self.path}': {message}") from error
 
     def __repr__(self) -> str:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"

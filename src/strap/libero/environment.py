@@ -1,0 +1,240 @@
+"""One LIBERO task as an environment: placements, steps, observations; with or without cameras.
+
+Images are kept as LIBERO's files keep them, bottom row first; `Observation.upright` turns one
+the right way up. Placements come fresh from the task's own regions by seed (`sample`) or from the
+benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.errors import StrapError
+from strap.libero.backend import import_libero, select_backend
+from strap.libero.tasks import Goal, Task, fixed_states
+
+SETTLING_STEPS = 10
+CONTROL_HZ = 20
+OPEN, CLOSED = -1.0, 1.0
+CAMERAS = {"agentview": "agentview", "eye_in_hand": "robot0_eye_in_hand"}
+IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, OPEN])
+
+Array = NDArray[np.float64]
+Image = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a policy sees at one moment."""
+
+    images: dict[str, Image]  # camera -> [size size 3], bottom row first as LIBERO stores them
+    ee_pos: Array  # [3]
+    ee_ori: Array  # [3] axis-angle
+    gripper_states: Array  # [2]
+    joint_states: Array  # [7]
+    robot_states: Array  # [9] gripper, position, quaternion (x y z w)
+
+    @property
+    def ee_states(self) -> Array:
+        """Position and orientation [6]."""
+        return np.concatenate([self.ee_pos, self.ee_ori])
+
+    def upright(self, camera: str) -> Image:
+        """A camera's image with the top row first."""
+        return np.ascontiguousarray(self.images[camera][::-1])
+
+
+class LiberoEnv:
+    """A task in the simulator, at 20 Hz under the benchmark's OSC_POSE controller.
+
+    `cameras=False` gives physics alone: no OpenGL is touched. `antialias=True` renders with four
+    samples per pixel as the original demonstrations were; without, edges are harder and a frame
+    costs about a quarter less. Train and evaluate with the same setting.
+    """
+
+    def __init__(
+        self, task: Task, *, size: int = 128, cameras: bool = True, antialias: bool = False
+    ) -> None:
+        if size < 1:
+            raise StrapError(f"image size {size}: a camera needs at least one pixel; try 128")
+        if cameras:
+            select_backend()
+        self.task, self.size, self.cameras, self.antialias = task, size, cameras, antialias
+        wrapper = import_libero("libero.libero.envs.env_wrapper")
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._control = wrapper.ControlEnv(
+                bddl_file_name=str(task.bddl),
+                use_camera_obs=False,
+                has_offscreen_renderer=False,
+                # A hard reset would load the model again (seconds) and leak the old one.
+                hard_reset=False,
+                ignore_done=True,
+            )
+        # Observations are computed on request; the 40 observables of robosuite cost a tenth of
+        # every step and, after `restore`, lag behind the state.
+        self.world._observables = {}
+        self._painter: Any = None
+
+    @property
+    def world(self) -> Any:
+        """The robosuite environment underneath."""
+        return self._control.env
+
+    @property
+    def model(self) -> Any:
+        """MuJoCo's own mjModel."""
+        return self.world.sim.model._model
+
+    @property
+    def data(self) -> Any:
+        """MuJoCo's own mjData."""
+        return self.world.sim.data._data
+
+    def sample(self, seed: int) -> None:
+        """A fresh placement from the task's own regions, the same for the same seed."""
+        errors = import_libero("robosuite.utils.errors")
+        np.random.seed(seed)  # robosuite's samplers draw from the global generator
+        for _ in range(100):
+            try:
+                self.world.reset()
+                break
+            except errors.RandomizationError:
+                continue
+        else:
+            raise StrapError(
+                f"no valid placement of '{self.task.name}' in 100 draws with seed {seed}: "
+                "its regions are too full; try another seed"
+            )
+        self._settle()
+
+    def fixed(self, index: int) -> None:
+        """One of the benchmark's fixed initial states, for evaluation.
+
+        Fixtures take the place that reset gives them with seed 0: the fixed states hold joints
+        only, as in the benchmark's own evaluation.
+        """
+        states = fixed_states(self.task)
+        if not 0 <= index < len(states):
+            raise StrapError(
+                f"'{self.task.name}' has initial states 0 to {len(states) - 1}, not {index}"
+            )
+        np.random.seed(0)
+        self.world.reset()
+        self.restore(states[index])
+        self._settle()
+
+    def restore(self, state: Array) -> None:
+        """Continue from a flattened state, exactly: nothing of what went before has an effect."""
+        sim = self.world.sim
+        sim.reset()
+        sim.set_state_from_flattened(np.asarray(state, dtype=np.float64))
+        sim.forward()
+        for robot in self.world.robots:
+            robot.gripper.current_action = np.zeros(robot.gripper.dof)
+            robot.controller.update(force=True)
+            robot.controller.reset_goal()
+        self.world.timestep = 0
+        self.world.done = False
+        self.world._post_process()
+
+    def show(self, state: Array) -> None:
+        """Put the scene into a flattened state for looking at, without stepping from it."""
+        sim = self.world.sim
+        sim.set_state_from_flattened(np.asarray(state, dtype=np.float64))
+        sim.forward()
+        self.world._post_process()
+
+    def step(self, action: Array) -> bool:
+        """Apply one action [7] for a twentieth of a second; whether the task is now solved."""
+        *_, done, _ = self._control.step(np.asarray(action, dtype=np.float64))
+        return bool(done)
+
+    def solved(self) -> bool:
+        """Whether every goal holds now."""
+        return bool(self._control.check_success())
+
+    def holds(self, goal: Goal) -> bool:
+        """Whether one goal holds now."""
+        return bool(self.world._eval_predicate(goal.as_list()))
+
+    def state(self) -> Array:
+        """The flattened simulation state: time, positions, velocities."""
+        return np.asarray(self._control.get_sim_state(), dtype=np.float64)
+
+    def model_xml(self) -> str:
+        """The model with the places of this episode's fixtures, as LIBERO's files store it."""
+        return str(self.world.sim.model.get_xml())
+
+    def fixtures(self) -> tuple[Array, Array]:
+        """Positions [body 3] and orientations [body 4] of all bodies in their parents."""
+        return self.model.body_pos.copy(), self.model.body_quat.copy()
+
+    def place_fixtures(self, fixtures: tuple[Array, Array]) -> None:
+        """Undo what a later `sample` did to the fixtures: see `fixtures`."""
+        self.model.body_pos[:], self.model.body_quat[:] = fixtures
+
+    def observe(self) -> Observation:
+        """The observation now; images only where the environment has cameras."""
+        data, robot = self.world.sim.data, self.world.robots[0]
+        transform = import_libero("robosuite.utils.transform_utils")
+        position = np.array(data.site_xpos[robot.eef_site_id])
+        quaternion = transform.convert_quat(
+            data.get_body_xquat(robot.robot_model.eef_name), to="xyzw"
+        )
+        gripper = np.array(data.qpos[robot._ref_gripper_joint_pos_indexes])
+        return Observation(
+            images={name: self.render(name) for name in CAMERAS} if self.cameras else {},
+            ee_pos=position,
+            ee_ori=np.array(transform.quat2axisangle(quaternion)),
+            gripper_states=gripper,
+            joint_states=np.array(data.qpos[robot._ref_joint_pos_indexes]),
+            robot_states=np.concatenate([gripper, position, quaternion]),
+        )
+
+    def render(self, camera: str) -> Image:
+        """One camera's image [size size 3], bottom row first."""
+        return self.painter.render(CAMERAS[camera])
+
+    @property
+    def painter(self) -> Any:
+        """The renderer, made on first use."""
+        if not self.cameras:
+            raise StrapError("this environment has no cameras: make it with cameras=True")
+        if self._painter is None:
+            from strap.libero.rendering import Painter
+
+            self._painter = Painter(self.model, self.data, self.size, antialias=self.antialias)
+        return self._painter
+
+    def close(self) -> None:
+        """Free the renderer and the simulator; safe to call twice."""
+        if self._painter is not None:
+            self._painter.close()
+            self._painter = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+            gc.collect()  # robosuite's objects refer to each other in circles
+
+    def __enter__(self) -> LiberoEnv:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _settle(self) -> None:
+        for _ in range(SETTLING_STEPS):
+            self._control.step(IDLE)
