@@ -28,7 +28,7 @@ def replacing(path: Path) -> Iterator[Path]:
         try:
             yield temporary
             _sync(temporary)
-            os.replace(temporary, path)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -110,5 +110,5 @@ Progress = Callable[[str, int, int], None]
 """Called as (what is being done, how many done, of how many)."""
 
 
-def silent(what: str, done: int, total: int) -> None:  # noqa: ARG001
+def silent(what: str, done: int, total: int) -> None:
     """The progress callback that shows nothing."""

@@ -63,6 +63,13 @@ class Source:
 
     path: Path
     key: str
+    files: tuple[Path, ...] = ()
+    """every file the trajectory's content lies in; when none has changed, neither has it"""
+
+    def stamp(self) -> str:
+        """Sizes and times of the files: while it stays, the content need not be read again."""
+        stats = [file.stat() for file in self.files or (self.path,)]
+        return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,16 +113,29 @@ class Trajectory:
         return images[:, ::-1] if self.orientation == "flipped" else images
 
     def fingerprint(self, cameras: Sequence[str], *, chunk: int = 64) -> str:
-        """A hash of the content that is embedded (these cameras) and of the actions."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((self.length, self.orientation)).encode())
+        """A hash of the content that is embedded (these cameras, upright) and of the actions."""
+        hasher = ContentHasher(self)
         for name in cameras:
-            array = self.camera(name)
-            digest.update(repr((name, array.shape, str(array.dtype))).encode())
             for start in range(0, self.length, chunk):
-                digest.update(np.ascontiguousarray(array[start : start + chunk]).data)
-        digest.update(np.ascontiguousarray(self.actions[:]).data)
-        return digest.hexdigest()
+                hasher.update(self.frames(name, start, min(start + chunk, self.length)))
+        return hasher.finish()
+
+
+class ContentHasher:
+    """Hashes a trajectory's content while its frames pass by, in whatever pieces they come."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+        self._digest = hashlib.blake2b(str(trajectory.length).encode(), digest_size=16)
+
+    def update(self, images: Array) -> None:
+        """The next frames of the camera at hand."""
+        self._digest.update(np.ascontiguousarray(images).data)
+
+    def finish(self) -> str:
+        """The hash, the actions included."""
+        self._digest.update(np.ascontiguousarray(self._trajectory.actions[:]).data)
+        return self._digest.hexdigest()
 
 
 @dataclass(frozen=True, order=True)

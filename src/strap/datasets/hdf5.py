@@ -90,7 +90,7 @@ def _hdf5_files(folder: Path) -> list[Path]:
 
 
 def _open(file: Path) -> h5py.File:
-    """An open handle, kept while the file stays the same (and per process: HDF5 and fork differ)."""
+    """An open handle, kept while the file stays the same; one per process, as HDF5 cannot fork."""
     stat = file.stat()
     return _cached_handle(file, stat.st_mtime_ns, stat.st_size, os.getpid())
 
@@ -171,7 +171,7 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
         cameras=cameras,
         proprioception=proprioception,
         actions=actions,
-        source=Source(entry.file, entry.key),
+        source=Source(entry.file, entry.key, (entry.file,)),
         fps=_fps(handle),
         orientation=orientation or _orientation(handle),
         extras=extras,
@@ -190,8 +190,8 @@ def _per_frame(
             found[name] = node
         elif isinstance(node, h5py.Dataset) and name.startswith("obs/"):
             raise StrapError(
-                f"'{file}', {trajectory_id}: '{name}' has {node.shape[:1]} frames but 'actions' has "
-                f"{length}; the file is damaged or half-written: record or copy it again"
+                f"'{file}', {trajectory_id}: '{name}' has shape {node.shape} but 'actions' has "
+                f"{length} frames; the file is damaged or half-written: record or copy it again"
             )
 
     demo.visititems(visit)
@@ -238,7 +238,7 @@ def _instruction(handle: h5py.File, demo: h5py.Group, file: Path) -> str:
 def _instruction_from_name(file: Path) -> str:
     """`KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5` -> `turn on the stove`."""
     words = file.stem.removesuffix("_demo").split("_")
-    return " ".join(w for w in words if not w.isupper() or w.isalpha() and len(w) == 1)
+    return " ".join(w for w in words if not w.isupper() or (w.isalpha() and len(w) == 1))
 
 
 def _fps(handle: h5py.File) -> float | None:
@@ -251,7 +251,7 @@ def _fps(handle: h5py.File) -> float | None:
 
 
 def _orientation(handle: h5py.File) -> Orientation:
-    """What the file says of its images, or its dialect's habit: LIBERO flipped, robomimic upright."""
+    """What the file says of its images, else its dialect's habit: LIBERO flips, robomimic not."""
     attrs = handle["data"].attrs
     said = _plain(attrs.get("image_orientation", ""))
     if said in ("upright", "flipped"):

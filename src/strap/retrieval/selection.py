@@ -1,0 +1,52 @@
+"""Which of the found matches are kept: K of them, spread evenly over the queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from strap.errors import StrapError, unknown
+
+Rule = Literal["even", "released"]
+
+
+def quotas(costs: Sequence[Sequence[float]], top_k: int, *, rule: Rule = "even") -> list[int]:
+    """How many of its cheapest matches each query keeps.
+
+    Args:
+        costs: for each query the costs of its matches, ascending.
+        top_k: how many matches are wanted in all.
+        rule: `even` gives exactly min(top_k, available): the same number for each query, the
+            remainder to the queries whose next match is cheapest. `released` is the authors'
+            code: int(top_k / queries) each but at least one, so usually fewer than top_k.
+
+    >>> quotas([[1.0, 4.0, 9.0], [2.0, 3.0, 5.0]], 3)
+    [1, 2]
+    >>> quotas([[1.0, 4.0, 9.0], [2.0, 3.0, 5.0]], 3, rule="released")
+    [1, 1]
+    """
+    if top_k < 1:
+        raise StrapError(f"top_k is {top_k}: it must be at least 1")
+    if rule not in get_args(Rule):
+        raise unknown("selection rule", rule, get_args(Rule))
+    if rule == "released":
+        each = max(1, int(top_k / len(costs))) if costs else 0
+        return [min(each, len(own)) for own in costs]
+    return _even(costs, top_k)
+
+
+def _even(costs: Sequence[Sequence[float]], top_k: int) -> list[int]:
+    taken = [0] * len(costs)
+    left = min(top_k, sum(len(own) for own in costs))
+    while left:
+        # A query that runs out of matches leaves its share to the others, round by round.
+        open_queries = [q for q, own in enumerate(costs) if taken[q] < len(own)]
+        each = left // len(open_queries)
+        if each == 0:
+            open_queries.sort(key=lambda q: (costs[q][taken[q]], q))
+            open_queries, each = open_queries[:left], 1
+        for q in open_queries:
+            give = min(each, len(costs[q]) - taken[q])
+            taken[q] += give
+            left -= give
+    return taken
