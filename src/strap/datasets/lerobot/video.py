@@ -1,0 +1,265 @@
+"""Frames out of video files: seek to the keyframe before, decode only what is asked for.
+
+One decoder stays open per file (a few files per process), so that reading on from where the last
+read stopped decodes each frame once and never seeks.
+
+    keyframe          wanted
+    |                 |-------|
+    K . . . . . . . . W W W W W . . .
+    ^ seek here, decode and drop up to the first wanted frame
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from strap.errors import StrapError
+from strap.types import Array
+
+OPEN_FILES = 8
+"""decoders kept open per process"""
+SHORT_SKIP = 8
+"""frames worth decoding to avoid a seek"""
+MAX_THREADS = 4
+"""per decoder: more gains little on robot videos and costs memory for every open file"""
+
+
+def import_av() -> ModuleType:
+    """PyAV, imported when the first video is touched."""
+    try:
+        import av
+    except ImportError as error:
+        raise StrapError(
+            "reading and writing videos needs PyAV: pip install 'av>=14' (tables work without)"
+        ) from error
+    module: ModuleType = av
+    return module
+
+
+class Decoder:
+    """One open video file, read by frame times.
+
+    `decoded` counts the frames that came out of the codec, wanted or not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.decoded = 0
+        self.seeks = 0
+        self.closed = False
+        self.lock = threading.Lock()
+        av = import_av()
+        self._errors: tuple[type[BaseException], ...] = (av.FFmpegError, ValueError, EOFError)
+        try:
+            self._container = av.open(str(path))
+            self._stream = self._container.streams.video[0]
+        except (*self._errors, IndexError, OSError) as error:
+            raise self._bad(error) from error
+        if self._stream.codec_context is None:
+            name = _codec_tag(self._stream)
+            self._container.close()
+            raise StrapError(
+                f"'{path}': no decoder for its codec{name} in this PyAV; "
+                "re-encode the video as H.264 or AV1"
+            )
+        self._prepare(av)
+
+    def _prepare(self, av: ModuleType) -> None:
+        context = self._stream.codec_context
+        context.thread_type = "AUTO"
+        context.thread_count = min(MAX_THREADS, os.cpu_count() or 1)
+        # A damaged picture is an error, not a grey guess.
+        context.options = {"err_detect": "explode"}
+        self._tick = Fraction(self._stream.time_base)
+        self._keys = sorted(e.timestamp for e in self._stream.index_entries if e.is_keyframe)
+        # One converter for all frames: making one per frame costs a tenth of the time.
+        self._convert = av.video.reformatter.VideoReformatter()
+        self._frames = self._forward()
+        self._frame: Any = None  # the one that came out last
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)"""
+        return int(self._stream.codec_context.height), int(self._stream.codec_context.width)
+
+    def close(self) -> None:
+        """Give the file and the codec's threads back."""
+        self.closed = True
+        self._container.close()
+
+    def read(self, times: Sequence[Fraction], interval: Fraction, shape: tuple[int, ...]) -> Array:
+        """The frames at ascending `times` (seconds), about `interval` apart, uint8 [n h w 3].
+
+        A time with no frame within half an interval is an error: the video has no such frame.
+        """
+        if self.size != shape[:2]:
+            raise StrapError(
+                f"'{self.path}' has frames of {list(self.size)} but meta/info.json says "
+                f"{list(shape[:2])}; correct the shape there"
+            )
+        out = np.empty((len(times), *shape), np.uint8)
+        slack = self._slack(interval)
+        try:
+            for i, time in enumerate(times):
+                wanted = time / self._tick
+                if i == 0:
+                    self._approach(wanted - slack, interval / self._tick)
+                frame = self._at(wanted, slack)
+                out[i] = self._convert.reformat(frame, format="rgb24").to_ndarray()
+        except self._errors as error:
+            self._restart()
+            raise self._bad(error) from error
+        return out
+
+    def _slack(self, interval: Fraction) -> Fraction:
+        """Half a frame, in ticks: of the video where it is faster than the dataset."""
+        rate = self._stream.average_rate
+        half = min(interval, 1 / Fraction(rate)) / 2 if rate else interval / 2
+        return max(half, interval / 8) / self._tick
+
+    def _at(self, wanted: Fraction, slack: Fraction) -> Any:
+        """The frame within `slack` of `wanted`, decoding forward up to it."""
+        while self._frame is None or self._frame.pts < wanted - slack:
+            before = self._frame
+            self._frame = next(self._frames, None)
+            if self._frame is None:
+                self._restart()
+                raise self._no_frame(wanted, before, "the file is truncated; download it again")
+        if self._frame.pts > wanted + slack:
+            raise self._no_frame(wanted, self._frame, "fps or from_timestamp in meta/ are wrong")
+        return self._frame
+
+    def _no_frame(self, wanted: Fraction, nearest: Any, reason: str) -> StrapError:
+        seen = f"the nearest is at {float(nearest.pts * self._tick):.4f} s" if nearest else "none"
+        return StrapError(
+            f"'{self.path}' has no frame at {float(wanted * self._tick):.4f} s ({seen}): {reason}"
+        )
+
+    def _approach(self, first: Fraction, interval: Fraction) -> None:
+        """Make sure that decoding forward meets the first frame at or after `first` (ticks)."""
+        here = None if self._frame is None else self._frame.pts
+        if here is not None and here < first + interval:
+            keyframe_between = bisect_right(self._keys, first) > bisect_right(self._keys, here)
+            if here + SHORT_SKIP * interval >= first or (self._keys and not keyframe_between):
+                return  # reading on is cheaper than seeking
+        self._seek(first)
+
+    def _seek(self, first: Fraction) -> None:
+        """Go to the last keyframe whose picture is not after `first`.
+
+        Seeking works on decoding times; with B-frames a keyframe may be shown later than that, and
+        then the one before it is the one to start from.
+        """
+        target = max(int(first), 0)
+        index = bisect_right(self._keys, target) - 1
+        while True:
+            self._restart(self._keys[index] if self._keys and index >= 0 else target)
+            self._frame = next(self._frames, None)
+            if self._frame is None or self._frame.pts <= first or index <= 0:
+                return
+            index -= 1
+
+    def _restart(self, pts: int | None = None) -> None:
+        self._frames = self._forward()
+        self._frame = None
+        if pts is not None:
+            self._container.seek(pts, stream=self._stream, backward=True)
+            self.seeks += 1
+
+    def _forward(self) -> Iterator[Any]:
+        for frame in self._container.decode(self._stream):
+            if frame.pts is None:
+                continue
+            if frame.is_corrupt:
+                raise ValueError(f"the picture at {float(frame.pts * self._tick):.4f} s is damaged")
+            self.decoded += 1
+            yield frame
+
+    def _bad(self, error: BaseException) -> StrapError:
+        if not self.path.exists():
+            return StrapError(
+                f"missing video '{self.path}'; download it, or open the dataset with "
+                "missing='skip' to leave its episodes out"
+            )
+        reason = getattr(error, "strerror", None) or str(error)
+        return StrapError(
+            f"cannot decode '{self.path}' ({reason}): truncated, damaged, or of an unknown codec; "
+            "download it again or re-encode it as H.264 or AV1"
+        )
+
+
+def _codec_tag(stream: Any) -> str:
+    tag = getattr(stream, "codec_tag", "") or ""
+    return f" '{tag}'" if str(tag).strip("\0 ") else ""
+
+
+class DecoderPool:
+    """The last few decoders, one per file; the file that was not used longest is closed first."""
+
+    def __init__(self, capacity: int = OPEN_FILES, make: Callable[[Path], Decoder] = Decoder):
+        self._capacity = capacity
+        self._make = make
+        self._open: OrderedDict[tuple[Path, int, int], Decoder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def borrow(self, path: Path) -> Iterator[Decoder]:
+        """The decoder of that file, for this thread alone while it is borrowed."""
+        while True:
+            decoder = self._get(path)
+            with decoder.lock:
+                if not decoder.closed:  # another thread may have pushed it out meanwhile
+                    yield decoder
+                    return
+
+    def _get(self, path: Path) -> Decoder:
+        try:
+            stat = path.stat()
+        except OSError as error:
+            raise StrapError(
+                f"missing video '{path}' ({error.strerror}); download it, or open the dataset "
+                "with missing='skip' to leave its episodes out"
+            ) from error
+        key = (path, stat.st_mtime_ns, stat.st_size)
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = self._make(path)
+            self._open.move_to_end(key)
+            decoder = self._open[key]
+            while len(self._open) > self._capacity:
+                _, oldest = self._open.popitem(last=False)
+                with oldest.lock:
+                    oldest.close()
+            return decoder
+
+    def close(self) -> None:
+        """Close every file."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+_pools: dict[int, DecoderPool] = {}
+
+
+def pool() -> DecoderPool:
+    """This process's decoders.
+
+    After a fork the parent's are left alone, neither used nor closed: their threads exist only in
+    the parent.
+    """
+    return _pools.setdefault(os.getpid(), DecoderPool())
