@@ -95,6 +95,14 @@ def fingerprint_json(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+def cache_folder() -> Path:
+    """Where stores go that were given no place: $STRAP_CACHE, else the user's cache folder."""
+    if own := os.environ.get("STRAP_CACHE"):
+        return Path(own).expanduser()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "strap"
+
+
 def versions() -> dict[str, str]:
     """Python, platform and the packages that decide results, as installed (none is imported)."""
     found = {"python": platform.python_version(), "platform": platform.platform()}

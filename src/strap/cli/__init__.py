@@ -1,0 +1,69 @@
+"""The `strap` command. Each subcommand is a module of this package, loaded when it is called."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from strap import __version__
+from strap.errors import StrapError, unknown
+
+COMMANDS = {
+    "retrieve": "find the parts of big datasets that look like your demonstrations",
+    "embed": "turn a dataset's frames into vectors, once",
+    "segment": "cut demonstrations into sub-trajectories",
+    "doctor": "what works on this machine, and what to install for the rest",
+}
+
+EPILOG = """\
+Each command explains itself: strap retrieve -h
+Exit codes: 0 done, 2 something in the input or call to mend, 130 interrupted."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"strap {__version__}")
+        return 0
+    warnings.showwarning = _show_warning
+    try:
+        if words[0] not in COMMANDS:
+            raise unknown("command", words[0], COMMANDS)
+        return _call(words[0], words[1:])
+    except StrapError as error:
+        print(f"strap: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("strap: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; that is no fault of ours.
+        sys.stderr.close()
+        return 0
+
+
+def overview() -> str:
+    """What `strap -h` prints."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {text}" for name, text in COMMANDS.items()]
+    head = "usage: strap COMMAND …\n\nRobot sub-trajectory retrieval for augmented policy learning."
+    return "\n".join([head, "", "commands:", *lines, "", EPILOG])
+
+
+def _call(name: str, words: Sequence[str]) -> int:
+    import tyro
+
+    command: Any = import_module(f"strap.cli.{name}").Command
+    call = tyro.cli(command, prog=f"strap {name}", args=list(words))
+    return int(call.run() or 0)
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"strap: note: {message}", file=sys.stderr)

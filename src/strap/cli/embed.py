@@ -1,0 +1,71 @@
+"""`strap embed`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from strap.cli.options import Json, print_json
+from strap.cli.progress import showing
+from strap.datasets import open_dataset
+from strap.embeddings import Dtype, embed
+from strap.encoders import load_encoder
+from strap.types import Orientation
+
+
+@dataclass(frozen=True)
+class Command:
+    """Turn every frame of a dataset into a vector, once.
+
+    The store can be interrupted and taken up again, and grows with its dataset: only what it lacks
+    is embedded.
+    """
+
+    dataset: tyro.conf.Positional[Path]
+    """a robomimic or LIBERO HDF5 file, or a folder of them"""
+    encoder: str
+    """which model: pixels"""
+    out: Path
+    """the store's folder, new or begun before"""
+    cameras: tuple[str, ...] = ()
+    """which cameras (default: the agent view where there is one, else all; reading averages)"""
+    dtype: Dtype = "float16"
+    """how vectors are stored"""
+    orientation: Orientation | None = None
+    """how images lie on disk, where the format's habit is wrong for this dataset"""
+    device: str = "auto"
+    """where a model runs: auto, cpu, cuda"""
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Embed, then say what the store holds."""
+        dataset = open_dataset(self.dataset, orientation=self.orientation)
+        encoder = load_encoder(self.encoder, device=self.device)
+        with showing() as progress:
+            store = embed(
+                dataset,
+                encoder,
+                self.out,
+                cameras=self.cameras or None,
+                dtype=self.dtype,
+                progress=progress,
+            )
+        summary = {
+            "store": str(store.path),
+            "dataset": store.dataset,
+            "encoder": self.encoder,
+            "cameras": list(store.config.cameras),
+            "trajectories": len(store),
+            "frames": store.frames,
+            "dim": store.dim,
+        }
+        if self.json:
+            print_json(summary)
+        else:
+            print(
+                f"{store.path}: {len(store)} trajectories, {store.frames} frames of {store.dim}-d "
+                f"({self.encoder}, {', '.join(store.config.cameras)})"
+            )

@@ -1,0 +1,118 @@
+"""`strap retrieve`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from strap.cli.options import Json, SegmentationOptions, print_json
+from strap.cli.progress import showing
+from strap.datasets.slicing import CHUNK, HISTORY
+from strap.embeddings import Dtype
+from strap.retrieval import Rule, Shared
+from strap.runs import RetrievalOptions, Run, run_retrieval
+from strap.types import Orientation
+
+
+@dataclass(frozen=True)
+class Command:
+    """Find the parts of big datasets that look like parts of your demonstrations.
+
+    Embeds what is not embedded yet, cuts the target into segments, searches every prior trajectory,
+    and writes matches.parquet and augmented.hdf5 (target ∪ retrieved) into the run folder. Killed,
+    it goes on where it was; run again, it does nothing that is done.
+    """
+
+    target: Path
+    """the few demonstrations of the new task"""
+    prior: tuple[Path, ...]
+    """one or more big datasets"""
+    encoder: str
+    """which model embeds the frames: pixels"""
+    out: Path
+    """the run folder"""
+    top_k: int = 100
+    """how many matches to keep in all"""
+    segmentation: Annotated[SegmentationOptions, tyro.conf.arg(name="")] = field(
+        default_factory=SegmentationOptions
+    )
+    cameras: tuple[str, ...] = ()
+    """which cameras (default: the agent view where there is one, else the mean of all)"""
+    steps: Literal["strap", "fmp", "classic"] = "strap"
+    """which moves a warping path may make: strap is the paper's [1, 2], fmp the textbook's
+    (1,1) (1,2) (2,1), classic the paper's equation 1"""
+    metric: Literal["l2", "cosine"] = "l2"
+    """the cost of one frame against another"""
+    rule: Rule = "even"
+    """even: exactly top-k, spread evenly; released: the authors' floor, usually fewer"""
+    shared: Shared = "self"
+    """trajectories in both target and prior: self hides a query's own trajectory from it, all
+    hides them from every query, keep hides none"""
+    backend: Literal["auto", "cpu", "reference"] = "auto"
+    """what computes the matches"""
+    dtype: Dtype = "float16"
+    """how vectors are stored"""
+    orientation: Orientation | None = None
+    """how images lie on disk, where the format's habit is wrong for these datasets"""
+    history: int = HISTORY
+    """frames kept before a retrieved segment"""
+    chunk: int = CHUNK
+    """frames kept after a retrieved segment"""
+    stores: Path | None = None
+    """where embeddings are kept (default: the user's cache folder, or $STRAP_CACHE)"""
+    device: str = "auto"
+    """where the encoder's model runs: auto, cpu, cuda"""
+    overwrite: bool = False
+    """replace a run that was made with other options"""
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Retrieve, then show what was found."""
+        options = RetrievalOptions(
+            encoder=self.encoder,
+            top_k=self.top_k,
+            segmentation=self.segmentation.segmentation(),
+            cameras=self.cameras,
+            steps=self.steps,
+            metric=self.metric,
+            backend=self.backend,
+            rule=self.rule,
+            shared=self.shared,
+            dtype=self.dtype,
+            orientation=self.orientation,
+            history=self.history,
+            chunk=self.chunk,
+        )
+        with showing() as progress:
+            run = run_retrieval(
+                self.target,
+                self.prior,
+                self.out,
+                options,
+                stores=self.stores,
+                overwrite=self.overwrite,
+                device=self.device,
+                progress=progress,
+            )
+        if self.json:
+            print_json({"run": str(run.path), "reused": run.reused, **run.manifest})
+        else:
+            print(summary(run, self.top_k))
+
+
+def summary(run: Run, top_k: int) -> str:
+    """The matches and where they come from, for a terminal."""
+    lines = [str(run.matches), ""]
+    tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
+    lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]
+    found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
+    if len(run.matches) < top_k:
+        found += f" ({top_k} were asked for; there are no more)"
+    state = " (nothing had changed: nothing was done)" if run.reused else ""
+    lines += ["", f"{found} → {run.path}{state}", f"augmented dataset: {run.augmented}"]
+    return "\n".join(lines)

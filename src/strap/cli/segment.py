@@ -1,0 +1,46 @@
+"""`strap segment`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from strap.cli.options import Json, SegmentationOptions, print_json
+from strap.datasets import open_dataset
+from strap.segments import position_name, segment, write_segments
+
+
+@dataclass(frozen=True)
+class Command:
+    """Cut demonstrations into sub-trajectories and write where the cuts lie."""
+
+    dataset: tyro.conf.Positional[Path]
+    """the target demonstrations"""
+    out: Path
+    """the JSON file to write"""
+    segmentation: Annotated[SegmentationOptions, tyro.conf.arg(name="")] = field(
+        default_factory=SegmentationOptions
+    )
+    json: Json = False
+    """print the segments as JSON"""
+
+    def run(self) -> None:
+        """Segment, write, and list the segments."""
+        dataset = open_dataset(self.dataset)
+        options = self.segmentation.segmentation()
+        segments = segment(dataset, **vars(options))
+        write_segments(self.out, segments, dataset=dataset, segmentation=options)
+        if self.json:
+            rows = [[s.trajectory_id, s.start, s.stop] for s in segments]
+            print_json({"out": str(self.out), "segments": rows})
+            return
+        for key in dataset.ids:
+            own = [s for s in segments if s.trajectory_id == key]
+            print(f"{key}: {' '.join(f'{s.start}-{s.stop}' for s in own)}")
+        by = ""
+        if options.method == "stops":
+            by = f", cut where {position_name(dataset[dataset.ids[0]], options.position)} rests"
+        print(f"{len(segments)} segments of {len(dataset)} trajectories{by} → {self.out}")

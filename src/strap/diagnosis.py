@@ -1,0 +1,91 @@
+"""Finding out what works on this machine by trying it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+
+from strap.artifacts import cache_folder
+from strap.errors import StrapError
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    works: bool
+    detail: str
+    """what was found, or what to do"""
+    needed: bool
+    """whether every command needs it"""
+
+
+def diagnose() -> list[Check]:
+    """Try everything; each check catches its own failure and says what to do."""
+    return [
+        Check("python", True, f"{platform.python_version()} on {platform.machine()}", True),
+        Check("cores", True, str(len(os.sched_getaffinity(0))), True),
+        *(_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
+        _try("search", _search, needed=True),
+        _try("cache folder", _cache, needed=True),
+        _try("gpu", _gpu, needed=False),
+    ]
+
+
+def _try(name: str, check: Callable[[], str], *, needed: bool) -> Check:
+    try:
+        return Check(name, True, check(), needed)
+    except Exception as error:  # a doctor reports whatever it meets
+        return Check(name, False, str(error) or type(error).__name__, needed)
+
+
+def _package(name: str) -> Check:
+    def version() -> str:
+        import_module({"pillow": "PIL"}.get(name, name))
+        return metadata.version(name)
+
+    return _try(name, version, needed=True)
+
+
+def _search() -> str:
+    import numpy as np
+
+    from strap import dtw
+
+    trajectory = np.arange(12.0)[:, None]
+    chosen = dtw.resolve_backend("auto")
+    found = dtw.search([trajectory[4:8]], [trajectory], k=1, backend=chosen.name)[0]
+    if (found.start[0], found.stop[0], found.cost[0]) != (4, 8, 0.0):
+        raise StrapError(f"the {chosen.name} backend gives wrong answers: reinstall numba and numpy")
+    return f"{chosen.name}: {chosen.reason}"
+
+
+def _cache() -> str:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StrapError(
+            f"{folder} cannot be written ({error.strerror}): set STRAP_CACHE to a folder that can"
+        ) from error
+    free = shutil.disk_usage(folder).free / 1e9
+    return f"{folder}, {free:.0f} GB free"
+
+
+def _gpu() -> str:
+    tool = shutil.which("nvidia-smi")
+    if tool is None or not Path(tool).exists():
+        raise StrapError("no NVIDIA GPU was found; everything runs on the CPU")
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    shown = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    return shown.stdout.strip().replace("\n", "; ")

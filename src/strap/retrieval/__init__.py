@@ -1,0 +1,123 @@
+"""What to retrieve: the cheapest prior segments for every target query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from strap.artifacts import Progress, silent
+from strap.errors import StrapError, unknown
+from strap.retrieval.selection import Rule, quotas
+from strap.search import Found, search_stores
+from strap.store import EmbeddingStore
+from strap.types import Array, Match, Matches, Segment
+
+__all__ = ["Rule", "Shared", "retrieve"]
+
+Shared = Literal["self", "all", "keep"]
+"""What to do with trajectories that are both in target and prior, known by their content:
+`self` hides a query's own trajectory from it, `all` hides them from every query, `keep` hides
+none."""
+
+
+def retrieve(
+    queries: Sequence[Segment],
+    target_store: EmbeddingStore,
+    prior_store: EmbeddingStore | Sequence[EmbeddingStore],
+    *,
+    top_k: int = 100,
+    steps: str = "strap",
+    metric: str = "l2",
+    backend: str = "auto",
+    rule: Rule = "even",
+    shared: Shared = "self",
+    progress: Progress = silent,
+) -> Matches:
+    """Search every prior trajectory for every query and keep the `top_k` cheapest, spread evenly.
+
+    Each (query, prior trajectory) has one best match: the segment with the lowest accumulated cost
+    under subsequence dynamic time warping.
+
+    Args:
+        queries: target segments.
+        target_store: embeddings of the target dataset.
+        prior_store: embeddings of the prior dataset, or of several.
+        top_k: how many matches to keep in all.
+        steps: `strap`, `fmp` or `classic`: the moves a warping path may make.
+        metric: `l2` or `cosine`.
+        backend: `auto`, `cpu` or `reference`.
+        rule: `even` keeps exactly min(top_k, available); `released` is the authors' floor.
+        shared: what to do with trajectories that are in both target and prior.
+        progress: called with (what, done, total).
+    """
+    stores = [prior_store] if isinstance(prior_store, EmbeddingStore) else list(prior_store)
+    if not queries:
+        raise StrapError("there is no query: segment the target dataset first")
+    if top_k < 1:
+        raise StrapError(f"top_k is {top_k}: it must be at least 1")
+    for store in stores:
+        _check_same_encoder(target_store, store)
+    found = search_stores(
+        [_query_array(target_store, query) for query in queries],
+        stores,
+        k=top_k,
+        steps=steps,
+        metric=metric,
+        backend=backend,
+        exclude=_hidden(queries, target_store, stores, shared),
+        progress=progress,
+    )
+    kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
+    rows = [
+        _match(query, hit, rank)
+        for query, own, count in zip(queries, found, kept, strict=True)
+        for rank, hit in enumerate(own[:count], 1)
+    ]
+    return Matches(tuple(rows))
+
+
+def _match(query: Segment, hit: Found, rank: int) -> Match:
+    entry = hit.store.entry(hit.trajectory_id)
+    segment = Segment(hit.trajectory_id, hit.start, hit.stop)
+    return Match(query, segment, hit.cost, rank, entry.instruction, hit.store.dataset)
+
+
+def _query_array(store: EmbeddingStore, query: Segment) -> Array:
+    vectors = store[query.trajectory_id]
+    if query.stop > len(vectors):
+        raise StrapError(
+            f"query {query} goes past the {len(vectors)} frames that '{store.path}' holds of that "
+            "trajectory: segment and embed the same dataset"
+        )
+    return vectors[query.start : query.stop]
+
+
+def _check_same_encoder(target: EmbeddingStore, prior: EmbeddingStore) -> None:
+    ours, theirs = target.config.encoder, prior.config.encoder
+    if ours != theirs or target.dim != prior.dim:
+        raise StrapError(
+            f"store '{prior.path}' was made with encoder {dict(theirs)}, but the target's store "
+            f"'{target.path}' with {dict(ours)}: embed both with the same one"
+        )
+
+
+def _hidden(
+    queries: Sequence[Segment],
+    target: EmbeddingStore,
+    priors: Sequence[EmbeddingStore],
+    shared: Shared,
+) -> list[set[tuple[int, str]]]:
+    """For each query the (store, trajectory) pairs it must not match."""
+    if shared not in get_args(Shared):
+        raise unknown("treatment of shared trajectories", shared, get_args(Shared))
+    if shared == "keep":
+        return [set() for _ in queries]
+    homes: dict[str, set[tuple[int, str]]] = {}
+    for index, store in enumerate(priors):
+        for key in store.ids:
+            homes.setdefault(store.entry(key).fingerprint, set()).add((index, key))
+    own = [homes.get(target.entry(q.trajectory_id).fingerprint, set()) for q in queries]
+    if shared == "self":
+        return own
+    return [set().union(*(homes.get(target.entry(key).fingerprint, set()) for key in target.ids))
+            for _ in queries]

@@ -1,0 +1,247 @@
+"""A retrieval run on disk: from two datasets to matches and an augmented dataset, restartable.
+
+    RUN/
+      segments.json      the queries and how they were cut
+      matches.parquet    what was found
+      augmented.hdf5     target ∪ retrieved
+      manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strap.artifacts import (
+    Progress,
+    cache_folder,
+    fingerprint_json,
+    read_json,
+    silent,
+    versions,
+    write_json,
+    writing,
+)
+from strap.augmentation import augment
+from strap.datasets import Dataset, open_dataset
+from strap.datasets.slicing import CHUNK, HISTORY
+from strap.embeddings import Dtype, choose_cameras, embed
+from strap.encoders import Encoder, load_encoder
+from strap.errors import StrapError
+from strap.retrieval import Rule, Shared, retrieve
+from strap.segments import Segmentation, segment, write_segments
+from strap.store import EmbeddingStore, slug
+from strap.types import Matches, Orientation, Segment
+
+
+@dataclass(frozen=True)
+class RetrievalOptions:
+    """Everything that decides the outcome of a retrieval, besides the data."""
+
+    encoder: str
+    top_k: int = 100
+    segmentation: Segmentation = Segmentation()
+    cameras: tuple[str, ...] = ()
+    steps: str = "strap"
+    metric: str = "l2"
+    backend: str = "auto"
+    rule: Rule = "even"
+    shared: Shared = "self"
+    dtype: Dtype = "float16"
+    orientation: Orientation | None = None
+    history: int = HISTORY
+    chunk: int = CHUNK
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run folder."""
+
+    path: Path
+    matches: Matches
+    manifest: Mapping[str, Any]
+    reused: bool
+    """nothing had changed since the run was made, so nothing was done"""
+
+    @property
+    def augmented(self) -> Path:
+        """The augmented dataset."""
+        return self.path / "augmented.hdf5"
+
+
+def run_retrieval(
+    target: str | Path,
+    prior: Sequence[str | Path],
+    out: str | Path,
+    options: RetrievalOptions,
+    *,
+    stores: str | Path | None = None,
+    overwrite: bool = False,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Run:
+    """Embed what is missing, segment, search, write matches and the augmented dataset.
+
+    Args:
+        target: the demonstrations of the new task.
+        prior: one or more big datasets.
+        out: the run folder. The same call again does nothing; a changed dataset is noticed and
+            the run made anew; other options need `overwrite` or another folder.
+        options: what to retrieve and how.
+        stores: where embedding stores are kept and looked for; by default the user's cache.
+        overwrite: replace a run made with other options.
+        device: where the encoder's model runs.
+        progress: called with (what, done, total).
+    """
+    out = Path(out).expanduser()
+    ours = open_dataset(target, orientation=options.orientation)
+    priors = [open_dataset(path, orientation=options.orientation) for path in prior]
+    if not priors:
+        raise StrapError("no prior dataset: give at least one with --prior")
+    arguments = _arguments(ours, priors, options)
+    inputs = {dataset.name: dataset.fingerprint() for dataset in (ours, *priors)}
+    if done := _finished(out, arguments, inputs, overwrite=overwrite):
+        return done
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "manifest.json").unlink(missing_ok=True)
+    clock = _Clock()
+    with clock("segment"):
+        queries = segment(ours, **_fields(options.segmentation))
+        write_segments(
+            out / "segments.json", queries, dataset=ours, segmentation=options.segmentation
+        )
+    with clock("embed"):
+        encoder = load_encoder(options.encoder, device=device)
+        folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
+        own, *others = (
+            embed_beside(folder, dataset, encoder, options, progress) for dataset in (ours, *priors)
+        )
+    with clock("search"):
+        matches = _search(queries, own, others, options, progress)
+        matches.to_parquet(out / "matches.parquet")
+    with clock("augment"):
+        augment(
+            ours,
+            priors,
+            matches,
+            out / "augmented.hdf5",
+            history=options.history,
+            chunk=options.chunk,
+            progress=progress,
+        )
+    manifest = {
+        "format": "strap-run",
+        "arguments": arguments,
+        "inputs": inputs,
+        "stores": {store.dataset: store.path.as_posix() for store in (own, *others)},
+        "queries": len(queries),
+        "matches": len(matches),
+        "versions": versions(),
+        "seconds": clock.seconds,
+    }
+    write_json(out / "manifest.json", manifest)
+    return Run(out, matches, manifest, reused=False)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a finished run."""
+    path = Path(path).expanduser()
+    if not (path / "manifest.json").is_file():
+        raise StrapError(
+            f"'{path}' is no finished run (it has no manifest.json): make it with `strap retrieve`"
+        )
+    manifest = read_json(path / "manifest.json")
+    return Run(path, Matches.from_parquet(path / "matches.parquet"), manifest, reused=True)
+
+
+def embed_beside(
+    folder: Path, dataset: Dataset, encoder: Encoder, options: RetrievalOptions, progress: Progress
+) -> EmbeddingStore:
+    """The dataset's store in `folder`, named after dataset and encoder, embedded as far as needed."""
+    if not len(dataset):
+        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
+    cameras = choose_cameras(dataset, options.cameras)
+    first = dataset[dataset.ids[0]]
+    identity = [dataset.name, dict(encoder.config), cameras, options.dtype, first.orientation]
+    name = f"{slug(dataset.path.stem)}-{options.encoder.replace('/', '_')}"
+    store = folder / f"{name}-{fingerprint_json(identity)[:12]}"
+
+    def named(what: str, done: int, total: int) -> None:
+        progress(f"{what} {dataset.path.name}", done, total)
+
+    return embed(dataset, encoder, store, cameras=cameras, dtype=options.dtype, progress=named)
+
+
+def _search(
+    queries: Sequence[Segment],
+    own: EmbeddingStore,
+    others: Sequence[EmbeddingStore],
+    options: RetrievalOptions,
+    progress: Progress,
+) -> Matches:
+    return retrieve(
+        queries,
+        own,
+        others,
+        top_k=options.top_k,
+        steps=options.steps,
+        metric=options.metric,
+        backend=options.backend,
+        rule=options.rule,
+        shared=options.shared,
+        progress=progress,
+    )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+
+
+def _arguments(
+    target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions
+) -> dict[str, Any]:
+    plain: dict[str, Any] = asdict(options)
+    boundaries = plain["segmentation"]["boundaries"]
+    plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
+    plain["cameras"] = list(plain["cameras"])
+    return {"target": target.name, "prior": [dataset.name for dataset in priors], **plain}
+
+
+def _finished(
+    out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
+) -> Run | None:
+    """The run that lies there, when it is what would be made; None when it must be made."""
+    if not (out / "manifest.json").is_file():
+        if out.is_dir() and any(out.iterdir()) and not (out / "segments.json").is_file():
+            raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
+        return None
+    run = open_run(out)
+    old = run.manifest.get("arguments", {})
+    changed = [key for key in arguments if old.get(key) != arguments[key]]
+    if changed and not overwrite:
+        what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
+        raise StrapError(
+            f"'{out}' holds a run with other arguments ({what}): choose another --out, or pass "
+            "--overwrite to replace it"
+        )
+    if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
+        return None
+    return run if run.augmented.is_file() else None
+
+
+class _Clock:
+    """Seconds spent in each part."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[part] = round(time.perf_counter() - start, 3)
