@@ -1,0 +1,181 @@
+"""The public functions: they validate and document; the backends assume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from importlib.util import find_spec
+
+import numpy as np
+
+from strap.dtw import checks, reference
+from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Name, TopK
+from strap.errors import StrapError, unknown
+
+BACKENDS = ("auto", "cpu", "reference")
+
+
+def resolve_backend(name: str = "auto") -> Backend:
+    """Which backend a name stands for on this machine, and why."""
+    if name not in BACKENDS:
+        raise unknown("backend", name, BACKENDS)
+    if name == "reference":
+        return Backend("reference", "asked for: the definition in plain NumPy, slow")
+    if find_spec("numba") is not None:
+        return Backend("cpu", "asked for" if name == "cpu" else "numba is installed")
+    if name == "cpu":
+        raise StrapError('backend "cpu" needs numba: pip install numba, or use "reference"')
+    return Backend("reference", "numba is not installed: slow; pip install numba")
+
+
+def best_match(
+    query: Frames,
+    trajectory: Frames,
+    *,
+    steps: str = "strap",
+    metric: str = "l2",
+    backend: str = "cpu",
+) -> Alignment | None:
+    """The cheapest match of a query inside one trajectory.
+
+    Args:
+        query: [n d].
+        trajectory: [m d].
+        steps: "strap", "fmp" or "classic": the moves of the warping path.
+        metric: "l2", or "cosine" (1 − cos).
+        backend: "cpu", "reference" or "auto".
+
+    Returns:
+        Alignment(cost, start, stop), stop half-open; None when no path fits.
+        Equal costs: the smaller stop, then the larger start.
+    """
+    checks.options(steps, metric)
+    chosen = resolve_backend(backend).name
+    query = checks.shape(query, "query")
+    trajectory = checks.shape(trajectory, "trajectory", query.shape[1])
+    checks.values(query, "query", metric)
+    checks.values(trajectory, "trajectory", metric)
+    if chosen == "reference":
+        return reference.best_match(query, trajectory, steps, metric)
+    from strap.dtw import cpu  # numba loads here, not with the package
+
+    return cpu.best_match(query, trajectory, steps, metric)
+
+
+def search(
+    queries: Sequence[Frames],
+    trajectories: Sequence[Frames],
+    *,
+    k: int,
+    steps: str = "strap",
+    metric: str = "l2",
+    backend: str = "cpu",
+    exclude: Sequence[Collection[int]] | None = None,
+) -> list[TopK]:
+    """For each query its k best matches, at most one in each trajectory.
+
+    Args:
+        queries: arrays [n d].
+        trajectories: arrays [m d]; memory-maps are read piece by piece, never all at once.
+        k: how many matches for each query.
+        steps, metric, backend: as in `best_match`.
+        exclude: for each query the indices of trajectories that it must not match.
+
+    Returns:
+        One TopK for each query: trajectory, start, stop, cost, each [min(k, those that fit)].
+        Sorted by cost; ties: smaller trajectory index, smaller stop, larger start. Exact.
+    """
+    return _search(
+        queries,
+        lambda dim: _listed(trajectories, dim),
+        lambda index: np.asanyarray(trajectories[index]),
+        k=k,
+        steps=steps,
+        metric=metric,
+        backend=backend,
+        exclude=exclude,
+        name=_plain_name,
+    )
+
+
+def search_blocks(
+    queries: Sequence[Frames],
+    blocks: Iterable[Block],
+    *,
+    k: int,
+    fetch: Fetch,
+    steps: str = "strap",
+    metric: str = "l2",
+    backend: str = "cpu",
+    exclude: Sequence[Collection[int]] | None = None,
+    name: Name | None = None,
+) -> list[TopK]:
+    """As `search`, over trajectories laid end to end in blocks: for stores larger than memory.
+
+    Args:
+        queries, k, steps, metric, backend, exclude: as in `search`; indices are global ones.
+        blocks: read once, in any order; the result does not depend on how they are cut.
+        fetch: global index -> frames [m d]; called for the few that are evaluated exactly.
+        name: global index -> what an error message calls it ("trajectory 7" unless given).
+
+    Returns:
+        As `search`.
+    """
+    return _search(
+        queries,
+        lambda dim: _unpacked(blocks, dim),
+        fetch,
+        k=k,
+        steps=steps,
+        metric=metric,
+        backend=backend,
+        exclude=exclude,
+        name=name or _plain_name,
+    )
+
+
+def _plain_name(index: int) -> str:
+    return f"trajectory {index}"
+
+
+def _listed(trajectories: Sequence[Frames], dim: int) -> Iterator[tuple[int, Frames]]:
+    for index in range(len(trajectories)):
+        yield index, checks.shape(trajectories[index], _plain_name(index), dim)
+
+
+def _unpacked(blocks: Iterable[Block], dim: int) -> Iterator[tuple[int, Frames]]:
+    for block in blocks:
+        checks.block(block, dim)
+        for i, index in enumerate(block.ids):
+            yield int(index), block.frames[block.offsets[i] : block.offsets[i + 1]]
+
+
+def _search(
+    queries: Sequence[Frames],
+    open_stream: Callable[[int], Iterator[tuple[int, Frames]]],
+    fetch: Fetch,
+    *,
+    k: int,
+    steps: str,
+    metric: str,
+    backend: str,
+    exclude: Sequence[Collection[int]] | None,
+    name: Name,
+) -> list[TopK]:
+    checks.options(steps, metric)
+    checks.count(k)
+    chosen = resolve_backend(backend).name
+    checks.excluded(exclude, len(queries))
+    if len(queries) == 0:
+        return []
+    dim = checks.shape(queries[0], "query 0").shape[1]
+    queries = [checks.shape(query, f"query {q}", dim) for q, query in enumerate(queries)]
+    for q, query in enumerate(queries):
+        checks.values(query, f"query {q}", metric)
+    stream = open_stream(dim)
+    if chosen == "reference":
+        return reference.search(queries, stream, k, steps, metric, exclude, name)
+    from strap.dtw import cpu  # numba loads here, not with the package
+
+    return cpu.search(
+        queries, stream, fetch, k=k, steps=steps, metric=metric, exclude=exclude, name=name
+    )

@@ -1,0 +1,94 @@
+"""What input must satisfy, said once; each message names the value, the rule and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from strap.dtw.types import METRICS, STEPS, Block, Frames
+from strap.errors import StrapError, unknown
+
+LARGEST = 1e150  # squares of larger numbers overflow
+
+
+def options(steps: str, metric: str) -> None:
+    """Check the names of the step set and the metric."""
+    if steps not in STEPS:
+        raise unknown("steps", steps, STEPS)
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+
+
+def count(k: int) -> None:
+    """Check how many matches are asked for."""
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise StrapError(f"k is {k!r}: it must be a whole number of at least 1")
+
+
+def shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
+    """Check that frames is [m d] with m, d ≥ 1 real numbers, and d == dim where given."""
+    frames = np.asanyarray(frames)
+    if frames.ndim != 2:
+        raise StrapError(
+            f"{what} has shape {frames.shape}: it must be 2-D, [frames dimensions]; "
+            "reshape a single frame to [1 d]"
+        )
+    if frames.dtype.kind not in "fiu":
+        raise StrapError(
+            f"{what} has dtype {frames.dtype}: give real numbers (float16, float32, float64)"
+        )
+    if len(frames) == 0:
+        raise StrapError(f"{what} is empty: it must have at least one frame; leave it out")
+    if frames.shape[1] == 0:
+        raise StrapError(f"{what} has frames of 0 dimensions: at least one is needed")
+    if dim is not None and frames.shape[1] != dim:
+        raise StrapError(
+            f"{what} has {frames.shape[1]} dimensions but the first query has {dim}: "
+            "embed both with the same encoder"
+        )
+    return frames
+
+
+def block(given: Block, dim: int) -> None:
+    """Check that a block's offsets tile its frames with trajectories of at least one frame."""
+    offsets, ids = given.offsets, given.ids
+    if len(offsets) != len(ids) + 1:
+        raise StrapError(f"a block has {len(ids)} ids and {len(offsets)} offsets: give ids + 1")
+    if len(ids) == 0:
+        return
+    shape(given.frames, "a block", dim)
+    if offsets[0] != 0 or offsets[-1] != len(given.frames) or np.any(np.diff(offsets) < 1):
+        raise StrapError(
+            f"a block's offsets {offsets[:3]}…{offsets[-1:]} must rise from 0 to its "
+            f"{len(given.frames)} frames, at least one frame for each trajectory"
+        )
+
+
+def values(frames: Frames, what: str, metric: str) -> None:
+    """Check that every number is finite, and that no frame is zero under cosine."""
+    if frames.dtype.kind == "f":
+        # Only float64 can hold a finite number whose square overflows.
+        good = np.abs(frames) <= LARGEST if frames.dtype == np.float64 else np.isfinite(frames)
+        if not good.all():
+            frame, column = np.argwhere(~good)[0]
+            raise StrapError(
+                f"{what}, frame {frame}, dimension {column} is {frames[frame, column]}: "
+                f"numbers must be finite (and below {LARGEST:g}); embed it again or leave it out"
+            )
+    if metric == "cosine":
+        zero = ~frames.any(axis=1)
+        if zero.any():
+            raise StrapError(
+                f"{what}, frame {int(np.argmax(zero))} has norm 0, where cosine is not defined: "
+                'use metric="l2" or leave the frame out'
+            )
+
+
+def excluded(exclude: Sequence[Collection[int]] | None, queries: int) -> None:
+    """Check that `exclude` has one collection of trajectory indices for each query."""
+    if exclude is not None and len(exclude) != queries:
+        raise StrapError(
+            f"exclude has {len(exclude)} entries for {queries} queries: give one collection of "
+            "trajectory indices for each query (empty where there is none)"
+        )

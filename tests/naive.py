@@ -1,0 +1,56 @@
+"""Subsequence DTW by brute force: every warping path is written out and added up.
+
+Shares nothing with `strap.dtw`; only for tiny inputs.
+"""
+
+from __future__ import annotations
+
+import math
+
+MOVES = {
+    "strap": [(1, 1), (1, 2)],
+    "fmp": [(1, 1), (1, 2), (2, 1)],
+    "classic": [(1, 0), (0, 1), (1, 1)],
+}
+
+
+def local_cost(a, b, metric: str) -> float:
+    """Cost of two frames, given as sequences of numbers."""
+    if metric == "l2":
+        return math.dist(a, b)
+    norm_a, norm_b = math.hypot(*a), math.hypot(*b)
+    return 0.5 * sum((x / norm_a - y / norm_b) ** 2 for x, y in zip(a, b, strict=True))
+
+
+def paths(N: int, M: int, steps: str):
+    """Every path as a list of cells, from any cell of row 0 to any cell of row N − 1."""
+
+    def extend(path):
+        n, m = path[-1]
+        if n == N - 1:
+            yield path
+        for dn, dm in MOVES[steps]:
+            # In row 0 a path begins, it does not run along it: D(1, m) = C(1, m).
+            along_first_row = n == 0 and dn == 0
+            if n + dn < N and m + dm < M and not along_first_row:
+                yield from extend([*path, (n + dn, m + dm)])
+
+    for m in range(M):
+        yield from extend([(0, m)])
+
+
+def best_match(query, trajectory, steps: str, metric: str):
+    """(cost, start, stop) of the cheapest path, or None.
+
+    Ties: the smaller stop, then the larger start.
+    """
+    C = [[local_cost(a, b, metric) for b in trajectory] for a in query]
+    best = None
+    for path in paths(len(query), len(trajectory), steps):
+        cost = 0.0
+        for n, m in path:
+            cost += C[n][m]
+        key = (cost, path[-1][1] + 1, -path[0][1])
+        if best is None or key < best:
+            best = key
+    return None if best is None else (best[0], -best[2], best[1])
