@@ -82,6 +82,7 @@ class LiberoEnv:
         # every step and, after `restore`, lag behind the state.
         self.world._observables = {}
         self._painter: Any = None
+        self._unplaced = self._unplaced_fixtures()
 
     @property
     def world(self) -> Any:
@@ -104,7 +105,7 @@ class LiberoEnv:
         np.random.seed(seed)  # robosuite's samplers draw from the global generator
         for _ in range(100):
             try:
-                self.world.reset()
+                self._reset()
                 break
             except errors.RandomizationError:
                 continue
@@ -127,7 +128,7 @@ class LiberoEnv:
                 f"'{self.task.name}' has initial states 0 to {len(states) - 1}, not {index}"
             )
         np.random.seed(0)
-        self.world.reset()
+        self._reset()
         self.restore(states[index])
         self._settle()
 
@@ -234,6 +235,24 @@ class LiberoEnv:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _reset(self) -> None:
+        # Objects that stand on a fixture are placed relative to where the fixture was in the
+        # loaded model, so a reset without loading has to put it back there first.
+        for body, (position, quaternion) in self._unplaced.items():
+            self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
+        self.world.reset()
+        for robot in self.world.robots:
+            robot.gripper.current_action = np.zeros(robot.gripper.dof)
+
+    def _unplaced_fixtures(self) -> dict[int, tuple[Array, Array]]:
+        found = {}
+        for fixture in self.world.fixtures_dict.values():
+            element = fixture.get_obj()
+            position = np.array((element.get("pos") or "0 0 0").split(), dtype=np.float64)
+            quaternion = np.array((element.get("quat") or "1 0 0 0").split(), dtype=np.float64)
+            found[self.model.body(fixture.root_body).id] = (position, quaternion)
+        return found
 
     def _settle(self) -> None:
         for _ in range(SETTLING_STEPS):

@@ -1,0 +1,190 @@
+"""Drawers, doors and knobs."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from strap.libero.motion import Arm, Failed, pointing_down
+from strap.libero.scene import Joint
+from strap.libero.skills import travel
+from strap.libero.tasks import Goal
+
+Array = NDArray[np.float64]
+
+UP = np.array([0.0, 0.0, 1.0])
+TILT = np.radians(80)  # of the hand when it pulls a handle: 0 is pointing down
+TILT_LOW = np.radians(50)  # near the table, where the hand would touch it
+
+
+def operate(arm: Arm, goal: Goal) -> None:
+    """Open, close or turn what a goal names."""
+    joint = arm.scene.joint(goal.subject)
+    if goal.predicate in ("turnon", "turnoff"):
+        turn_knob(arm, goal)
+    elif joint.slides:
+        (open_drawer if goal.predicate == "open" else close_drawer)(arm, goal)
+    else:
+        (open_door if goal.predicate == "open" else close_door)(arm, goal)
+    if not arm.env.holds(goal):
+        raise Failed(f"{goal.subject} did not {goal.predicate}")
+
+
+def close_drawer(arm: Arm, goal: Goal) -> None:
+    """Push a drawer shut at its handle with closed fingers."""
+    joint = arm.scene.joint(goal.subject)
+    outward = _outward(joint)
+    handle = _handle(arm, joint, outward)
+    yaw = _yaw_across(outward)
+    arm.begin("reach", joint.fixture)
+    arm.close_fingers()
+    front = handle + outward * 0.06
+    travel(arm, front + UP * 0.10, yaw=yaw, clearance=0.05)
+    arm.move(front, tolerance=0.012, max_steps=60)
+    arm.begin("close", joint.fixture)
+    reach = abs(joint.position - joint.closed) + 0.075
+    arm.move(
+        front - outward * reach,
+        tolerance=0.004,
+        speed=0.5,
+        max_steps=90,
+        until=lambda: arm.env.holds(goal),
+    )
+    arm.pause(4)
+    arm.begin("retreat", joint.fixture)
+    arm.move(arm.position() + outward * 0.06 + UP * 0.02, tolerance=0.02, max_steps=30)
+    arm.open_fingers()
+
+
+def open_drawer(arm: Arm, goal: Goal) -> None:
+    """Take a drawer's handle bar from the front, fingers above and below it, and pull."""
+    joint = arm.scene.joint(goal.subject)
+    outward = _outward(joint)
+    handle = _handle(arm, joint, outward)
+    above_table = handle[2] - arm.scene.table_height()
+    hand = _tilted(outward, TILT_LOW if above_table < 0.11 else TILT)
+    pointing = hand.as_matrix()[:, 2]
+    ready = handle - pointing * 0.10
+    arm.begin("reach", joint.fixture)
+    travel(arm, ready + UP * 0.12 + outward * 0.04, yaw=_yaw_along(outward), clearance=0.05)
+    arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
+    arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
+    arm.begin("grasp", joint.fixture)
+    arm.pause(arm.style.pause)
+    arm.close_fingers()
+    arm.begin("open", joint.fixture)
+    start = arm.position()
+    for share in np.linspace(0.15, 1.5, 10):
+        goal_point = start + outward * abs(joint.opened - joint.closed) * share
+        arm.move(
+            goal_point, rotation=hand, tolerance=0.012, angle_tolerance=0.3, speed=0.5, max_steps=14
+        )
+        if arm.env.holds(goal):
+            break
+    arm.pause(3)
+    arm.begin("retreat", joint.fixture)
+    arm.open_fingers()
+    back = arm.position() - pointing * 0.08
+    arm.move(back, rotation=hand, tolerance=0.03, angle_tolerance=0.4, max_steps=30)
+    arm.move(back + UP * 0.10, yaw=0.0, tolerance=0.04, angle_tolerance=0.3, max_steps=50)
+
+
+def _tilted(outward: Array, angle: float) -> Rotation:
+    """The hand turned from pointing down towards pointing against `outward`."""
+    axis = np.cross(-UP, -outward)
+    return Rotation.from_rotvec(axis * angle) * pointing_down(_yaw_along(outward))
+
+
+def turn_knob(arm: Arm, goal: Goal) -> None:
+    """Take a knob by its bar and turn it."""
+    joint = arm.scene.joint(goal.subject)
+    boxes = arm.scene.boxes(joint.body)
+    top = max(float(high[2]) for _, high in boxes)
+    start = _wrap(joint.position)
+    centre = np.array([joint.anchor[0], joint.anchor[1], top - 0.015])
+    arm.begin("reach", joint.fixture)
+    travel(arm, centre + UP * 0.10, yaw=start, clearance=0.04)
+    arm.move(centre, tolerance=0.006, angle_tolerance=0.06, speed=0.5, max_steps=60)
+    arm.begin("grasp", joint.fixture)
+    arm.close_fingers()
+    arm.begin("turn", joint.fixture)
+    held = arm.position()
+    way = 1.0 if goal.predicate == "turnon" else -1.0
+    reach = 1.3 if way > 0 else abs(joint.position) + 0.4
+    for angle in np.arange(0.1, reach, 0.1) * way:
+        arm.move(held, yaw=start + angle, tolerance=0.02, angle_tolerance=0.05, max_steps=6)
+        if arm.env.holds(goal):
+            break
+    arm.pause(3)
+    arm.begin("retreat", joint.fixture)
+    arm.open_fingers()
+    arm.move(arm.position() + UP * 0.12, tolerance=0.03, max_steps=40)
+    arm.move(arm.position(), yaw=0.0, tolerance=0.03, max_steps=20)
+
+
+def close_door(arm: Arm, goal: Goal) -> None:
+    """Push a hinged door round its hinge with closed fingers."""
+    joint = arm.scene.joint(goal.subject)
+    boxes = arm.scene.boxes(joint.body)
+    centres = np.array([(low + high) / 2 for low, high in boxes])
+    tip = centres[np.linalg.norm((centres - joint.anchor)[:, :2], axis=1).argmax()]
+    top = max(float(high[2]) for _, high in boxes)
+    middle = float(np.mean([(low[2] + high[2]) / 2 for low, high in boxes])) + 0.05
+    arm_of_door = (tip - joint.anchor)[:2]
+    sense = np.sign(joint.closed - joint.position) * np.sign(joint.axis[2])
+
+    def behind(angle: float, gap: float) -> Array:
+        cos, sin = np.cos(angle), np.sin(angle)
+        spoke = np.array([[cos, -sin], [sin, cos]]) @ arm_of_door
+        tangent = np.array([-spoke[1], spoke[0]]) / np.linalg.norm(spoke)
+        return np.array([*(joint.anchor[:2] + spoke - sense * gap * tangent), middle])
+
+    arm.begin("reach", joint.fixture)
+    arm.close_fingers()
+    start = behind(0.0, 0.10)
+    travel(arm, np.array([start[0], start[1], top + 0.08]), yaw=0.0, clearance=0.05)
+    arm.move(start, tolerance=0.02, max_steps=60)
+    arm.begin("close", joint.fixture)
+    for angle in np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense:
+        arm.move(behind(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
+        if arm.env.holds(goal):
+            break
+    arm.pause(8)
+    arm.begin("retreat", joint.fixture)
+    away = arm.position() - (behind(abs(joint.position) * sense, 0.0) - arm.position()) * 0.0
+    arm.move(away + UP * 0.10, tolerance=0.03, max_steps=30)
+    arm.open_fingers()
+
+
+def open_door(arm: Arm, goal: Goal) -> None:
+    """Pull a hinged door open at its handle."""
+    raise Failed(f"no way known to open {goal.subject}")
+
+
+def _outward(joint: Joint) -> Array:
+    """The direction in which a drawer opens [3]."""
+    return np.asarray(joint.axis * np.sign(joint.opened - joint.closed))
+
+
+def _handle(arm: Arm, joint: Joint, outward: Array) -> Array:
+    """The middle of a drawer's handle bar: the shape that reaches out farthest."""
+    boxes = arm.scene.boxes(joint.body)
+    reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
+    low, high = boxes[int(np.argmax(reach))]
+    return (low + high) / 2
+
+
+def _yaw_along(direction: Array) -> float:
+    """The yaw at which the fingers close along a horizontal direction."""
+    return _wrap(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
+
+
+def _yaw_across(direction: Array) -> float:
+    """The yaw at which the fingers close across a horizontal direction."""
+    return _wrap(float(np.arctan2(direction[1], direction[0])))
+
+
+def _wrap(angle: float) -> float:
+    """The same hand, its fingers swapped where that turns it less."""
+    return float((angle + np.pi / 2) % np.pi - np.pi / 2)

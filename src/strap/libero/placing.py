@@ -1,0 +1,169 @@
+"""Where to put an object down so that a goal holds, and which grasp allows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from strap.libero.grasping import Grasp, find_grasps, hand_hits
+from strap.libero.scene import Region, Scene
+
+Array = NDArray[np.float64]
+
+TURNS = np.linspace(-np.pi / 2, np.pi / 2, 13)
+DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above its place at which to let go
+GRASPS = 40  # cheapest grasps that are looked at more closely
+MAX_YAW = 1.9
+MARGIN = 0.012  # the object's origin stays this far inside a region
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A pose for an object at its goal."""
+
+    origin: Array  # [3] of the object's origin once it stands there
+    turn: float  # by which to turn it about the vertical
+    cost: float
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A grasp and the spot to carry to; `drop` is how far above the spot to let go."""
+
+    grasp: Grasp
+    spot: Spot
+    drop: float
+    cost: float
+
+    @property
+    def yaw(self) -> float:
+        """The hand's yaw at the spot."""
+        return self.grasp.yaw + self.spot.turn
+
+
+def plan_transfer(
+    scene: Scene, name: str, target: str, *, inside: bool, rng: np.random.Generator
+) -> Transfer | None:
+    """The cheapest way of taking `name` to `target` that the hand can follow, or None."""
+    cloud, origin = scene.cloud(name), scene.origin(name)
+    others = scene.obstacles(without=[name])
+    grasps = find_grasps(cloud, others, _centre(cloud, origin), rng)
+    spots = find_spots(scene, name, target, inside=inside)
+    best: Transfer | None = None
+    for grasp in _spread(grasps):
+        for spot in spots:
+            bound = grasp.cost + spot.cost
+            if best is not None and bound >= best.cost:
+                break
+            found = _try(grasp, spot, origin, others, bound)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+    return best
+
+
+def _try(grasp: Grasp, spot: Spot, origin: Array, others: Array, bound: float) -> Transfer | None:
+    yaw = grasp.yaw + spot.turn
+    if abs(yaw) > MAX_YAW:
+        return None
+    hand = spot.origin + rotate(grasp.position - origin, spot.turn)
+    close = others[np.linalg.norm(others[:, :2] - hand[:2], axis=1) < 0.2]
+    for drop in DROPS:
+        if hand_hits(close, hand + [0, 0, drop + 0.005], yaw, margin=0.006) == 0:
+            return Transfer(grasp, spot, drop, bound + drop)
+    return None
+
+
+def find_spots(scene: Scene, name: str, target: str, *, inside: bool) -> list[Spot]:
+    """Poses at which the goal would hold, cheapest first."""
+    region = scene.region(target)
+    cloud, origin = scene.cloud(name), scene.origin(name)
+    others = scene.obstacles(without=[name])
+    close = others[np.linalg.norm(others[:, :2] - region.centre[:2], axis=1) < 0.4]
+    tree = cKDTree(close) if len(close) else None
+    shape = cloud - origin
+    spots = []
+    for turn in TURNS:
+        turned = rotate(shape, float(turn))
+        for place in _places(region, turned, inside):
+            height = _support(scene, region, turned, place, close, inside)
+            resting = np.array([*place, height - turned[:, 2].min() + 0.004])
+            cost = _cost(region, turned, resting, tree, origin, inside)
+            spots.append(Spot(resting, float(turn), cost + 0.04 * abs(float(turn))))
+    return sorted(spots, key=lambda spot: spot.cost)[:60]
+
+
+def rotate(points: Array, angle: float) -> Array:
+    """Points [... 3] turned about the vertical."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    return points @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
+
+
+def _places(region: Region, shape: Array, inside: bool) -> list[Array]:
+    """Candidate positions [2] of the origin: a grid over the part of the region that is allowed."""
+    if region.parent == region.name:  # on another object: one origin above the other
+        return [region.centre[:2]]
+    middle = (shape[:, :2].min(0) + shape[:, :2].max(0)) / 2
+    room = np.maximum(region.half[:2] - MARGIN, 0.0)
+    if not inside:
+        room = np.minimum(room, np.maximum(0.5 * region.half[:2], 0.0))
+    axes = [np.unique(np.linspace(-side, side, 5 if side > 0.01 else 1)) for side in room]
+    grid = [region.centre[:2] + np.array([x, y]) for x in axes[0] for y in axes[1]]
+    if inside:
+        grid.append(region.centre[:2] + np.clip(-middle, -room, room))
+    return grid
+
+
+def _support(
+    scene: Scene, region: Region, shape: Array, place: Array, others: Array, inside: bool
+) -> float:
+    """The height of what the object will stand on at a place."""
+    floor = scene.table_height()
+    foot = shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2] + place
+    ceiling = region.high[2] - 0.01 if inside else np.inf
+    below = others[others[:, 2] < ceiling]
+    if len(below) == 0:
+        return floor
+    gaps, _ = cKDTree(foot).query(below[:, :2], distance_upper_bound=0.006)
+    under = below[np.isfinite(gaps)]
+    if region.parent == region.name and len(under):
+        # A plate or bowl: what counts is its middle, not a rim that the foot may touch.
+        inner = under[np.linalg.norm(under[:, :2] - place, axis=1) < 0.03]
+        under = inner if len(inner) else under
+    return max(floor, float(under[:, 2].max())) if len(under) else floor
+
+
+def _cost(
+    region: Region, shape: Array, resting: Array, tree: cKDTree | None, origin: Array, inside: bool
+) -> float:
+    """Off-centre places, places that touch other things, and long ways cost."""
+    middle = resting[:2] + ((shape[:, :2].min(0) + shape[:, :2].max(0)) / 2 if inside else 0.0)
+    cost = 0.5 * float(np.linalg.norm(middle - region.centre[:2]))
+    cost += 0.05 * float(np.linalg.norm(resting[:2] - origin[:2]))
+    if tree is not None:
+        body = shape[shape[:, 2] > shape[:, 2].min() + 0.008] + resting
+        touching = np.isfinite(tree.query(body, distance_upper_bound=0.006)[0])
+        cost += 1.5 * float(np.mean(touching))
+    return cost
+
+
+def _spread(grasps: list[Grasp]) -> list[Grasp]:
+    """The cheapest grasps, with few near-copies of each other."""
+    kept: list[Grasp] = []
+    for grasp in grasps:
+        if all(
+            np.linalg.norm(grasp.position - other.position) > 0.008
+            or abs(grasp.yaw - other.yaw) > 0.2
+            for other in kept
+        ):
+            kept.append(grasp)
+        if len(kept) >= GRASPS:
+            break
+    return kept
+
+
+def _centre(cloud: Array, origin: Array) -> Array:
+    """About the centre of mass: the mean of the cloud in the plane."""
+    return np.array([*cloud[:, :2].mean(0), origin[2]])

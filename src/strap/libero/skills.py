@@ -1,0 +1,115 @@
+"""Picking up and putting down."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.libero.motion import Arm, Failed
+from strap.libero.placing import Transfer, plan_transfer, rotate
+from strap.libero.scene import Scene
+from strap.libero.tasks import Goal
+
+Array = NDArray[np.float64]
+
+CORRIDOR = 0.12  # metres either side of the way within which obstacles count
+LIFTED = 0.04  # metres by which a grasped object must have risen
+
+
+def transfer(arm: Arm, goal: Goal) -> None:
+    """Take an object to where an `in` or `on` goal wants it."""
+    if goal.target is None:
+        raise Failed(f"goal {goal} has no target")
+    for _ in range(3):
+        plan = plan_transfer(
+            arm.scene, goal.subject, goal.target, inside=goal.predicate == "in", rng=arm.rng
+        )
+        if plan is None:
+            raise Failed(f"no grasp of {goal.subject} reaches {goal.target}")
+        if not pick(arm, goal.subject, plan):
+            continue
+        place(arm, goal.subject, plan)
+        if arm.env.holds(goal):
+            return
+    raise Failed(f"{goal.subject} did not get to {goal.target}")
+
+
+def pick(arm: Arm, name: str, plan: Transfer) -> bool:
+    """Reach, grasp and lift; whether the object came along."""
+    grasp, style = plan.grasp, arm.style
+    start = arm.scene.origin(name)
+    arm.begin("reach", name)
+    above = grasp.position + [0.0, 0.0, style.hover]
+    travel(arm, above, yaw=grasp.yaw, clearance=0.03)
+    arm.move(grasp.position + [0, 0, 0.025], tolerance=0.008, speed=0.6, max_steps=40)
+    arm.move(grasp.position, tolerance=0.005, angle_tolerance=0.06, speed=0.4, max_steps=40)
+    arm.begin("grasp", name)
+    arm.pause(style.pause)
+    arm.close_fingers()
+    arm.begin("carry", name)
+    here = arm.position()
+    arm.move(here + [0, 0, 0.08], tolerance=0.02, speed=0.7, max_steps=40)
+    if arm.scene.origin(name)[2] > start[2] + LIFTED:
+        return True
+    arm.begin("retreat", name)
+    arm.open_fingers()
+    arm.move(here + [0, 0, 0.12], tolerance=0.03, max_steps=30)
+    return False
+
+
+def place(arm: Arm, name: str, plan: Transfer) -> None:
+    """Carry a held object to its spot, let go and draw back."""
+    scene = arm.scene
+    arm.begin("carry", name)
+    hand, origin = arm.position(), scene.origin(name)
+    spot = plan.spot.origin + [0, 0, plan.drop]
+    below = float(hand[2] - scene.cloud(name)[:, 2].min())
+    over = spot + rotate(hand - origin, plan.spot.turn)
+    over[2] += 0.06
+    travel(arm, over, yaw=plan.yaw, clearance=below + 0.02, held=name)
+    if np.linalg.norm(scene.origin(name) - arm.position()) > 0.3:
+        raise Failed(f"lost {name} on the way")
+    arm.begin("place", name)
+    # The object may have slipped or turned in the hand: aim anew with the offset it has now.
+    final = spot + (arm.position() - scene.origin(name))
+    high = np.array([final[0], final[1], max(arm.position()[2], final[2])])
+    arm.move(high, tolerance=0.006, speed=0.5, max_steps=25)
+    arm.move(final, tolerance=0.006, speed=0.45, max_steps=50)
+    release(arm, name)
+
+
+def release(arm: Arm, name: str) -> None:
+    """Open the fingers and draw back upwards."""
+    arm.pause(arm.style.pause)
+    arm.open_fingers()
+    arm.begin("retreat", name)
+    arm.move(arm.position() + [0, 0, 0.10], tolerance=0.03, speed=0.8, max_steps=30)
+
+
+def travel(
+    arm: Arm, target: Array, *, yaw: float, clearance: float, held: str | None = None
+) -> None:
+    """Go to a point over everything that stands in the way.
+
+    clearance: how far above the obstacles the grip point must stay.
+    """
+    here = arm.position()
+    height = max(here[2], target[2], _tallest(arm.scene, here, target, held) + clearance)
+    if height > here[2] + 0.01:
+        arm.move(np.array([here[0], here[1], height]), tolerance=0.03, max_steps=60)
+    sway = arm.rng.uniform(-arm.style.sway, arm.style.sway, 3) * [1, 1, 0.5]
+    over = np.array([target[0], target[1], max(height, target[2])])
+    arm.move(over + sway, yaw=yaw, tolerance=0.03, angle_tolerance=0.25, max_steps=100)
+    arm.move(over, tolerance=0.015, angle_tolerance=0.10, max_steps=50)
+    if height > target[2] + 0.01:
+        arm.move(target, tolerance=0.012, speed=0.8, max_steps=60)
+
+
+def _tallest(scene: Scene, start: Array, end: Array, held: str | None) -> float:
+    """The height of the tallest obstacle along the straight way between two points."""
+    points = scene.obstacles(without=[held] if held else [])
+    way = end[:2] - start[:2]
+    along = np.clip((points[:, :2] - start[:2]) @ way / max(float(way @ way), 1e-9), 0, 1)
+    off = np.linalg.norm(points[:, :2] - start[:2] - along[:, None] * way, axis=1)
+    near = points[off < CORRIDOR]
+    return float(near[:, 2].max()) if len(near) else -np.inf

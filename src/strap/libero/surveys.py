@@ -1,0 +1,188 @@
+"""How often the expert succeeds, task by task, on fresh placements: the table of docs/libero.md.
+
+`python -m strap.libero.surveys --out FOLDER` measures all 100 tasks of LIBERO-90 and LIBERO-10,
+physics only, and writes `survey.json` and `survey.md`. A run that is interrupted goes on where it
+was when started again with the same arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strap.errors import StrapError
+from strap.libero.expert import DEFAULT_NOISE, solve
+from strap.libero.tasks import Task, find_task, list_tasks
+
+SUITES = ("libero_90", "libero_10")
+# Far from the seeds that `collect` starts from, so that a survey measures other placements.
+FIRST_SEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """The expert's record on one task."""
+
+    suite: str
+    index: int
+    name: str
+    goals: tuple[str, ...]  # predicates, in the expert's order
+    attempts: int
+    solved: int
+    first_try: int  # placements solved without a second plan
+    steps: float  # mean length of the solved ones
+    reasons: tuple[str, ...]  # of the placements that were not solved
+
+
+def survey(
+    suites: str | Iterable[str] = SUITES,
+    *,
+    attempts: int = 10,
+    out: str | Path,
+    tasks: Iterable[str | int] | None = None,
+    workers: int = 2,
+    noise: float = DEFAULT_NOISE,
+    quiet: bool = False,
+) -> tuple[TaskScore, ...]:
+    """Measure the expert on `attempts` fresh placements of each task, writing as it goes."""
+    if attempts < 1 or workers < 1:
+        raise StrapError(f"attempts={attempts}, workers={workers}: both must be at least 1")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [suites] if isinstance(suites, str) else list(suites)
+    chosen = [
+        task
+        for suite in names
+        for task in (
+            list_tasks(suite) if tasks is None else [find_task(suite, name) for name in tasks]
+        )
+    ]
+    scores = _read(folder / "survey.json", attempts, noise)
+    wanted = [task for task in chosen if (task.suite, task.index) not in scores]
+    for score in _measure(wanted, attempts, noise, workers):
+        scores[score.suite, score.index] = score
+        _write(folder, scores, attempts, noise)
+        if not quiet:
+            print(f"{score.solved:2d}/{score.attempts} {score.name}", flush=True)
+    done = [scores[task.suite, task.index] for task in chosen]
+    _write(folder, scores, attempts, noise)
+    return tuple(done)
+
+
+def score_task(suite: str, index: int, attempts: int, noise: float) -> TaskScore:
+    """Measure one task in this process."""
+    from strap.libero.environment import LiberoEnv
+
+    task = find_task(suite, index)
+    solved, steps, first, reasons = 0, 0, 0, []
+    with LiberoEnv(task, cameras=False) as env:
+        for number in range(attempts):
+            outcome = solve(env, FIRST_SEED + number, noise=noise)
+            solved += outcome.attempt.solved
+            first += outcome.attempt.solved and outcome.tries == 1
+            if outcome.attempt.solved:
+                steps += len(outcome.attempt.frames)
+            else:
+                reasons.append(outcome.attempt.reason)
+    return TaskScore(
+        suite=suite,
+        index=index,
+        name=task.name,
+        goals=tuple(goal.predicate for goal in task.goals),
+        attempts=attempts,
+        solved=solved,
+        first_try=int(first),
+        steps=round(steps / max(solved, 1), 1),
+        reasons=tuple(reasons),
+    )
+
+
+def markdown(scores: Iterable[TaskScore]) -> str:
+    """The table for the documentation, and a line per suite."""
+    lines = []
+    ordered = sorted(scores, key=lambda score: (score.suite, score.index))
+    for suite in dict.fromkeys(score.suite for score in ordered):
+        rows = [score for score in ordered if score.suite == suite]
+        good = sum(score.solved >= 0.8 * score.attempts for score in rows)
+        lines += [
+            f"### {suite}: {good} of {len(rows)} tasks solved on at least 8 of 10 placements",
+            "",
+            "| # | task | goal | solved | first plan | steps |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {score.index} | {score.name} | {', '.join(score.goals)} "
+            f"| {score.solved}/{score.attempts} | {score.first_try} | {score.steps:.0f} |"
+            for score in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _measure(
+    tasks: list[Task], attempts: int, noise: float, workers: int
+) -> Iterator[TaskScore]:
+    # One process per task: environments hold on to memory, processes give it back.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+        futures = [
+            pool.submit(score_task, task.suite, task.index, attempts, noise) for task in tasks
+        ]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
+    if not file.exists():
+        return {}
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    if (stored["attempts"], stored["noise"]) != (attempts, noise):
+        return {}
+    scores = [
+        TaskScore(**{**row, "goals": tuple(row["goals"]), "reasons": tuple(row["reasons"])})
+        for row in stored["tasks"]
+    ]
+    return {(score.suite, score.index): score for score in scores}
+
+
+def _write(
+    folder: Path, scores: dict[tuple[str, int], TaskScore], attempts: int, noise: float
+) -> None:
+    rows = [asdict(scores[key]) for key in sorted(scores)]
+    content = {"attempts": attempts, "noise": noise, "first_seed": FIRST_SEED, "tasks": rows}
+    for name, text in (
+        ("survey.json", json.dumps(content, indent=1)),
+        ("survey.md", markdown(scores.values())),
+    ):
+        partial = folder / f"{name}.partial"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(folder / name)
+
+
+def main() -> None:
+    """The command line of `python -m strap.libero.surveys`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--suites", nargs="+", default=list(SUITES))
+    parser.add_argument("--tasks", nargs="+", default=None)
+    parser.add_argument("--attempts", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--noise", type=float, default=DEFAULT_NOISE)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    survey(
+        options.suites,
+        attempts=options.attempts,
+        out=options.out,
+        tasks=options.tasks,
+        workers=options.workers,
+        noise=options.noise,
+    )
+
+
+if __name__ == "__main__":
+    main()
