@@ -1,0 +1,162 @@
+"""Which field of a step is what: by the habits of known datasets, or as the caller says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strap.datasets.base import natural
+from strap.datasets.rlds.structure import Field, Structure
+from strap.errors import StrapError, unknown
+
+OBSERVATION = "observation/"
+ROLES = ("camera", "position", "language", "action")
+Fields = Mapping[str, str | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a dataset by its name."""
+
+    position: str
+    fps: float
+    language: tuple[str, ...] = ("language_instruction",)
+
+
+KNOWN = {
+    "droid": Known(
+        position="observation/cartesian_position",
+        fps=15.0,
+        language=("language_instruction", "language_instruction_2", "language_instruction_3"),
+    ),
+    "bridge": Known(position="observation/state", fps=5.0),
+}
+"""by the beginning of the dataset's name; of both, the first three position columns are x, y, z"""
+
+LANGUAGE = (
+    "language_instruction",
+    "observation/natural_language_instruction",
+    "observation/language_instruction",
+    "natural_language_instruction",
+    "instruction",
+    "task",
+)
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The fields of a step, sorted by what they are in a trajectory (name -> field)."""
+
+    cameras: Mapping[str, Field]
+    proprioception: Mapping[str, Field]
+    actions: Sequence[Field]
+    extras: Mapping[str, Field]
+    language: Sequence[str]
+    position: str | None
+    """the proprioception key whose first three columns are the end-effector's position"""
+    fps: float | None
+
+
+def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
+    """Sort the fields; `fields` may name those of a role by their paths."""
+    chosen = {role: _paths(value) for role, value in (fields or {}).items()}
+    for role in chosen:
+        if role not in ROLES:
+            raise unknown("role of a field", role, ROLES)
+    known = known_dataset(structure.name)
+    steps = structure.steps
+    cameras = _cameras(structure, chosen.get("camera"))
+    actions = _actions(structure, chosen.get("action"))
+    position = _position(structure, chosen.get("position"), known)
+    taken = {f.path for f in (*cameras.values(), *actions)}
+    numeric = [f for f in steps.values() if is_numeric(f) and f.path not in taken]
+    observed = [f for f in numeric if _is_proprioception(f) or f.path == position]
+    rest = [f for f in numeric if f not in observed]
+    return Roles(
+        cameras=cameras,
+        proprioception={short(f.path): f for f in observed},
+        actions=actions,
+        extras={f.path: f for f in rest},
+        language=_language(structure, chosen.get("language"), known),
+        position=short(position) if position else None,
+        fps=known.fps if known else None,
+    )
+
+
+def known_dataset(name: str) -> Known | None:
+    """What is known of the dataset of that name."""
+    return next((known for prefix, known in KNOWN.items() if name.startswith(prefix)), None)
+
+
+def short(path: str) -> str:
+    """`observation/image_0` -> `image_0`"""
+    return path.removeprefix(OBSERVATION)
+
+
+def is_numeric(field: Field) -> bool:
+    """Whether the field is an array of numbers that lies plainly in the record."""
+    plain = field.encoding.lower() in ("none", "") and field.dtype not in ("string", "object")
+    return field.kind == "tensor" and plain and sum(n is None for n in field.shape) <= 1
+
+
+def _paths(value: str | Sequence[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _is_proprioception(field: Field) -> bool:
+    inside = field.path.startswith(OBSERVATION) and len(field.shape) <= 1
+    return inside and field.dtype.startswith("float") and "embedding" not in field.path
+
+
+def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
+    colour = {p: f for p, f in structure.steps.items() if _is_colour(f)}
+    if paths is not None:
+        chosen = [_require(structure, "camera", p, colour) for p in paths]
+        return {short(field.path): field for field in chosen}
+    return {short(path): colour[path] for path in sorted(colour, key=natural)}
+
+
+def _is_colour(field: Field) -> bool:
+    three = len(field.shape) == 3 and field.shape[2] in (3, None)
+    return field.kind == "image" and three and field.dtype == "uint8"
+
+
+def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
+    numeric = {p: f for p, f in structure.steps.items() if is_numeric(f) and len(f.shape) <= 1}
+    if paths is not None:
+        return [_require(structure, "action", p, numeric) for p in paths]
+    if "action" in numeric:
+        return [numeric["action"]]
+    # An action in parts (RT-1: world_vector, rotation_delta, …): joined in order of their names.
+    parts = sorted(p for p in numeric if p.startswith("action/"))
+    if not parts:
+        raise StrapError(
+            f"'{structure.folder}' has no field 'action': name it with fields={{'action': …}}; "
+            f"number fields: {', '.join(numeric) or 'none'}"
+        )
+    return [numeric[p] for p in parts]
+
+
+def _position(structure: Structure, paths: list[str] | None, known: Known | None) -> str | None:
+    numeric = {p: f for p, f in structure.steps.items() if is_numeric(f)}
+    if paths is not None:
+        return _require(structure, "position", paths[0], numeric).path
+    return known.position if known and known.position in numeric else None
+
+
+def _language(structure: Structure, paths: list[str] | None, known: Known | None) -> list[str]:
+    texts = {p: f for p, f in structure.steps.items() if f.kind == "text"}
+    texts |= {p: f for p, f in structure.episode.items() if f.kind == "text"}
+    if paths is not None:
+        return [_require(structure, "language", p, texts).path for p in paths]
+    order = (*(known.language if known else ()), *LANGUAGE)
+    inside = [p for p in texts if p.rpartition("/")[2] in ("language_instruction", "instruction")]
+    return list(dict.fromkeys(p for p in (*order, *inside) if p in texts))
+
+
+def _require(structure: Structure, role: str, path: str, among: Mapping[str, Field]) -> Field:
+    found = among.get(path) or among.get(OBSERVATION + path)
+    if found is None:
+        names: Iterable[str] = among
+        raise StrapError(f"'{structure.folder}': {unknown(f'{role} field', path, names)}")
+    return found
