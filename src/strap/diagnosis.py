@@ -64,7 +64,9 @@ def _search() -> str:
     chosen = dtw.resolve_backend("auto")
     found = dtw.search([trajectory[4:8]], [trajectory], k=1, backend=chosen.name)[0]
     if (found.start[0], found.stop[0], found.cost[0]) != (4, 8, 0.0):
-        raise StrapError(f"the {chosen.name} backend gives wrong answers: reinstall numba and numpy")
+        raise StrapError(
+            f"the {chosen.name} backend gives wrong answers: reinstall numba and numpy"
+        )
     return f"{chosen.name}: {chosen.reason}"
 
 

@@ -52,8 +52,8 @@ class PixelEncoder:
         grey = images.astype(np.float32) @ luma
         rows = area_weights(images.shape[1], self.size)
         columns = area_weights(images.shape[2], self.size)
-        small: npt.NDArray[np.float32] = rows @ grey @ columns.T
-        return small.reshape(len(images), self.dim)
+        small = rows @ grey @ columns.T
+        return small.reshape(len(images), self.dim).astype(np.float32, copy=False)
 
 
 def area_weights(old: int, new: int) -> npt.NDArray[np.float32]:

@@ -1,10 +1,10 @@
 """A retrieval run on disk: from two datasets to matches and an augmented dataset, restartable.
 
-    RUN/
-      segments.json      the queries and how they were cut
-      matches.parquet    what was found
-      augmented.hdf5     target ∪ retrieved
-      manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
+RUN/
+  segments.json      the queries and how they were cut
+  matches.parquet    what was found
+  augmented.hdf5     target ∪ retrieved
+  manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class RetrievalOptions:
 
     encoder: str
     top_k: int = 100
-    segmentation: Segmentation = Segmentation()
+    segmentation: Segmentation = field(default_factory=Segmentation)
     cameras: tuple[str, ...] = ()
     steps: str = "strap"
     metric: str = "l2"
@@ -162,7 +162,7 @@ def open_run(path: str | Path) -> Run:
 def embed_beside(
     folder: Path, dataset: Dataset, encoder: Encoder, options: RetrievalOptions, progress: Progress
 ) -> EmbeddingStore:
-    """The dataset's store in `folder`, named after dataset and encoder, embedded as far as needed."""
+    """The dataset's store in `folder`, named after both, embedded as far as it lacks something."""
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     cameras = choose_cameras(dataset, options.cameras)

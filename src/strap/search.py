@@ -89,7 +89,7 @@ def search_stores(
     exclude: Sequence[Collection[tuple[int, str]]] | None = None,
     progress: Progress = silent,
 ) -> list[list[Found]]:
-    """For each query its k cheapest matches over all stores, cheapest first, at most one a trajectory.
+    """For each query its k cheapest matches over all stores, cheapest first, one a trajectory.
 
     Args:
         queries: arrays [n d].

@@ -137,7 +137,7 @@ class EmbeddingStore:
         for camera in self.cameras:
             part = self._map(shard, camera)[entry.offset : entry.offset + entry.length]
             expected = entry.checksums[self.config.cameras.index(camera)]
-            if zlib.crc32(np.ascontiguousarray(part)) != expected:
+            if zlib.crc32(np.ascontiguousarray(part).data) != expected:
                 raise self._damaged(shard, camera, entry)
             rows.append(part)
         return average(rows)
@@ -180,7 +180,7 @@ def average(rows: Sequence[Array]) -> Array:
     """The mean over cameras; one camera is passed through untouched."""
     if len(rows) == 1:
         return rows[0]
-    return np.mean([np.asarray(r, np.float32) for r in rows], axis=0, dtype=np.float32)
+    return np.asarray(np.mean([np.asarray(r, np.float32) for r in rows], axis=0))
 
 
 def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> EmbeddingStore:
@@ -260,13 +260,14 @@ class ShardWriter:
         self, vectors: Sequence[Array], *, id: str, instruction: str, fingerprint: str, stamp: str
     ) -> None:
         """Add one trajectory: vectors [t d] for each camera of the store, in its order."""
-        stored = [np.ascontiguousarray(v, self.config.dtype) for v in vectors]
+        with np.errstate(over="ignore"):  # what overflows is reported below, by name
+            stored = [np.ascontiguousarray(v, self.config.dtype) for v in vectors]
         if not all(np.isfinite(v).all() for v in stored):
             raise StrapError(
                 f"trajectory '{id}': an embedding is too large for {self.config.dtype}; embed with "
                 "--dtype float32"
             )
-        sums = tuple(zlib.crc32(v) for v in stored)
+        sums = tuple(zlib.crc32(v.data) for v in stored)
         entry = Entry(id, self.frames, len(stored[0]), instruction, fingerprint, stamp, sums)
         self.rows.append(stored)
         self.entries.append(entry)

@@ -144,7 +144,7 @@ class _World:
         tone = 60 * path[:, 3, None, None, None]
         picture = self.ground + tone + 150 * disc * (0.3 + 0.7 * colour)
         picture = picture + self.noise * self.rng.standard_normal(picture.shape)
-        return picture.clip(0, 255).astype(np.uint8)
+        return np.asarray(picture.clip(0, 255), np.uint8)
 
     def positions(self, path: Floats) -> Floats:
         """[t 4] -> metres [t 3]."""

@@ -48,7 +48,7 @@ class LazyArray:
         row: Array = self.read(index, index + 1)[0]
         return row
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         return np.asarray(self.read(0, len(self)), dtype=dtype)
 
 

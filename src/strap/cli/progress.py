@@ -33,11 +33,13 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
-        Progress as Bars,
         TaskID,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
+    )
+    from rich.progress import (
+        Progress as Bars,
     )
 
     columns = (

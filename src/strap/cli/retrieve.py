@@ -102,17 +102,15 @@ class Command:
         if self.json:
             print_json({"run": str(run.path), "reused": run.reused, **run.manifest})
         else:
-            print(summary(run, self.top_k))
+            print(summary(run))
 
 
-def summary(run: Run, top_k: int) -> str:
+def summary(run: Run) -> str:
     """The matches and where they come from, for a terminal."""
     lines = [str(run.matches), ""]
     tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
     lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
-    if len(run.matches) < top_k:
-        found += f" ({top_k} were asked for; there are no more)"
     state = " (nothing had changed: nothing was done)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}", f"augmented dataset: {run.augmented}"]
     return "\n".join(lines)

@@ -8,10 +8,9 @@ that range of that camera.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,16 +70,17 @@ def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[st
     files = _hdf5_files(path) if path.is_dir() else [path]
     entries: dict[str, _Entry] = {}
     names: list[str] = []
-    dialects: set[str] = set()
+    dialects: dict[str, Mapping[str, Any]] = {}
     for file in files:
-        handle = _open(file)
-        dialects.add(_dialect(handle))
         prefix = f"{file.relative_to(path).with_suffix('').as_posix()}/" if path.is_dir() else ""
-        keys = sorted((k for k, v in _data(handle, file).items() if "actions" in v), key=natural)
+        with _open(file) as handle:
+            data = _data(handle, file)
+            keys = sorted((k for k, v in data.items() if "actions" in v), key=natural)
+            dialects.setdefault(_dialect(handle), _metadata(handle))
         names += [prefix + key for key in keys]
         entries |= {prefix + key: _Entry(file, key) for key in keys}
     require_unique(names, path)
-    metadata = _metadata(_open(files[0])) if files else {}
+    metadata = next(iter(dialects.values()), {})
     return "+".join(sorted(dialects)), Hdf5Reader(entries, files, metadata, orientation)
 
 
@@ -89,23 +89,20 @@ def _hdf5_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: natural(p.relative_to(folder).as_posix()))
 
 
-def _open(file: Path) -> h5py.File:
-    """An open handle, kept while the file stays the same; one per process, as HDF5 cannot fork."""
-    stat = file.stat()
-    return _cached_handle(file, stat.st_mtime_ns, stat.st_size, os.getpid())
-
-
-@lru_cache(maxsize=16)
-def _cached_handle(file: Path, _mtime: int, _size: int, _pid: int) -> h5py.File:
+@contextmanager
+def _open(file: Path) -> Iterator[h5py.File]:
+    """The file, open for one read: kept open it could not be changed from the same process."""
     try:
-        return h5py.File(file, "r", locking="best-effort")
+        handle = h5py.File(file, "r", locking="best-effort")
+    except PermissionError as error:
+        raise StrapError(f"cannot read '{file}': permission denied") from error
     except OSError as error:
-        if isinstance(error, PermissionError):
-            raise StrapError(f"cannot read '{file}': permission denied") from error
         raise StrapError(
             f"cannot open '{file}' as HDF5 ({_reason(error)}): the file is truncated or not HDF5; "
             "copy it again or leave it out"
         ) from error
+    with handle:
+        yield handle
 
 
 def _reason(error: OSError) -> str:
@@ -146,37 +143,36 @@ def _json(value: Any) -> dict[str, Any]:
 
 
 def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | None) -> Trajectory:
-    handle = _open(entry.file)
-    demo = handle["data"][entry.key]
-    length = int(demo["actions"].shape[0])
-    cameras: dict[str, LazyArray] = {}
-    proprioception: dict[str, LazyArray] = {}
-    extras: dict[str, LazyArray] = {}
-    for name, array in _per_frame(demo, length, trajectory_id, entry.file).items():
-        lazy = _lazy(entry, name, array)
-        short = name.removeprefix("obs/")
-        if short == name:
-            extras[name] = lazy
-        elif _is_image(array):
-            cameras[short] = lazy
-        elif len(array.shape) <= 2:
-            proprioception[short] = lazy
-        else:
-            extras[name] = lazy
-    actions = extras.pop("actions")
-    return Trajectory(
-        id=trajectory_id,
-        length=length,
-        instruction=_instruction(handle, demo, entry.file),
-        cameras=cameras,
-        proprioception=proprioception,
-        actions=actions,
-        source=Source(entry.file, entry.key, (entry.file,)),
-        fps=_fps(handle),
-        orientation=orientation or _orientation(handle),
-        extras=extras,
-        attributes={key: _plain(value) for key, value in demo.attrs.items()},
-    )
+    with _open(entry.file) as handle:
+        demo = handle["data"][entry.key]
+        length = int(demo["actions"].shape[0])
+        arrays = _per_frame(demo, length, trajectory_id, entry.file)
+        lazies = {name: _lazy(entry, name, array) for name, array in arrays.items()}
+        cameras = {name for name, array in arrays.items() if _is_camera(name, array)}
+        states = {n for n, array in arrays.items() if n.startswith("obs/") and array.ndim <= 2}
+        others = lazies.keys() - cameras - states - {"actions"}
+        return Trajectory(
+            id=trajectory_id,
+            length=length,
+            instruction=_instruction(handle, demo, entry.file),
+            cameras=_without_prefix(lazies, cameras),
+            proprioception=_without_prefix(lazies, states),
+            actions=lazies["actions"],
+            source=Source(entry.file, entry.key, (entry.file,)),
+            fps=_fps(handle),
+            orientation=orientation or _orientation(handle),
+            extras={name: array for name, array in lazies.items() if name in others},
+            attributes={key: _plain(value) for key, value in demo.attrs.items()},
+        )
+
+
+def _is_camera(name: str, array: h5py.Dataset) -> bool:
+    images = array.ndim == 4 and array.shape[-1] == 3 and array.dtype == np.uint8
+    return name.startswith("obs/") and images
+
+
+def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[str, LazyArray]:
+    return {name.removeprefix("obs/"): array for name, array in arrays.items() if name in names}
 
 
 def _per_frame(
@@ -198,14 +194,11 @@ def _per_frame(
     return found
 
 
-def _is_image(array: h5py.Dataset) -> bool:
-    return len(array.shape) == 4 and array.shape[-1] == 3 and array.dtype == np.uint8
-
-
 def _lazy(entry: _Entry, name: str, array: h5py.Dataset) -> LazyArray:
     def read(start: int, stop: int) -> Array:
         try:
-            values: Array = _open(entry.file)["data"][entry.key][name][start:stop]
+            with _open(entry.file) as handle:
+                values: Array = handle["data"][entry.key][name][start:stop]
         except (OSError, KeyError) as error:
             raise StrapError(
                 f"'{entry.file}', {entry.key}: cannot read '{name}' frames {start}:{stop} "

@@ -65,6 +65,6 @@ def _cut(array: LazyArray, rows: Array) -> LazyArray:
         if not len(own):
             return array[0:0]
         block = array[int(own[0]) : int(own[-1]) + 1]
-        return block[own - own[0]]
+        return np.asarray(block[own - own[0]])
 
     return LazyArray((len(rows), *array.shape[1:]), array.dtype, read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -68,12 +69,37 @@ def retrieve(
         progress=progress,
     )
     kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
+    _say_shortfalls(found, kept, top_k, rule)
     rows = [
         _match(query, hit, rank)
         for query, own, count in zip(queries, found, kept, strict=True)
         for rank, hit in enumerate(own[:count], 1)
     ]
     return Matches(tuple(rows))
+
+
+def _say_shortfalls(
+    found: Sequence[Sequence[Found]], kept: Sequence[int], top_k: int, rule: Rule
+) -> None:
+    available = sum(map(len, found))
+    if not available:
+        raise StrapError(
+            "no query fits into any prior trajectory: under steps 'strap' a match is at least as "
+            "long as its query; cut shorter queries (--method window), or use --steps classic"
+        )
+    if available < top_k:
+        warnings.warn(
+            f"top_k is {top_k}, but there are only {available} matches (one for each query and "
+            "prior trajectory that fits): all of them are kept",
+            stacklevel=3,
+        )
+    if top_k < len(found):
+        empty = "each still gets one" if rule == "released" else f"{kept.count(0)} get none"
+        warnings.warn(
+            f"top_k is {top_k}, smaller than the number of queries ({len(found)}): {empty}; "
+            "raise top_k, or cut fewer queries",
+            stacklevel=3,
+        )
 
 
 def _match(query: Segment, hit: Found, rank: int) -> Match:
@@ -119,5 +145,7 @@ def _hidden(
     own = [homes.get(target.entry(q.trajectory_id).fingerprint, set()) for q in queries]
     if shared == "self":
         return own
-    return [set().union(*(homes.get(target.entry(key).fingerprint, set()) for key in target.ids))
-            for _ in queries]
+    return [
+        set().union(*(homes.get(target.entry(key).fingerprint, set()) for key in target.ids))
+        for _ in queries
+    ]

@@ -8,7 +8,7 @@ from the templates of `info.json`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from strap.artifacts import read_json
 from strap.errors import StrapError
-from strap.types import Array
 
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -52,7 +51,7 @@ class Layout:
     version: str
     fps: Fraction
     features: Mapping[str, Feature]
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Any]
     """per-episode columns: `episode_index`, `length`, `tasks`, and in v3.0 the file columns"""
     tasks: Mapping[int, str]
     rows: Mapping[int, int]
@@ -172,7 +171,7 @@ def _height_width_channels(
     return shape
 
 
-def _episodes_v2(root: Path) -> dict[str, Sequence[Any]]:
+def _episodes_v2(root: Path) -> dict[str, Any]:
     rows = read_json_lines(root / "meta/episodes.jsonl")
     try:
         return {
@@ -186,7 +185,7 @@ def _episodes_v2(root: Path) -> dict[str, Sequence[Any]]:
         ) from error
 
 
-def _episodes_v3(root: Path) -> dict[str, Sequence[Any]]:
+def _episodes_v3(root: Path) -> dict[str, Any]:
     files = sorted((root / "meta/episodes").glob("*/*.parquet"))
     if not files:
         raise StrapError(f"'{root}' has no meta/episodes/*/*.parquet; download its meta folder")
@@ -214,19 +213,15 @@ def _listed(kind: pa.DataType) -> bool:
     return bool(pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
 
 
-def _in_episode_order(columns: dict[str, Sequence[Any]], root: Path) -> dict[str, Sequence[Any]]:
+def _in_episode_order(columns: dict[str, Any], root: Path) -> dict[str, Any]:
     index = np.asarray(columns["episode_index"], np.int64)
     if len(np.unique(index)) != len(index):
         raise StrapError(f"'{root}': meta/ lists an episode twice; download its meta folder again")
     order = np.argsort(index, kind="stable")
-    return {name: _taken(values, order) for name, values in columns.items()}
-
-
-def _taken(values: Sequence[Any], order: Array) -> Sequence[Any]:
-    if isinstance(values, np.ndarray):
-        taken: Array = values[order]
-        return taken  # type: ignore[return-value]
-    return [values[i] for i in order]
+    return {
+        name: values[order] if isinstance(values, np.ndarray) else [values[i] for i in order]
+        for name, values in columns.items()
+    }
 
 
 def _tasks_v2(root: Path) -> dict[int, str]:

@@ -21,8 +21,9 @@ from strap.datasets.lerobot.layout import (
     Layout,
     load_layout,
 )
-from strap.datasets.lerobot.tables import decode_image, read_column, read_images
+from strap.datasets.lerobot.tables import read_column, read_images
 from strap.datasets.lerobot.video import pool
+from strap.datasets.pictures import decode_picture
 from strap.errors import StrapError, unknown
 from strap.types import Array, LazyArray, Orientation, Source, Trajectory
 
@@ -95,9 +96,13 @@ class LeRobotReader:
         index = trajectory_id.removeprefix("episode_")
         if not index.isdigit() or trajectory_id != episode_id(int(index)):
             raise KeyError(trajectory_id)
-        if trajectory_id in self.skipped:
+        if trajectory_id in self._left_out:
             raise KeyError(trajectory_id)
         return self.layout.rows[int(index)]
+
+    @cached_property
+    def _left_out(self) -> frozenset[str]:
+        return frozenset(self.skipped)
 
 
 def episode_id(index: int) -> str:
@@ -219,7 +224,7 @@ class _Episode:
         file, root = self.layout.data_file(self.row), self.layout.root
         out = np.empty((stop - start, *shape), np.uint8)
         for i, data in enumerate(read_images(file, self.index, key, start, stop, root)):
-            out[i] = decode_image(data, shape, f"'{file}', frame {start + i}")
+            out[i] = decode_picture(data, shape, f"'{file}', frame {start + i}")
         return out
 
 

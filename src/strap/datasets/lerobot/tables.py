@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -50,25 +49,6 @@ def read_images(
         if data is None:
             raise StrapError(f"'{file}', episode {episode}: '{column}' holds no picture bytes")
         yield data
-
-
-def decode_image(data: bytes, shape: tuple[int, ...], what: str) -> Array:
-    """A JPEG or PNG as uint8 [h w 3]."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise StrapError(f"{what}: cannot decode the picture ({error}); the file is damaged") from (
-            error
-        )
-    if pixels.shape != shape:
-        raise StrapError(
-            f"{what}: the picture is {list(pixels.shape)} but the dataset's description says "
-            f"{list(shape)}; correct the description"
-        )
-    return pixels
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
@@ -136,9 +116,7 @@ def _read(handle: pq.ParquetFile, file: Path, groups: list[int], column: str) ->
 
 
 @lru_cache(maxsize=KEPT_COLUMNS)
-def _cached_column(
-    file: Path, mtime: int, size: int, pid: int, episode: int, column: str
-) -> Array:
+def _cached_column(file: Path, mtime: int, size: int, pid: int, episode: int, column: str) -> Array:
     handle = _handle(file, mtime, size, pid)
     first, last = _rows(file, episode)
     groups, offset = _overlapping(handle, first, last)

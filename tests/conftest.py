@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strap.synthetic import Planted, make_planted
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores never land in the user's cache."""
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """Generated LIBERO-like datasets with known matches; read only."""
+    return make_planted(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture
+def own_planted(tmp_path: Path) -> Planted:
+    """The same, for a test that changes the files."""
+    return make_planted(tmp_path / "planted")

@@ -1,0 +1,300 @@
+"""The command line as a user meets it: output, messages, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from strap.cli import COMMANDS, main
+from strap.synthetic import Planted, make_planted
+
+
+def retrieve(planted: Planted, out: Path, *more: object) -> list[str]:
+    words = ["retrieve", "--target", planted.target, "--prior", planted.prior, "--out", out]
+    return [str(w) for w in (*words, "--encoder", "pixels", "--top-k", 12, *more)]
+
+
+def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["-h"], ["--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(name in shown for name in COMMANDS)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("strap 0.")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "-h"])
+    assert ended.value.code == 0
+    assert f"usage: strap {name}" in capsys.readouterr().out
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["retreive"]) == 2
+    assert "unknown command 'retreive': did you mean 'retrieve'?" in capsys.readouterr().err
+
+
+def test_the_whole_path(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(retrieve(planted, out)) == 0
+    shown = capsys.readouterr().out
+    assert "12 matches of 6 queries" in shown
+    table = pq.read_table(out / "matches.parquet").to_pylist()
+    best = {
+        (row["query_trajectory"], row["query_start"], row["query_stop"]): row
+        for row in table
+        if row["rank"] == 1
+    }
+    for plant in planted.plants:
+        row = best[plant.query.trajectory_id, plant.query.start, plant.query.stop]
+        assert (row["trajectory"], row["start"], row["stop"]) == (
+            plant.segment.trajectory_id, plant.segment.start, plant.segment.stop,
+        )  # fmt: skip
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["arguments"]["top_k"] == 12
+    assert set(manifest["inputs"]) == {str(planted.target), str(planted.prior)}
+    assert {"segment", "embed", "search", "augment"} == set(manifest["seconds"])
+    assert manifest["versions"]["numpy"] == np.__version__
+    with h5py.File(out / "augmented.hdf5") as file:
+        assert len(file["mask/retrieved"]) == 12
+
+
+def test_the_same_command_again_does_nothing(
+    own_planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = retrieve(own_planted, tmp_path / "run")
+    assert main(words) == 0
+    files = {f: f.stat().st_mtime_ns for f in (tmp_path / "run").iterdir()}
+    assert main(words) == 0
+    assert "nothing had changed: nothing was done" in capsys.readouterr().out
+    assert {f: f.stat().st_mtime_ns for f in (tmp_path / "run").iterdir()} == files
+    with h5py.File(own_planted.prior, "a") as handle:
+        handle["data/demo_0/obs/agentview_rgb"][:] = 0
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reused"] is False
+    first = pq.read_table(tmp_path / "run" / "matches.parquet").to_pylist()[0]
+    assert first["trajectory"] != "demo_0"  # the changed trajectory is no longer the best
+
+
+def test_other_arguments_need_another_folder(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(retrieve(planted, tmp_path / "run")) == 0
+    other = retrieve(planted, tmp_path / "run", "--metric", "cosine")
+    assert main(other) == 2
+    assert "holds a run with other arguments (metric l2 → cosine)" in capsys.readouterr().err
+    assert main([*other, "--overwrite"]) == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    assert main(retrieve(planted, tmp_path / "mine")) == 2
+    assert "holds other files" in capsys.readouterr().err
+
+
+def test_embed_and_segment(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, store = str(planted.target), str(tmp_path / "s")
+    assert main(["embed", target, "--encoder", "pixels", "--out", store]) == 0
+    assert "2 trajectories, 180 frames of 256-d" in capsys.readouterr().out
+    assert main(["embed", target, "--encoder", "pixels", "--out", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["frames"] == 180
+    file = str(tmp_path / "s.json")
+    assert main(["segment", target, "--out", file]) == 0
+    shown = capsys.readouterr().out
+    assert "demo_0: 0-30 30-60 60-90" in shown
+    assert "6 segments of 2 trajectories, cut where ee_pos rests" in shown
+    assert main(["segment", target, "--out", file, "--method", "full", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["segments"] == [["demo_0", 0, 90], ["demo_1", 0, 90]]
+    manual = ["--method", "manual", "--boundaries", file]
+    whole = retrieve(planted, tmp_path / "run", *manual)
+    assert "no query fits into any prior trajectory" in fails(whole, capsys)  # 90 frames each
+    assert main([*whole, "--steps", "classic"]) == 0
+    assert "12 matches of 2 queries" in capsys.readouterr().out
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert "search" in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    checks = {c["name"]: c for c in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["search"]["works"]
+    assert checks["cache folder"]["works"]
+
+
+def test_doctor_finds_what_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "file" / "cache"))
+    assert main(["doctor"]) == 2
+    assert "set STRAP_CACHE to a folder that can" in capsys.readouterr().out
+
+
+def small(tmp_path: Path, length: int = 6, **arrays: np.ndarray) -> Path:
+    """A one-demonstration robomimic file with the given observations."""
+    file = tmp_path / "small.hdf5"
+    with h5py.File(file, "w") as handle:
+        demo = handle.create_group("data/demo_0")
+        demo["actions"] = np.zeros((length, 7))
+        for name, array in arrays.items():
+            demo[f"obs/{name}"] = array
+    return file
+
+
+def images(length: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, (length, 32, 32, 3), dtype=np.uint8)
+
+
+def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The error line of a call that must end with code 2, without a traceback."""
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert "Traceback" not in shown
+    return shown
+
+
+def test_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "embed",
+        str(tmp_path / "no.hdf5"),
+        "--encoder",
+        "pixels",
+        "--out",
+        str(tmp_path / "s"),
+    ]
+    assert "no such dataset" in fails(words, capsys)
+
+
+def test_truncated_hdf5(
+    own_planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.truncate(own_planted.prior, 5000)
+    shown = fails(retrieve(own_planted, tmp_path / "run"), capsys)
+    assert f"cannot open '{own_planted.prior}' as HDF5" in shown
+
+
+def test_no_such_camera(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = retrieve(planted, tmp_path / "run", "--cameras", "agentview")
+    assert "unknown camera 'agentview': did you mean 'agentview_rgb'?" in fails(words, capsys)
+
+
+def test_missing_proprioception(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = small(tmp_path, 40, agentview_rgb=images(40), joint_states=np.zeros((40, 7)))
+    blind = Planted(file, planted.prior, ())
+    shown = fails(retrieve(blind, tmp_path / "run"), capsys)
+    assert "no end-effector position" in shown
+    assert "--position" in shown
+
+
+def test_empty_dataset(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with h5py.File(tmp_path / "empty.hdf5", "w") as handle:
+        handle.create_group("data")
+    nothing = tmp_path / "empty.hdf5"
+    shown = fails(retrieve(Planted(nothing, planted.prior, ()), tmp_path / "run"), capsys)
+    assert "the target dataset is empty" in shown
+    shown = fails(retrieve(Planted(planted.target, nothing, ()), tmp_path / "run"), capsys)
+    assert f"dataset '{nothing}' is empty" in shown
+
+
+def test_a_demo_of_three_frames(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with h5py.File(planted.prior) as handle:
+        frames = handle["data/demo_3/obs/agentview_rgb"][14:17][:, ::-1]
+    file = small(tmp_path, 3, agentview_rgb=frames, ee_pos=np.zeros((3, 3)))
+    assert main(retrieve(Planted(file, planted.prior, ()), tmp_path / "run")) == 0
+    row = pq.read_table(tmp_path / "run" / "matches.parquet").to_pylist()[0]
+    assert (row["trajectory"], row["start"], row["stop"], row["cost"]) == ("demo_3", 14, 17, 0.0)
+
+
+def test_more_or_fewer_matches_than_there_can_be(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(retrieve(planted, tmp_path / "a", "--top-k", "1000")) == 0
+    shown = capsys.readouterr()
+    assert "note: top_k is 1000, but there are only 72 matches" in shown.err
+    assert "72 matches" in shown.out
+    assert main(retrieve(planted, tmp_path / "b", "--top-k", "2")) == 0
+    assert "smaller than the number of queries (6): 4 get none" in capsys.readouterr().err
+    words = retrieve(planted, tmp_path / "c", "--top-k", "0")
+    assert "top_k is 0: it must be at least 1" in fails(words, capsys)
+
+
+def test_an_unwritable_output(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    words = retrieve(planted, tmp_path / "file" / "run")
+    assert "cannot write" in fails(words, capsys)
+
+
+def test_a_store_made_with_another_encoder(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import strap
+    from strap.encoders import PixelEncoder
+
+    strap.embed(strap.open_dataset(planted.target), PixelEncoder(4), tmp_path / "s")
+    words = ["embed", str(planted.target), "--encoder", "pixels", "--out", str(tmp_path / "s")]
+    assert "was made with encoder" in fails(words, capsys)
+
+
+def test_nan_embeddings(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = retrieve(planted, tmp_path / "run", "--stores", tmp_path / "stores")
+    assert main(words) == 0
+    shard = next((tmp_path / "stores").glob("prior-*/shards/*.npy"))
+    frames = np.load(shard)
+    frames[3] = np.nan
+    np.save(shard, frames)
+    shown = fails(retrieve(planted, tmp_path / "two", "--stores", tmp_path / "stores"), capsys)
+    assert "trajectory 'demo_0'" in shown
+    assert "frame 3" in shown
+
+
+def test_a_killed_run_started_again(tmp_path: Path) -> None:
+    planted = make_planted(tmp_path / "data", prior=40)
+    words = retrieve(planted, tmp_path / "run")
+    environment = {**os.environ, "STRAP_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", "import sys; from strap.cli import main; sys.exit(main())"]
+    for moment in (0.4, 0.8, 1.2):
+        child = subprocess.Popen([*command, *words], env=environment, stderr=subprocess.DEVNULL)
+        time.sleep(moment)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    subprocess.run([*command, *words], env=environment, check=True, capture_output=True)
+    again = make_planted(tmp_path / "again", prior=40)
+    assert main(retrieve(again, tmp_path / "undisturbed")) == 0
+    columns = ["query_trajectory", "query_start", "trajectory", "start", "stop", "cost", "rank"]
+    one, other = (
+        pq.read_table(tmp_path / run / "matches.parquet", columns=columns)
+        for run in ("run", "undisturbed")
+    )
+    assert one.equals(other)
+
+
+def test_help_is_quick_enough_to_load_nothing_heavy() -> None:
+    code = "import sys; from strap.cli import main; main(['-h']); print('numpy' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "False"
