@@ -53,7 +53,7 @@ class Roles:
     extras: Mapping[str, Field]
     language: Sequence[str]
     position: str | None
-    """the proprioception key whose first three columns are the end-effector's position"""
+    """which proprioception is the end-effector's position: `state[0:3]`"""
     fps: float | None
 
 
@@ -70,7 +70,8 @@ def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
     position = _position(structure, chosen.get("position"), known)
     taken = {f.path for f in (*cameras.values(), *actions)}
     numeric = [f for f in steps.values() if is_numeric(f) and f.path not in taken]
-    observed = [f for f in numeric if _is_proprioception(f) or f.path == position]
+    where = position.partition("[")[0] if position else None
+    observed = [f for f in numeric if _is_proprioception(f) or f.path == where]
     rest = [f for f in numeric if f not in observed]
     return Roles(
         cameras=cameras,
@@ -140,8 +141,10 @@ def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
 def _position(structure: Structure, paths: list[str] | None, known: Known | None) -> str | None:
     numeric = {p: f for p, f in structure.steps.items() if is_numeric(f)}
     if paths is not None:
-        return _require(structure, "position", paths[0], numeric).path
-    return known.position if known and known.position in numeric else None
+        path, bracket, columns = paths[0].partition("[")
+        return _require(structure, "position", path, numeric).path + bracket + columns
+    known_here = known is not None and known.position in numeric
+    return f"{known.position}[0:3]" if known and known_here else None
 
 
 def _language(structure: Structure, paths: list[str] | None, known: Known | None) -> list[str]:

@@ -1,0 +1,188 @@
+"""`meta/` of a LeRobot v3.0 dataset: info, tasks, episodes with their statistics, stats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strap.artifacts import replacing, write_json
+from strap.datasets.lerobot.features import bookkeeping_specs
+from strap.datasets.lerobot.layout import INFO, PROVENANCE
+from strap.datasets.lerobot.pieces import Piece, Workplace
+from strap.datasets.lerobot.statistics import NAMES, aggregate
+
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+EPISODES_PER_FILE = 10_000
+BATCH = 256
+"""episodes described at a time, so that their statistics never all lie in memory"""
+_PROVENANCE_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an episode lies: chunk and file, and for videos the seconds in it."""
+
+    chunk: int
+    file: int
+    begin: float | None = None
+    end: float | None = None
+
+
+def write_description(
+    place: Workplace,
+    info: Mapping[str, Any],
+    features: Mapping[str, Mapping[str, Any]],
+    pieces: Sequence[Piece],
+    tasks: Mapping[str, int],
+    placements: Mapping[str, Sequence[Placement]],
+) -> None:
+    """Write every file of `meta/`; info.json last."""
+    root = place.dataset
+    features = {**features, **bookkeeping_specs()}
+    provenance = _provenance_types(place, pieces)
+    for number, start in enumerate(range(0, len(pieces), EPISODES_PER_FILE)):
+        chunk, file = divmod(number, int(info["chunks_size"]))
+        group = pieces[start : start + EPISODES_PER_FILE]
+        own = Placement(chunk, file)
+        target = root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
+        batches = _episode_tables(place, group, own, features, placements, provenance)
+        _write_tables(target, batches)
+    _write_tasks(root / "meta/tasks.parquet", tasks)
+    stats = aggregate(_stats(place, piece, features) for piece in pieces)
+    write_json(
+        root / "meta/stats.json",
+        {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
+    )
+    frames = pieces[-1].first + pieces[-1].length
+    totals = {
+        "total_episodes": len(pieces),
+        "total_frames": frames,
+        "total_tasks": len(tasks),
+        "splits": {"train": f"0:{len(pieces)}"},
+    }
+    write_json(root / INFO, {**info, **totals, "features": features})
+
+
+def _stats(
+    place: Workplace, piece: Piece, features: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    stats = (place.record(piece.index) or {})["stats"]
+    return {name: stats[name] for name in features if name in stats}
+
+
+def _episode_tables(
+    place: Workplace,
+    pieces: Sequence[Piece],
+    own: Placement,
+    features: Mapping[str, Any],
+    placements: Mapping[str, Sequence[Placement]],
+    provenance: Mapping[str, pa.DataType],
+) -> Iterator[pa.Table]:
+    for start in range(0, len(pieces), BATCH):
+        group = pieces[start : start + BATCH]
+        rows = [_row(place, piece, own, features, placements, provenance) for piece in group]
+        columns = {
+            name: pa.array([row[name] for row in rows], _row_type(name, provenance))
+            for name in rows[0]
+        }
+        yield pa.table(columns)
+
+
+def _row_type(name: str, provenance: Mapping[str, pa.DataType]) -> pa.DataType | None:
+    """The type where values alone do not tell it: nulls, and lists that may be whole numbers."""
+    if name.startswith(PROVENANCE):
+        return provenance[name.removeprefix(PROVENANCE)]
+    return pa.list_(pa.string()) if name == "tasks" else None
+
+
+def _row(
+    place: Workplace,
+    piece: Piece,
+    own: Placement,
+    features: Mapping[str, Any],
+    placements: Mapping[str, Sequence[Placement]],
+    provenance: Mapping[str, pa.DataType],
+) -> dict[str, Any]:
+    record = place.record(piece.index) or {}
+    row: dict[str, Any] = {
+        "episode_index": piece.index,
+        "tasks": record["tasks"],
+        "length": piece.length,
+        "dataset_from_index": piece.first,
+        "dataset_to_index": piece.first + piece.length,
+    }
+    for name, found in placements.items():
+        at = found[piece.index]
+        row |= {f"{name}/chunk_index": at.chunk, f"{name}/file_index": at.file}
+        if at.begin is not None:
+            row |= {f"{name}/from_timestamp": at.begin, f"{name}/to_timestamp": at.end}
+    for feature, stats in _stats(place, piece, features).items():
+        row |= {f"stats/{feature}/{name}": stats[name] for name in NAMES}
+    row |= {"meta/episodes/chunk_index": own.chunk, "meta/episodes/file_index": own.file}
+    values = record["provenance"]
+    return row | {
+        PROVENANCE + key: _fitting(values.get(key), kind) for key, kind in provenance.items()
+    }
+
+
+def _provenance_types(place: Workplace, pieces: Sequence[Piece]) -> dict[str, pa.DataType]:
+    """A column type for every key that some episode has: one that holds all its values."""
+    kinds: dict[str, set[type]] = {}
+    for piece in pieces:
+        for key, value in (place.record(piece.index) or {})["provenance"].items():
+            kinds.setdefault(key, set())
+            if value is not None:
+                kinds[key].add(type(value))
+    types: dict[str, pa.DataType] = {}
+    for key, found in kinds.items():
+        numbers = found == {int, float}
+        one = next(iter(found)) if len(found) == 1 else (float if numbers else str)
+        types[key] = _PROVENANCE_TYPES[one]
+    return types
+
+
+def _fitting(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_string(kind) and not isinstance(value, str):
+        return json.dumps(value)
+    return float(value) if pa.types.is_floating(kind) else value
+
+
+def _write_tables(target: Path, tables: Iterator[pa.Table]) -> None:
+    writer: pq.ParquetWriter | None = None
+    with replacing(target) as temporary:
+        for table in tables:
+            writer = writer or pq.ParquetWriter(temporary, table.schema, compression="snappy")
+            writer.write_table(table.cast(writer.schema))
+        if writer:
+            writer.close()
+
+
+def _write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
+    """The task strings as the index of a pandas frame: LeRobot reads them from there."""
+    table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)})
+    index = {"name": "task", "field_name": "task", "pandas_type": "unicode"}
+    column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64"}
+    described = {
+        "index_columns": ["task"],
+        "column_indexes": [
+            {"name": None, "field_name": None, "pandas_type": "unicode", "numpy_type": "object"}
+            | {"metadata": {"encoding": "UTF-8"}}
+        ],
+        "columns": [
+            {**column, "numpy_type": "int64", "metadata": None},
+            {**index, "numpy_type": "object", "metadata": None},
+        ],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    table = table.replace_schema_metadata({"pandas": json.dumps(described)})
+    with replacing(target) as temporary:
+        pq.write_table(table, temporary)

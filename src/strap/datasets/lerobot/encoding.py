@@ -1,0 +1,138 @@
+"""Episodes as video: one small mp4 each, later joined without encoding again."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from strap.artifacts import replacing
+from strap.datasets.lerobot.video import import_av
+from strap.errors import StrapError, unknown
+from strap.types import Array
+
+Codec = Literal["h264", "av1"]
+GOP = 2
+"""frames from keyframe to keyframe, as LeRobot writes them: any frame is one decode away"""
+CODECS = {"h264": "libx264", "av1": "libsvtav1"}
+_PRESETS = {"h264": {"preset": "veryfast", "bf": "0"}, "av1": {"preset": "10"}}
+# Small pictures have more detail per pixel and need finer quantisation to stay within three grey
+# levels on average: (largest number of pixels, crf).
+_CRF = {
+    "h264": ((128 * 128, 8), (256 * 256, 14), (math.inf, 20)),
+    "av1": ((128 * 128, 10), (256 * 256, 20), (math.inf, 30)),
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a camera's frames are encoded."""
+
+    codec: Codec
+    fps: Fraction
+    height: int
+    width: int
+    crf: int | None = None
+    gop: int = GOP
+
+    def __post_init__(self) -> None:
+        if self.codec not in CODECS:
+            raise unknown("codec", self.codec, CODECS)
+        if self.pixels == "yuv444p" and self.codec == "av1":
+            raise StrapError(
+                f"AV1 needs even picture sizes, these are {self.height}×{self.width}; "
+                "write with codec='h264'"
+            )
+
+    @property
+    def pixels(self) -> str:
+        """Colour at half resolution needs even sizes; odd ones get it at full resolution."""
+        return "yuv420p" if self.height % 2 == 0 and self.width % 2 == 0 else "yuv444p"
+
+    @property
+    def quality(self) -> int:
+        """The crf that is used."""
+        if self.crf is not None:
+            return self.crf
+        area = self.height * self.width
+        return next(crf for limit, crf in _CRF[self.codec] if area <= limit)
+
+    def spec(self) -> dict[str, Any]:
+        """The entry of `features` in info.json."""
+        fps = float(self.fps)
+        return {
+            "dtype": "video",
+            "shape": [self.height, self.width, 3],
+            "names": ["height", "width", "channels"],
+            "info": {
+                "video.height": self.height,
+                "video.width": self.width,
+                "video.codec": self.codec,
+                "video.pix_fmt": self.pixels,
+                "video.is_depth_map": False,
+                "video.fps": int(fps) if fps.is_integer() else fps,
+                "video.channels": 3,
+                "has_audio": False,
+            },
+        }
+
+
+def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
+    """Write frames, uint8 [n h w 3] a chunk at a time, as one mp4; whole or not at all."""
+    av = import_av()
+    options = {"crf": str(encoding.quality), "g": str(encoding.gop), **_PRESETS[encoding.codec]}
+    _quiet_svt()
+    with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as container:
+        stream = container.add_stream(CODECS[encoding.codec], rate=encoding.fps, options=options)
+        stream.height, stream.width = encoding.height, encoding.width
+        stream.pix_fmt = encoding.pixels
+        stream.time_base = 1 / encoding.fps
+        index = 0
+        for chunk in chunks:
+            for pixels in chunk:
+                frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+                frame.pts, frame.time_base = index, 1 / encoding.fps
+                container.mux(stream.encode(frame))
+                index += 1
+        container.mux(stream.encode())
+
+
+def _quiet_svt() -> None:
+    # SVT-AV1 prints its settings to the terminal for every episode unless told not to.
+    os.environ.setdefault("SVT_LOG", "1")
+
+
+def join(path: Path, pieces: Sequence[Path], lengths: Sequence[int], fps: Fraction) -> None:
+    """Put encoded pieces end to end in one mp4, frame k of the whole at k / fps exactly."""
+    av = import_av()
+    with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as out:
+        target: Any = None
+        before = 0
+        for piece, length in zip(pieces, lengths, strict=True):
+            with av.open(str(piece)) as source:
+                stream = source.streams.video[0]
+                if target is None:
+                    target = out.add_stream_from_template(stream)
+                    target.time_base = stream.time_base
+                _copy_packets(source, stream, out, target, before / fps)
+            before += length
+
+
+def _copy_packets(source: Any, stream: Any, out: Any, target: Any, begin: Fraction) -> None:
+    shift = begin / Fraction(stream.time_base)
+    if shift.denominator != 1:
+        raise StrapError(
+            f"'{source.name}': frame times are no multiples of its time base {stream.time_base}; "
+            "remove the unfinished folder and convert again"
+        )
+    for packet in source.demux(stream):
+        if packet.dts is None:  # the empty packet that ends a stream
+            continue
+        packet.pts += int(shift)
+        packet.dts += int(shift)
+        packet.stream = target
+        out.mux(packet)

@@ -1,0 +1,186 @@
+"""Finished episodes of a conversion in progress: a table, a video per camera, a record.
+
+.<name>.partial/
+  plan.json               what is being written; another plan starts afresh
+  pieces/000007.json      the record, written last: the episode is finished
+  pieces/000007.parquet   its rows
+  pieces/000007.<key>.mp4 its frames; gone once they are part of a finished video file
+  dataset/                the files that are finished
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strap.artifacts import read_json, replacing, write_json
+from strap.datasets.lerobot.encoding import Encoding, encode
+from strap.datasets.lerobot.features import Column, camera_key, columns_of, to_arrow
+from strap.datasets.lerobot.statistics import PictureStats, Stats, number_stats
+from strap.errors import StrapError
+from strap.types import Array, Trajectory
+
+CHUNK_BYTES = 16 << 20
+"""frames held at a time while a video is written"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One finished episode, as far as it must stay in memory."""
+
+    index: int
+    length: int
+    task: int
+    first: int
+    """frames before it in the dataset"""
+    sizes: Mapping[str, int]
+    """video key -> bytes"""
+
+
+class Workplace:
+    """The folder of a conversion in progress."""
+
+    def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
+        self.root = out.with_name(f".{out.name}.partial")
+        self.pieces = self.root / "pieces"
+        self.dataset = self.root / "dataset"
+        known = self.root / "plan.json"
+        if self.root.exists() and (not known.exists() or read_json(known) != plan):
+            shutil.rmtree(self.root)
+        self.pieces.mkdir(parents=True, exist_ok=True)
+        self.dataset.mkdir(exist_ok=True)
+        write_json(known, plan)
+
+    def record_file(self, index: int) -> Path:
+        """The record of an episode."""
+        return self.pieces / f"{index:06d}.json"
+
+    def table_file(self, index: int) -> Path:
+        """The rows of an episode."""
+        return self.pieces / f"{index:06d}.parquet"
+
+    def video_file(self, index: int, key: str) -> Path:
+        """The frames of an episode and camera."""
+        return self.pieces / f"{index:06d}.{key}.mp4"
+
+    def record(self, index: int) -> dict[str, Any] | None:
+        """What is known of a finished episode; None where it is not finished."""
+        file = self.record_file(index)
+        return read_json(file) if file.exists() else None
+
+    def finish(self, out: Path) -> None:
+        """Put the dataset in its place."""
+        self.dataset.rename(out)
+        shutil.rmtree(self.root)
+
+
+def finished_piece(
+    place: Workplace, trajectory: Trajectory, index: int, task: int, first: int
+) -> Piece | None:
+    """The piece of a trajectory that an earlier run finished."""
+    record = place.record(index)
+    if record is None:
+        return None
+    same = (record["id"], record["length"]) == (trajectory.id, trajectory.length)
+    if not same or record["first"] != first or record["task"] != task:
+        raise StrapError(
+            f"'{place.root}' holds an unfinished dataset whose episode {index} is "
+            f"'{record['id']}', now it is '{trajectory.id}': remove that folder to start afresh"
+        )
+    return Piece(index, trajectory.length, task, first, record["sizes"])
+
+
+def write_piece(
+    place: Workplace,
+    trajectory: Trajectory,
+    index: int,
+    task: int,
+    first: int,
+    encodings: Mapping[str, Encoding],
+    fps: Fraction,
+) -> Piece:
+    """Write one episode: rows, videos, and last the record that says it is finished."""
+    columns = columns_of(trajectory)
+    stats: dict[str, Stats] = {}
+    sizes: dict[str, int] = {}
+    for camera in trajectory.cameras:
+        key = camera_key(camera)
+        if key in encodings:
+            file = place.video_file(index, key)
+            stats[key] = _write_video(file, trajectory, camera, encodings[key])
+            sizes[key] = file.stat().st_size
+    stats |= _write_table(place.table_file(index), trajectory, columns, index, task, first, fps)
+    record = {
+        "id": trajectory.id,
+        "length": trajectory.length,
+        "first": first,
+        "task": task,
+        "tasks": [trajectory.instruction],
+        "sizes": sizes,
+        "columns": {c.name: {**c.spec(), "optional": c.optional} for c in columns.values()},
+        "stats": {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
+        "provenance": _provenance(trajectory),
+    }
+    write_json(place.record_file(index), record)
+    return Piece(index, trajectory.length, task, first, sizes)
+
+
+def _write_video(file: Path, trajectory: Trajectory, camera: str, encoding: Encoding) -> Stats:
+    stats = PictureStats(trajectory.length)
+
+    def chunks() -> Iterator[Array]:
+        step = max(1, CHUNK_BYTES // (encoding.height * encoding.width * 3))
+        for start in range(0, trajectory.length, step):
+            frames = trajectory.frames(camera, start, min(start + step, trajectory.length))
+            frames = np.ascontiguousarray(frames)
+            stats.add(frames)
+            yield frames
+
+    encode(file, chunks(), encoding)
+    return stats.result()
+
+
+def _write_table(
+    file: Path,
+    trajectory: Trajectory,
+    columns: Mapping[str, Column],
+    index: int,
+    task: int,
+    first: int,
+    fps: Fraction,
+) -> dict[str, Stats]:
+    frames = np.arange(trajectory.length)
+    arrays: dict[str, Array] = {name: column.read() for name, column in columns.items()}
+    shapes = {name: column.shape for name, column in columns.items()}
+    arrays |= {
+        "timestamp": (frames / float(fps)).astype(np.float32),
+        "frame_index": frames,
+        "episode_index": np.full(trajectory.length, index),
+        "index": first + frames,
+        "task_index": np.full(trajectory.length, task),
+    }
+    for name, values in arrays.items():
+        if len(values) != trajectory.length:
+            raise StrapError(
+                f"trajectory '{trajectory.id}': '{name}' has {len(values)} rows, the trajectory "
+                f"{trajectory.length} frames"
+            )
+    table = pa.table({n: to_arrow(v, shapes.get(n, (1,))) for n, v in arrays.items()})
+    with replacing(file) as temporary:
+        pq.write_table(table, temporary)
+    return {name: number_stats(values) for name, values in arrays.items()}
+
+
+def _provenance(trajectory: Trajectory) -> dict[str, Any]:
+    found = trajectory.attributes.get("provenance") or {}
+    plain = (str, int, float, bool, type(None))
+    values = {key: getattr(value, "item", lambda v=value: v)() for key, value in found.items()}
+    return {key: value if isinstance(value, plain) else str(value) for key, value in values.items()}

@@ -1,0 +1,99 @@
+"""Per-episode statistics as LeRobot keeps them, and their sum over a dataset.
+
+Numbers: min, max, mean, std, count and five quantiles per dimension. Pictures: the same per channel
+in [0, 1], shape (3, 1, 1), from at most `SAMPLES` evenly spaced frames, thinned to about 150 pixels
+a side; a histogram of grey levels gives all of them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from strap.types import Array
+
+Stats = dict[str, Array]
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+SAMPLES = 100
+SIDE = 150
+
+
+def number_stats(values: Array) -> Stats:
+    """Statistics over the frames of an array [t …]; a [t] array counts as [t 1]."""
+    rows = values.astype(np.float64).reshape(len(values), *(values.shape[1:] or (1,)))
+    quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
+    return {
+        "min": rows.min(axis=0),
+        "max": rows.max(axis=0),
+        "mean": rows.mean(axis=0),
+        "std": rows.std(axis=0),
+        "count": np.array([len(rows)]),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+    }
+
+
+class PictureStats:
+    """Grey-level histograms of the sampled frames of one episode and camera."""
+
+    def __init__(self, length: int) -> None:
+        self._every = -(-length // SAMPLES)
+        self._seen = 0
+        self._frames = 0
+        self._counts = np.zeros((3, 256), np.int64)
+
+    def add(self, frames: Array) -> None:
+        """Take the next frames, uint8 [n h w 3]."""
+        first = -self._seen % self._every
+        thin = max(1, max(frames.shape[1:3]) // SIDE)
+        for frame in frames[first :: self._every, ::thin, ::thin]:
+            for channel in range(3):
+                self._counts[channel] += np.bincount(frame[..., channel].ravel(), minlength=256)
+            self._frames += 1
+        self._seen += len(frames)
+
+    def result(self) -> Stats:
+        """The statistics, each [3 1 1] in [0, 1]; `count` is the number of frames looked at."""
+        grey = np.arange(256) / 255
+        share = self._counts / self._counts.sum(axis=1, keepdims=True)
+        below = share.cumsum(axis=1)
+        mean = share @ grey
+        values = {
+            "min": grey[(self._counts > 0).argmax(axis=1)],
+            "max": grey[255 - (self._counts[:, ::-1] > 0).argmax(axis=1)],
+            "mean": mean,
+            "std": np.sqrt(np.maximum(share @ grey**2 - mean**2, 0)),
+            **{name: grey[(below >= q - 1e-12).argmax(axis=1)] for name, q in QUANTILES.items()},
+        }
+        stats = {name: value.reshape(3, 1, 1) for name, value in values.items()}
+        return stats | {"count": np.array([self._frames])}
+
+
+def aggregate(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Stats]:
+    """Statistics of a whole dataset from those of its episodes, one at a time.
+
+    Exact but for the quantiles, which are means weighted by frames, as in LeRobot.
+    """
+    total: dict[str, Stats] = {}
+    for part in parts:
+        for feature, stats in part.items():
+            new = {name: np.asarray(stats[name]) for name in NAMES}
+            total[feature] = _merged(total[feature], new) if feature in total else new
+    return total
+
+
+def _merged(a: Stats, b: Stats) -> Stats:
+    count = a["count"] + b["count"]
+    share = b["count"][0] / count[0]
+    delta = b["mean"] - a["mean"]
+    variance = (1 - share) * a["std"] ** 2 + share * b["std"] ** 2
+    return {
+        "min": np.minimum(a["min"], b["min"]),
+        "max": np.maximum(a["max"], b["max"]),
+        "mean": a["mean"] + share * delta,
+        "std": np.sqrt(variance + share * (1 - share) * delta**2),
+        "count": count,
+        **{name: a[name] + share * (b[name] - a[name]) for name in QUANTILES},
+    }
