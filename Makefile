@@ -23,7 +23,7 @@ $(VENV)/.bench: $(VENV)/.installed
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/python runs/planted.py demo
+	$(BIN)/strap demo --out demo
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered --cov-fail-under=90

@@ -12,6 +12,7 @@ from strap import __version__
 from strap.errors import StrapError, unknown
 
 COMMANDS = {
+    "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "embed": "turn a dataset's frames into vectors, once",
     "segment": "cut demonstrations into sub-trajectories",
@@ -61,7 +62,8 @@ def _call(name: str, words: Sequence[str]) -> int:
     import tyro
 
     command: Any = import_module(f"strap.cli.{name}").Command
-    call = tyro.cli(command, prog=f"strap {name}", args=list(words))
+    config = (tyro.conf.FlagCreatePairsOff,)
+    call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
     return int(call.run() or 0)
 
 
