@@ -9,7 +9,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 
 from strap.dtw import kernels, reference
-from strap.dtw.bounds import Filter, pieces
+from strap.dtw.bounds import Filter
+from strap.dtw.pieces import LowerBound, pieces
+from strap.dtw.randomised import RandomisedFilter, suits
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name, TopK, top
 
 
@@ -39,6 +41,13 @@ def _align(query: Floats, trajectory: Frames, steps: str, metric: str) -> Alignm
     return Alignment(cost, start, stop) if cost < np.inf else None
 
 
+def lower_bound(queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> LowerBound:
+    """The cheapest filter that is proved for these steps and quick on this machine."""
+    if suits(steps, queries[0].shape[1]):
+        return RandomisedFilter(queries, steps, metric, pool)
+    return Filter(queries, steps, metric, pool)
+
+
 def search(
     queries: Sequence[Frames],
     stream: Iterable[tuple[int, Frames]],
@@ -52,12 +61,12 @@ def search(
 ) -> list[TopK]:
     """Each query's k best of the (id, frames) in stream; `fetch(id)` reads frames again."""
     with ThreadPoolExecutor(threads()) as pool:
-        filter_ = Filter(queries, steps, metric, pool)
+        bound = lower_bound(queries, steps, metric, pool)
         ids: list[int] = []
         lows: list[Floats] = []
-        for piece in pieces(stream, filter_.frames_per_piece()):
+        for piece in pieces(stream, bound.frames_per_piece()):
             ids += piece.ids
-            lows.append(filter_.bounds(piece, name))
+            lows.append(bound.bounds(piece, name))
         order = np.array(ids, np.int64)
         bounds = np.concatenate(lows, axis=1) if lows else np.empty((len(queries), 0))
         results = []

@@ -6,8 +6,9 @@ Step sets come as numbers here (`CODES`); inputs are taken as valid.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strap.dtw.jit import njit, njit_reordered
+from strap.dtw.jit import njit, njit_finite, njit_reordered
 from strap.dtw.types import Floats, Frames, Ints, Singles
 
 CODES = {"strap": 0, "fmp": 1, "classic": 2}
@@ -92,38 +93,105 @@ def align(query: Floats, columns: Floats, code: int, half: bool) -> tuple[float,
 
 
 @njit_reordered
+def _center_row(frame: Frames, mean: Floats, scale: float, out: Singles) -> float:
+    """out [d] = (frame − mean)·scale rounded to float32; returns its squared norm."""
+    total = 0.0
+    for k in range(frame.shape[0]):
+        value = np.float32((np.float64(frame[k]) - mean[k]) * scale)
+        out[k] = value
+        total += np.float64(value) * np.float64(value)
+    return total
+
+
+@njit
 def center(frames: Frames, mean: Floats, scale: float, out: Singles, squares: Floats) -> None:
     """out [m d] = (frames − mean)·scale rounded to float32; squares [m] its squared norms."""
     for i in range(frames.shape[0]):
-        total = 0.0
-        for k in range(frames.shape[1]):
-            value = np.float32((np.float64(frames[i, k]) - mean[k]) * scale)
-            out[i, k] = value
-            total += np.float64(value) * np.float64(value)
-        squares[i] = total
+        squares[i] = _center_row(frames[i], mean, scale, out[i])
+
+
+@njit_finite
+def _largest(values: Singles) -> np.float32:
+    """The largest magnitude of finite values [d]."""
+    largest = np.float32(0)
+    for k in range(values.shape[0]):
+        largest = max(largest, abs(values[k]))
+    return largest
+
+
+@njit_reordered
+def _round_row(
+    row: Singles, step: np.float32, seed: np.uint32, out: NDArray[np.int8]
+) -> np.float32:
+    """out [d] = ⌊row/step + r⌋, r uniform in [0, 1 − 2⁻¹⁶); returns the squared error.
+
+    r is a hash of seed + k: as good as random, the same in every run. A plain counter goes in,
+    so that no two numbers share one.
+    """
+    inverse = np.float32(1) / step
+    spacing = np.float32(2.0**-24 * (1 - 2.0**-15))
+    total = np.float32(0)
+    for k in range(row.shape[0]):
+        h = np.uint32(seed + np.uint32(k))
+        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
+        h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
+        h = np.uint32(h ^ (h >> np.uint32(16)))
+        r = np.float32(np.int32(h >> np.uint32(8))) * spacing
+        number = np.floor(row[k] * inverse + r)
+        out[k] = np.int8(np.int32(number))
+        error = number * step - row[k]
+        total += error * error
+    return total
 
 
 @njit
-def _low_row(
-    alpha: np.float32, beta: Singles, product: Singles, lo: int, hi: int, half: bool, row: Singles
+def round_at_random(
+    frames: Frames,
+    mean: Floats,
+    scale: float,
+    seed: np.uint32,
+    row: Singles,
+    out: NDArray[np.int8],
+    sides: Floats,
 ) -> None:
-    """row[lo:hi] = lower bounds of C, from norms and the product −2·a·b of one query frame."""
+    """Frames [m d], moved and scaled, to whole numbers out [m depth], see `randomised`.
+
+    sides [3 m]: squared norm, step and squared error of each frame.
+    """
+    d = frames.shape[1]
+    for i in range(frames.shape[0]):
+        sides[0, i] = _center_row(frames[i], mean, scale, row)
+        sides[1, i], sides[2, i] = 0.0, 0.0
+        out[i] = 0
+        square = sides[0, i]
+        if not (0.0 < square <= 1e30):
+            continue
+        step = _largest(row) / np.float32(126)
+        if step < np.float32(1e-30):  # beside queries of about 1: within the slack as it is
+            continue
+        key = np.uint32(seed + np.uint32(i * d))
+        sides[1, i] = step
+        sides[2, i] = 1.0001 * np.float64(_round_row(row, step, key, out[i, :d]))
+
+
+@njit
+def _root(half: bool, lo: int, hi: int, row: Singles) -> None:
+    """Squared distances to costs, in place; what is below 0 costs 0."""
     zero = np.float32(0)
     if half:
         for m in range(lo, hi):
-            square = (alpha + beta[m]) + product[m]
-            row[m] = np.float32(0.5) * max(square, zero)
+            row[m] = np.float32(0.5) * max(row[m], zero)
     else:
         for m in range(lo, hi):
-            square = (alpha + beta[m]) + product[m]
-            row[m] = np.sqrt(max(square, zero))
+            row[m] = np.sqrt(max(row[m], zero))
 
 
 @njit
-def _accumulate(
-    n: int, code: int, lo: int, hi: int, row: Singles, one: Singles, two: Singles, now: Singles
-) -> None:
-    """D of row n from the two rows before it; columns shifted by 2 as in `align`."""
+def _accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) -> None:
+    """D of row n, in a ring of three rows with columns shifted by 2, as in `align`."""
+    now, one, two = D[n % 3], D[(n + 2) % 3], D[(n + 1) % 3]
+    if lo > 0:
+        now[lo + 1] = np.float32(np.inf)
     if n == 0:
         for m in range(lo, hi):
             now[m + 2] = row[m]
@@ -141,6 +209,23 @@ def _accumulate(
 
 
 @njit
+def _least(D: Singles, N: int, M: int, code: int) -> np.float32:
+    """The least D of the last row."""
+    best = np.float32(np.inf)
+    for m in range(N - 1 if code == 0 else 0, M):
+        best = min(best, D[(N - 1) % 3, m + 2])
+    return best
+
+
+@njit
+def _longest(offsets: Ints) -> int:
+    longest = 0
+    for i in range(offsets.shape[0] - 1):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    return longest
+
+
+@njit
 def low_costs(
     alpha: Singles,
     beta: Singles,
@@ -152,34 +237,58 @@ def low_costs(
 ) -> None:
     """out [t] = least D(N, m) over lower-bound cells, for one query and t trajectories.
 
-    alpha [n], beta [F] and products [n F] as in `bounds`; trajectory i is columns
-    offsets[i]:offsets[i + 1]. No starts are carried: they are found for the winners alone.
+    A cell's square is alpha [n] + beta [F] + products [n F], see `bounds`; trajectory i is
+    columns offsets[i]:offsets[i + 1]. No starts are carried: only the winners need them.
     """
-    N = alpha.shape[0]
-    longest = 0
-    for i in range(out.shape[0]):
-        longest = max(longest, offsets[i + 1] - offsets[i])
-    infinity = np.float32(np.inf)
+    N, longest = alpha.shape[0], _longest(offsets)
     D = np.empty((3, longest + 2), np.float32)
     row = np.empty(longest, np.float32)
     for i in range(out.shape[0]):
         first = offsets[i]
         M = offsets[i + 1] - first
-        out[i] = infinity
-        if code == 0 and N > M:
-            continue
-        D[:, :2] = infinity
-        D[1:, : M + 2] = infinity  # rows −1 and −2
+        D[:] = np.inf
         for n in range(N):
             lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            cells = slice(first, first + M)
-            _low_row(alpha[n], beta[cells], products[n, cells], lo, hi, half, row)
-            now, one, two = n % 3, (n + 2) % 3, (n + 1) % 3
-            if lo > 0:
-                D[now, lo + 1] = infinity
-            _accumulate(n, code, lo, hi, row, D[one], D[two], D[now])
-        best = infinity
-        last = D[(N - 1) % 3]
-        for m in range(N - 1 if code == 0 else 0, M):
-            best = min(best, last[m + 2])
-        out[i] = best
+            for m in range(lo, hi):
+                row[m] = (alpha[n] + beta[first + m]) + products[n, first + m]
+            _root(half, lo, hi, row)
+            if lo < hi:
+                _accumulate(n, code, lo, hi, row, D)
+        out[i] = _least(D, N, M, code)
+
+
+@njit
+def low_costs_rounded(
+    alpha: Singles,
+    step: Singles,
+    sides: Singles,
+    products: NDArray[np.int32],
+    offsets: Ints,
+    code: int,
+    half: bool,
+    out: Singles,
+) -> None:
+    """As `low_costs`, for products [n F] of whole numbers, see `randomised`.
+
+    alpha [n], step [n] belong to query frames; sides [4 F] to trajectory frames: beta, step,
+    the square below which a cell falls back on the certain error, and that error.
+    """
+    N, longest = alpha.shape[0], _longest(offsets)
+    D = np.empty((3, longest + 2), np.float32)
+    row = np.empty(longest, np.float32)
+    beta, unit, near, error = sides[0], sides[1], sides[2], sides[3]
+    zero = np.float32(0)
+    for i in range(out.shape[0]):
+        first = offsets[i]
+        M = offsets[i + 1] - first
+        D[:] = np.inf
+        for n in range(N):
+            lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
+            for m in range(lo, hi):
+                f = first + m
+                square = (alpha[n] + beta[f]) - (step[n] * unit[f]) * np.float32(products[n, f])
+                row[m] = square - (error[f] if square < near[f] else zero)
+            _root(half, lo, hi, row)
+            if lo < hi:
+                _accumulate(n, code, lo, hi, row, D)
+        out[i] = _least(D, N, M, code)
