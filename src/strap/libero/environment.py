@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -184,6 +184,11 @@ class LiberoEnv:
 
     def observe(self) -> Observation:
         """The observation now; images only where the environment has cameras."""
+        images = {name: self.render(name) for name in CAMERAS} if self.cameras else {}
+        return replace(self.proprioception(), images=images)
+
+    def proprioception(self) -> Observation:
+        """The observation now, without images."""
         data, robot = self.world.sim.data, self.world.robots[0]
         transform = import_libero("robosuite.utils.transform_utils")
         position = np.array(data.site_xpos[robot.eef_site_id])
@@ -192,7 +197,7 @@ class LiberoEnv:
         )
         gripper = np.array(data.qpos[robot._ref_gripper_joint_pos_indexes])
         return Observation(
-            images={name: self.render(name) for name in CAMERAS} if self.cameras else {},
+            images={},
             ee_pos=position,
             ee_ori=np.array(transform.quat2axisangle(quaternion)),
             gripper_states=gripper,
