@@ -208,3 +208,20 @@ def test_slices_read_the_frames_they_name(
     assert own.extras["is_pad"][:].sum() == max(0, before - start) + max(0, stop + after - length)
     assert (~own.extras["is_pad"][:] & ~own.extras["is_context"][:]).sum() == stop - start
     assert len(own.actions[2:2]) == 0
+
+
+def test_a_full_disk(planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 1_500_000))
+    target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
+    segments = [Segment("demo_0", 0, 40)]
+    with h5py.File(planted.target, "r") as file:
+        assert file["data/demo_0/obs/agentview_rgb"].nbytes < 400_000
+    out = strap.augment(target, prior, matches_of(planted, *segments), tmp_path / "fits")
+    assert out.is_file()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 1_100_000))
+    with pytest.raises(StrapError, match="no space left to write"):
+        strap.augment(target, prior, matches_of(planted, *segments), tmp_path / "full")
+    assert [f.name for f in tmp_path.iterdir()] == ["fits.hdf5"]

@@ -283,3 +283,23 @@ def test_a_killed_embed_goes_on(planted: Planted, tmp_path: Path, counting: Coun
 
 def test_slug() -> None:
     assert slug("observation.images/top cam") == "observation_images_top_cam"
+
+
+def test_a_shard_on_a_full_disk(planted: Planted, tmp_path: Path) -> None:
+    """A write that stops half-way, as on a full disk: the limit on file size stands in for it."""
+    code = (
+        "import resource, signal, sys, strap; from strap.cli import main;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000));"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["embed", str(planted.target), "--encoder", "pixels", "--out", str(tmp_path / "s")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no space left to write" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(strap.open_store(tmp_path / "s")) == 0
+    assert list((tmp_path / "s" / "shards").iterdir()) == []
+    assert len(strap.embed(strap.open_dataset(planted.target), "pixels", tmp_path / "s")) == 2

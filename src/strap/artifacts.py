@@ -54,7 +54,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def _full(error: OSError) -> bool:
     # HDF5 reports a full disk as text, without an errno.
-    codes = (errno.ENOSPC, errno.EDQUOT)
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     return error.errno in codes or "No space left" in str(error) or "errno = 28" in str(error)
 
 

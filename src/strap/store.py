@@ -289,11 +289,19 @@ class ShardWriter:
         files = tuple(f"{name}.{slug(camera)}.npy" for camera in self.config.cameras)
         for index, file in enumerate(files):
             array = np.concatenate([parts[index] for parts in self.rows])
-            with replacing(folder / file) as temporary, temporary.open("wb") as handle:
-                np.save(handle, array, allow_pickle=False)
+            with replacing(folder / file) as temporary:
+                save_npy(temporary, array)
         shard = Shard(name, files, self.frames, tuple(self.entries))
         write_json(folder / f"{name}.json", asdict(shard))
         self.rows, self.entries, self.frames = [], [], 0
+
+
+def save_npy(file: Path, array: Array) -> None:
+    """`numpy.save`, but a full disk is reported as what it is."""
+    header = np.lib.format.header_data_from_array_1_0(array)
+    with file.open("wb") as handle:
+        np.lib.format.write_array_header_1_0(handle, header)
+        handle.write(np.ascontiguousarray(array).data)
 
 
 def slug(camera: str) -> str:

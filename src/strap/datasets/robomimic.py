@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from strap.artifacts import Progress, replacing, silent
 from strap.errors import StrapError
 from strap.types import LazyArray, Orientation, Trajectory
 
+SPARE_BYTES = 1 << 20
 ROWS = 256
 """Frames copied at a time, so that memory stays bounded whatever the trajectory's length."""
 
@@ -45,6 +50,7 @@ def write_robomimic(
         rate: float | None = None
         for count, trajectory in enumerate(trajectories, 1):
             progress("writing", count - 1, total or count)
+            _require_space(temporary, trajectory)
             _write_demo(data, f"demo_{count - 1}", trajectory, orientation)
             frames += trajectory.length
             rate = rate or trajectory.fps
@@ -90,6 +96,19 @@ def _write_demo(
         _copy(demo, name, array, flip=turn and _is_image(array))
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
+
+
+def _require_space(file: Path, trajectory: Trajectory) -> None:
+    """Refuse before HDF5 meets a full disk: it would report that in pages of its own."""
+    arrays = chain(
+        [trajectory.actions],
+        trajectory.cameras.values(),
+        trajectory.proprioception.values(),
+        trajectory.extras.values(),
+    )
+    needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+    if shutil.disk_usage(file.parent).free < needed + SPARE_BYTES:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def _is_image(array: LazyArray) -> bool:

@@ -1,0 +1,278 @@
+"""What is in a dataset, found in seconds from its descriptions and a sample of trajectories."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import replacing
+from strap.datasets.base import Dataset
+from strap.errors import StrapError
+from strap.types import Array, Trajectory
+
+SAMPLE = 2000
+"""trajectories looked at, evenly spaced, where the format keeps no table of them"""
+SECONDS = 5.0
+"""time for looking at trajectories; whatever was seen by then is what is reported"""
+BINS = 10
+TILE = 160
+"""pixels of the longer side of a picture on the contact sheet"""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many trajectories have which length: counts[i] lie in edges[i] … edges[i+1]."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def __str__(self) -> str:
+        most = max(self.counts, default=0) or 1
+        lines = []
+        for count, low, high in zip(self.counts, self.edges, self.edges[1:], strict=False):
+            bar = "█" * round(30 * count / most)
+            lines.append(f"  {low:6.0f} – {high:<6.0f} {bar} {count}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What is in a dataset.
+
+    Counts are exact where `exact`; else they come from the `sampled` trajectories, and `frames` is
+    scaled up from them.
+    """
+
+    path: Path
+    format: str
+    episodes: int
+    frames: int
+    exact: bool
+    sampled: int
+    cameras: Mapping[str, tuple[int, int]]
+    """name -> (height, width)"""
+    fps: float | None
+    orientation: str
+    instructions: Mapping[str, int]
+    """instruction -> trajectories, most frequent first"""
+    actions: tuple[int, ...]
+    proprioception: Mapping[str, int]
+    """name -> columns"""
+    positions: Sequence[str]
+    """what may be the end-effector's position, best first"""
+    lengths: Histogram
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    def __str__(self) -> str:
+        about = "" if self.exact else f" (estimated from {self.sampled})"
+        cameras = ", ".join(f"{name} {h}×{w}" for name, (h, w) in self.cameras.items())
+        states = ", ".join(f"{name} [{width}]" for name, width in self.proprioception.items())
+        lines = [
+            f"{self.path}",
+            f"format          {self.format}",
+            f"episodes        {self.episodes}",
+            f"frames          {self.frames}{about}",
+            f"cameras         {cameras or 'none'}, {self.orientation}",
+            f"fps             {f'{self.fps:g}' if self.fps else 'unknown'}",
+            f"actions         {list(self.actions)}",
+            f"proprioception  {states or 'none'}",
+            f"position        {', '.join(self.positions) or 'none found: name it'}",
+            f"instructions    {len(self.instructions)}{about}",
+            *(f"  {count:5d} × {text or '(none)'}" for text, count in _top(self.instructions)),
+            "lengths",
+            str(self.lengths),
+            *self.notes,
+        ]
+        return "\n".join(lines)
+
+
+def _top(instructions: Mapping[str, int], limit: int = 12) -> list[tuple[str, int]]:
+    shown = list(instructions.items())[:limit]
+    rest = list(instructions.values())[limit:]
+    return [*shown, (f"… {len(rest)} more instructions", sum(rest))] if rest else shown
+
+
+def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS) -> Inspection:
+    """Look at a dataset: no frame is decoded, and never more than a sample of trajectories.
+
+    Args:
+        dataset: of any format.
+        sample: how many trajectories to look at, evenly spaced.
+        seconds: when to stop looking.
+    """
+    if not len(dataset):
+        raise StrapError(f"'{dataset.path}' holds no trajectories")
+    seen = _look(dataset, sample, seconds)
+    first = seen[0]
+    lengths = np.array([t.length for t in seen])
+    exact = len(seen) == len(dataset)
+    frames = int(lengths.sum()) if exact else round(float(lengths.mean()) * len(dataset))
+    known = _table_of(dataset)
+    if known is not None:
+        lengths, exact = known, True
+        frames = int(lengths.sum())
+    summary = str(getattr(dataset.reader, "summary", ""))
+    return Inspection(
+        path=dataset.path,
+        format=dataset.format,
+        episodes=len(dataset),
+        frames=frames,
+        exact=exact,
+        sampled=len(seen),
+        cameras={name: (a.shape[1], a.shape[2]) for name, a in first.cameras.items()},
+        fps=first.fps,
+        orientation=first.orientation,
+        instructions=dict(Counter(t.instruction for t in seen).most_common()),
+        actions=first.actions.shape[1:],
+        proprioception={name: _width(a.shape) for name, a in first.proprioception.items()},
+        positions=position_candidates(first),
+        lengths=_histogram(lengths),
+        notes=(*_odd_ones(seen), *([summary] if summary else [])),
+    )
+
+
+def _look(dataset: Dataset, sample: int, seconds: float) -> list[Trajectory]:
+    """Evenly spaced trajectories, in an order that stays even when time runs out."""
+    places = np.unique(np.linspace(0, len(dataset) - 1, max(1, sample)).round().astype(int))
+    order = np.concatenate([places[:1], np.random.default_rng(0).permutation(places[1:])])
+    stop = time.monotonic() + seconds
+    seen: dict[int, Trajectory] = {}
+    for place in order:
+        seen[int(place)] = dataset[dataset.ids[place]]
+        if time.monotonic() > stop:
+            break
+    return [seen[place] for place in sorted(seen)]
+
+
+def _table_of(dataset: Dataset) -> Array | None:
+    """Lengths of all trajectories where the format keeps a table of them (LeRobot, Zarr)."""
+    lengths = getattr(dataset.reader, "lengths", None)
+    return None if lengths is None else np.asarray(lengths)
+
+
+def _width(shape: Sequence[int]) -> int:
+    return int(np.prod(shape[1:], dtype=int))
+
+
+def _histogram(lengths: Array) -> Histogram:
+    counts, edges = np.histogram(lengths, bins=min(BINS, max(1, len(np.unique(lengths)))))
+    return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
+
+
+def _odd_ones(seen: Sequence[Trajectory]) -> list[str]:
+    """What does not fit: trajectories unlike the first."""
+    first = seen[0]
+    found = []
+    for name, array in first.cameras.items():
+        unlike = [
+            t.id
+            for t in seen
+            if name not in t.cameras or t.cameras[name].shape[1:] != array.shape[1:]
+        ]
+        if unlike:
+            found.append(f"camera {name} is missing or of another size in {_some(unlike)}")
+    widths = [t.id for t in seen if t.actions.shape[1:] != first.actions.shape[1:]]
+    if widths:
+        found.append(f"actions are of another width in {_some(widths)}")
+    silent = [t.id for t in seen if not t.instruction]
+    if silent:
+        found.append(f"no instruction in {_some(silent)}")
+    return found
+
+
+def _some(ids: Sequence[str]) -> str:
+    return f"{len(ids)} trajectories ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
+
+
+def position_candidates(trajectory: Trajectory) -> list[str]:
+    """Proprioception that may be the end-effector's position, best first, as `--position` takes it.
+
+    By what the dataset itself says, by usual names, by column names x, y, z; a state whose columns
+    have no telling names is not offered: it may be joint angles.
+    """
+    found: list[str] = []
+    said = trajectory.attributes.get("position")
+    if isinstance(said, str):
+        found.append(said)
+    names = trajectory.attributes.get("feature_names") or {}
+    for key, array in trajectory.proprioception.items():
+        width = _width(array.shape)
+        word = key.rpartition(".")[2].lower()
+        columns = _xyz(names.get(key))
+        if columns:
+            found.append(f"{key}[{','.join(map(str, columns))}]")
+        elif width == 3 and any(part in word for part in ("pos", "xyz", "cartesian")):
+            found.append(key)
+        elif width > 3 and any(p in word for p in ("cartesian", "ee_", "eef", "tcp", "pose")):
+            found.append(f"{key}[0:3]")
+    return list(dict.fromkeys(found))
+
+
+def _xyz(names: Any) -> list[int] | None:
+    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
+    while isinstance(names, list) and len(names) == 1:
+        names = names[0]
+    if isinstance(names, dict):
+        names = next((v for v in names.values() if isinstance(v, list)), None)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return None
+    words = [n.lower().replace(".", "_").split("_") for n in names]
+    places = [[i for i, word in enumerate(words) if word[-1] == axis] for axis in "xyz"]
+    return [p[0] for p in places] if all(len(p) == 1 for p in places) else None
+
+
+def write_contact_sheet(
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    trajectories: int = 6,
+    frames: int = 6,
+    cameras: Sequence[str] | None = None,
+) -> Path:
+    """A PNG with a row per trajectory and camera: frames from first to last, upright.
+
+    Args:
+        dataset: of any format.
+        out: the picture to write.
+        trajectories: how many, evenly spaced over the dataset.
+        frames: how many of each, evenly spaced in time.
+        cameras: which; by default all.
+    """
+    from PIL import Image, ImageDraw
+
+    places = np.unique(np.linspace(0, len(dataset) - 1, trajectories).round().astype(int))
+    rows: list[tuple[str, list[Array]]] = []
+    for place in places if len(dataset) else ():
+        trajectory = dataset[dataset.ids[place]]
+        for name in trajectory.cameras if cameras is None else cameras:
+            times = np.linspace(0, trajectory.length - 1, min(frames, trajectory.length))
+            shown = [trajectory.frames(name, int(t), int(t) + 1)[0] for t in times.round()]
+            rows.append((f"{trajectory.id}  {name}  {trajectory.instruction}", shown))
+    if not rows:
+        raise StrapError(f"'{dataset.path}' has no camera to show")
+    tiles = [[_tile(Image.fromarray(np.ascontiguousarray(f))) for f in shown] for _, shown in rows]
+    heights = [max(tile.height for tile in row) + 18 for row in tiles]
+    width = max(sum(tile.width + 4 for tile in row) for row in tiles) + 4
+    sheet = Image.new("RGB", (width, sum(heights) + 4), "white")
+    draw = ImageDraw.Draw(sheet)
+    top = 4
+    for (label, _), row, height in zip(rows, tiles, heights, strict=True):
+        draw.text((4, top), label, fill="black")
+        for i, tile in enumerate(row):
+            sheet.paste(tile, (4 + i * (tile.width + 4), top + 14))
+        top += height
+    out = Path(out).expanduser()
+    with replacing(out) as temporary:
+        sheet.save(temporary, format="PNG")
+    return out
+
+
+def _tile(image: Any) -> Any:
+    scale = TILE / max(image.size)
+    return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
