@@ -21,6 +21,8 @@ SAMPLE = 2000
 SECONDS = 5.0
 """time for looking at trajectories; whatever was seen by then is what is reported"""
 BINS = 10
+DARK = 8
+"""grey level up to which a frame counts as black"""
 TILE = 160
 """pixels of the longer side of a picture on the contact sheet"""
 
@@ -99,7 +101,7 @@ def _top(instructions: Mapping[str, int], limit: int = 12) -> list[tuple[str, in
 
 
 def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS) -> Inspection:
-    """Look at a dataset: no frame is decoded, and never more than a sample of trajectories.
+    """Look at a dataset: a sample of its trajectories, and one frame per camera of a few of them.
 
     Args:
         dataset: of any format.
@@ -133,7 +135,7 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         proprioception={name: _width(a.shape) for name, a in first.proprioception.items()},
         positions=position_candidates(first),
         lengths=_histogram(lengths),
-        notes=(*_odd_ones(seen), *([summary] if summary else [])),
+        notes=(*_odd_ones(seen), *_dark_cameras(seen), *([summary] if summary else [])),
     )
 
 
@@ -183,6 +185,22 @@ def _odd_ones(seen: Sequence[Trajectory]) -> list[str]:
     silent = [t.id for t in seen if not t.instruction]
     if silent:
         found.append(f"no instruction in {_some(silent)}")
+    return found
+
+
+def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
+    """Cameras that show nothing (Bridge fills absent ones with black), or cannot be read."""
+    few = [seen[i] for i in np.linspace(0, len(seen) - 1, min(looked_at, len(seen))).astype(int)]
+    found = []
+    for name in seen[0].cameras:
+        shown = [t for t in few if name in t.cameras and t.length]
+        try:
+            brightest = max((int(t.cameras[name][t.length // 2].max()) for t in shown), default=255)
+        except StrapError as error:
+            found.append(f"camera {name} cannot be read: {error}")
+            continue
+        if brightest <= DARK:
+            found.append(f"camera {name} is black in the {len(shown)} trajectories looked at")
     return found
 
 

@@ -52,6 +52,12 @@ class LeRobotReader:
         return tuple(_files(self.layout.root))
 
     @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each trajectory, in the order of `ids`."""
+        column = self.layout.columns["length"]
+        return [int(column[self._row(name)]) for name in self.ids]
+
+    @property
     def summary(self) -> str:
         """One line about what was left out; empty when nothing was."""
         if not self.skipped:
@@ -254,7 +260,9 @@ def _attributes(layout: Layout, row: int) -> dict[str, Any]:
     """What is stored once per episode: tasks, feature names, place in the dataset, provenance."""
     found: dict[str, Any] = {
         "episode_index": int(layout.columns["episode_index"][row]),
-        "feature_names": {f.name: f.names for f in layout.features.values() if f.names},
+        "feature_names": {
+            f.name: labels for f in layout.features.values() if (labels := _labels(f.names))
+        },
     }
     if "dataset_from_index" in layout.columns:
         found["dataset_from_index"] = int(layout.columns["dataset_from_index"][row])
@@ -267,6 +275,15 @@ def _attributes(layout: Layout, row: int) -> dict[str, Any]:
         if name.startswith(PROVENANCE) and not _is_null(values[row])
     }
     return found | ({"provenance": provenance} if provenance else {})
+
+
+def _labels(names: Any) -> list[str]:
+    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}."""
+    if isinstance(names, dict):
+        names = list(names.values())
+    while isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
+        names = names[0]
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _is_null(value: Any) -> bool:
