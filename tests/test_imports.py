@@ -27,6 +27,8 @@ ORDER = (
     "search",
     "retrieval",
     "augmentation",
+    "exports",
+    "conversion",
     "runs",
     "libero",
     "diagnosis",

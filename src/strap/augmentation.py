@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from strap.artifacts import Progress, silent
 from strap.datasets.base import Dataset
 from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
-from strap.errors import StrapError
+from strap.errors import StrapError, unknown
 from strap.types import LazyArray, Match, Matches, Segment, Trajectory
 
 
@@ -22,13 +22,15 @@ def augment(
     matches: Matches,
     out: str | Path,
     *,
+    format: Literal["robomimic", "lerobot"] = "robomimic",
     history: int = HISTORY,
     chunk: int = CHUNK,
     progress: Progress = silent,
 ) -> Path:
-    """Write target ∪ retrieved as one robomimic HDF5 file; returns its path.
+    """Write target ∪ retrieved as one dataset; returns its path.
 
-    Masks `target`, `retrieved` and `all` name the parts. A retrieved segment keeps `history` frames
+    In robomimic's HDF5 the masks `target`, `retrieved` and `all` name the parts; in LeRobot's
+    v3.0 the episodes' provenance columns tell. A retrieved segment keeps `history` frames
     before it and `chunk` after it from its trajectory; `is_pad` marks the frames repeated where the
     trajectory ends. Where each came from is written as `source_*` attributes.
 
@@ -36,20 +38,28 @@ def augment(
         target: the demonstrations, written whole.
         prior: the dataset or datasets that `matches` point into.
         matches: what was retrieved; a segment found twice is written twice, on purpose.
-        out: the file to write (`.hdf5` is added where the name has no ending).
+        out: the file to write (`.hdf5` is added where the name has no ending), or LeRobot's
+            folder.
+        format: `robomimic` or `lerobot`.
         history: the policy's history.
         chunk: how many actions the policy predicts at once.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
-    out = out if out.suffix else out.with_suffix(".hdf5")
     priors = [prior] if isinstance(prior, Dataset) else list(prior)
+    parts = augmented(target, priors, matches, history=history, chunk=chunk)
+    if format == "lerobot":
+        from strap.datasets.lerobot import write_lerobot
+
+        return write_lerobot(out, parts, total=len(target) + len(matches), progress=progress)
+    if format != "robomimic":
+        raise unknown("output format", format, ("robomimic", "lerobot"))
     return write_robomimic(
-        out,
-        augmented(target, priors, matches, history=history, chunk=chunk),
+        out if out.suffix else out.with_suffix(".hdf5"),
+        parts,
         total=len(target) + len(matches),
         masks=masks(target, matches),
-        metadata=target.metadata,
+        metadata=target.metadata if target.format in ("robomimic", "libero") else {},
         orientation=target[target.ids[0]].orientation,
         progress=progress,
     )

@@ -9,6 +9,7 @@ RUN/
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from strap.artifacts import (
     writing,
 )
 from strap.augmentation import augment
-from strap.datasets import Dataset, open_dataset
+from strap.datasets import Dataset, OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
@@ -35,7 +36,7 @@ from strap.errors import StrapError
 from strap.retrieval import Rule, Shared, retrieve
 from strap.segments import Segmentation, segment, write_segments
 from strap.store import EmbeddingStore, slug
-from strap.types import Matches, Orientation, Segment
+from strap.types import Matches, Segment
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RetrievalOptions:
     rule: Rule = "even"
     shared: Shared = "self"
     dtype: Dtype = "float16"
-    orientation: Orientation | None = None
+    opening: OpenOptions = field(default_factory=OpenOptions)
     history: int = HISTORY
     chunk: int = CHUNK
 
@@ -98,8 +99,8 @@ def run_retrieval(
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
-    ours = open_dataset(target, orientation=options.orientation)
-    priors = [open_dataset(path, orientation=options.orientation) for path in prior]
+    ours = options.opening.open(target)
+    priors = [options.opening.open(path) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     arguments = _arguments(ours, priors, options)
@@ -208,7 +209,7 @@ def _arguments(
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
     plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
-    plain["cameras"] = list(plain["cameras"])
+    plain = json.loads(json.dumps(plain))  # as it will be read back
     return {"target": target.name, "prior": [dataset.name for dataset in priors], **plain}
 
 

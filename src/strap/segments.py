@@ -200,6 +200,7 @@ def position_name(trajectory: Trajectory, position: str | None = None) -> str:
 
 def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str, list[int] | None]:
     known = trajectory.proprioception
+    position = position or trajectory.attributes.get("position")  # a format that knows says so
     if position is not None:
         name, columns = _parse_position(position)
         if name not in known:

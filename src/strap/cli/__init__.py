@@ -16,6 +16,9 @@ COMMANDS = {
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "embed": "turn a dataset's frames into vectors, once",
     "segment": "cut demonstrations into sub-trajectories",
+    "inspect": "what is in a dataset",
+    "convert": "write a dataset in another format",
+    "export": "hand a retrieval to any trainer",
     "doctor": "what works on this machine, and what to install for the rest",
 }
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
 
-from strap.cli.options import Json, print_json
+from strap.cli.options import Json, Opening, print_json
 from strap.cli.progress import showing
-from strap.datasets import open_dataset
+from strap.datasets import OpenOptions
 from strap.embeddings import Dtype, embed
 from strap.encoders import load_encoder
-from strap.types import Orientation
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Command:
     """
 
     dataset: tyro.conf.Positional[Path]
-    """a robomimic or LIBERO HDF5 file, or a folder of them"""
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     encoder: str
     """which model: pixels"""
     out: Path
@@ -33,8 +32,7 @@ class Command:
     """which cameras (default: the agent view where there is one, else all; reading averages)"""
     dtype: Dtype = "float16"
     """how vectors are stored"""
-    orientation: Orientation | None = None
-    """how images lie on disk, where the format's habit is wrong for this dataset"""
+    opening: Opening = field(default_factory=OpenOptions)
     device: str = "auto"
     """where a model runs: auto, cpu, cuda"""
     json: Json = False
@@ -42,7 +40,7 @@ class Command:
 
     def run(self) -> None:
         """Embed, then say what the store holds."""
-        dataset = open_dataset(self.dataset, orientation=self.orientation)
+        dataset = self.opening.open(self.dataset)
         encoder = load_encoder(self.encoder, device=self.device)
         with showing() as progress:
             store = embed(

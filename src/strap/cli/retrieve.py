@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
-
-from strap.cli.options import Json, SegmentationOptions, print_json
+from strap.cli.options import Cutting, Json, Opening, print_json
 from strap.cli.progress import showing
+from strap.datasets import OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.retrieval import Rule, Shared
 from strap.runs import RetrievalOptions, Run, run_retrieval
-from strap.types import Orientation
+from strap.segments import Segmentation
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,7 @@ class Command:
     """the run folder"""
     top_k: int = 100
     """how many matches to keep in all"""
-    segmentation: Annotated[SegmentationOptions, tyro.conf.arg(name="")] = field(
-        default_factory=SegmentationOptions
-    )
+    segmentation: Cutting = field(default_factory=Segmentation)
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view where there is one, else the mean of all)"""
     steps: Literal["strap", "fmp", "classic"] = "strap"
@@ -56,8 +53,7 @@ class Command:
     """what computes the matches"""
     dtype: Dtype = "float16"
     """how vectors are stored"""
-    orientation: Orientation | None = None
-    """how images lie on disk, where the format's habit is wrong for these datasets"""
+    opening: Opening = field(default_factory=OpenOptions)
     history: int = HISTORY
     """frames kept before a retrieved segment"""
     chunk: int = CHUNK
@@ -76,7 +72,7 @@ class Command:
         options = RetrievalOptions(
             encoder=self.encoder,
             top_k=self.top_k,
-            segmentation=self.segmentation.segmentation(),
+            segmentation=self.segmentation,
             cameras=self.cameras,
             steps=self.steps,
             metric=self.metric,
@@ -84,7 +80,7 @@ class Command:
             rule=self.rule,
             shared=self.shared,
             dtype=self.dtype,
-            orientation=self.orientation,
+            opening=self.opening,
             history=self.history,
             chunk=self.chunk,
         )

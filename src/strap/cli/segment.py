@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
-from strap.cli.options import Json, SegmentationOptions, print_json
-from strap.datasets import open_dataset
-from strap.segments import position_name, segment, write_segments
+from strap.cli.options import Cutting, Json, Opening, print_json
+from strap.datasets import OpenOptions
+from strap.segments import Segmentation, position_name, segment, write_segments
 
 
 @dataclass(frozen=True)
@@ -21,16 +20,14 @@ class Command:
     """the target demonstrations"""
     out: Path
     """the JSON file to write"""
-    segmentation: Annotated[SegmentationOptions, tyro.conf.arg(name="")] = field(
-        default_factory=SegmentationOptions
-    )
+    segmentation: Cutting = field(default_factory=Segmentation)
+    opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the segments as JSON"""
 
     def run(self) -> None:
         """Segment, write, and list the segments."""
-        dataset = open_dataset(self.dataset)
-        options = self.segmentation.segmentation()
+        dataset, options = self.opening.open(self.dataset), self.segmentation
         segments = segment(dataset, **vars(options))
         write_segments(self.out, segments, dataset=dataset, segmentation=options)
         if self.json:

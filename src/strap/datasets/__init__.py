@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
 from strap.errors import StrapError, unknown
 from strap.types import Orientation
 
-__all__ = ["Dataset", "Reader", "natural", "open_dataset"]
+__all__ = ["Dataset", "OpenOptions", "Reader", "natural", "open_dataset"]
 
-FORMATS = ("libero", "robomimic")
+FORMATS = {
+    "lerobot": ("strap.datasets.lerobot", "is_lerobot", "open_lerobot"),
+    "rlds": ("strap.datasets.rlds", "is_rlds", "open_rlds"),
+    "zarr": ("strap.datasets.zarr", "is_zarr", "open_zarr"),
+    "libero": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
+    "robomimic": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
+}
+"""name -> (module, who says whether a path is one, who opens it), asked in this order"""
+
+EXPECTED = (
+    "robomimic or LIBERO HDF5 (a .hdf5 file or a folder of them), LeRobot (a folder with "
+    "meta/info.json), RLDS (a TFDS folder with features.json) or Zarr (data/ and meta/episode_ends)"
+)
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How to read a dataset, where looking is not enough."""
+
+    format: str | None = None
+    """name the format instead of looking: lerobot, rlds, zarr, libero, robomimic"""
+    orientation: Orientation | None = None
+    """how images lie on disk, `upright` or `flipped` (bottom row first); by default as the format
+    says (LIBERO: flipped)"""
+    missing: Literal["error", "skip"] = "error"
+    """episodes whose video or shard is absent: an error when they are read, or left out"""
+    language: tuple[str, ...] = ()
+    """RLDS: the step's field (or fields) with the instruction"""
+    action: tuple[str, ...] = ()
+    """RLDS: the step's fields that make the action"""
+
+    def open(self, path: str | Path) -> Dataset:
+        """Open a dataset with these options."""
+        fields = {k: v for k, v in (("language", self.language), ("action", self.action)) if v}
+        return open_dataset(
+            path,
+            format=self.format,
+            orientation=self.orientation,
+            missing=self.missing,
+            fields=fields or None,
+        )
 
 
 def open_dataset(
@@ -20,38 +64,51 @@ def open_dataset(
     *,
     format: str | None = None,
     orientation: Orientation | None = None,
+    missing: Literal["error", "skip"] = "error",
+    fields: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Dataset:
     """Open a dataset: a file or a folder, its format found by looking.
 
     Opening lists the trajectories and reads no frame.
 
     Args:
-        path: a robomimic or LIBERO HDF5 file, or a folder of them.
-        format: name the format instead of looking (`libero`, `robomimic`).
+        path: robomimic or LIBERO HDF5 (a file or a folder of them), a LeRobot folder (v2.1 or
+            v3.0), an RLDS/TFDS folder, or Zarr as diffusion_policy and UMI write it.
+        format: name the format instead of looking (`lerobot`, `rlds`, `zarr`, `libero`,
+            `robomimic`).
         orientation: how images lie on disk, `upright` or `flipped` (bottom row first); by default
             as the format says (LIBERO: flipped).
+        missing: what to do about episodes whose video or shard is absent: `error` when they are
+            read, or `skip` them (one line says how many).
+        fields: RLDS: which fields of a step are `camera`, `position`, `language`, `action`.
     """
     path = Path(path).expanduser()
     if not path.exists():
         raise StrapError(f"no such dataset: '{path}'; check the path")
     if orientation not in (None, "upright", "flipped"):
         raise unknown("orientation", orientation, ("upright", "flipped"))
-    name, reader = _opener(path, format)(path, orientation=orientation)
-    return Dataset(path, name, reader)
+    if missing not in ("error", "skip"):
+        raise unknown("treatment of missing episodes", missing, ("error", "skip"))
+    name, opener = _opener(path, format)
+    options: dict[str, Any] = {"orientation": orientation}
+    if "missing" in inspect.signature(opener).parameters:
+        options["missing"] = missing
+    if fields:
+        if "fields" not in inspect.signature(opener).parameters:
+            raise StrapError(
+                f"'{path}' is {name}: naming its {', '.join(fields)} field is for RLDS"
+            )
+        options["fields"] = fields
+    found, reader = opener(path, **options)
+    if summary := getattr(reader, "summary", ""):
+        warnings.warn(f"'{path}': {summary}", stacklevel=2)
+    return Dataset(path, found, reader)
 
 
-def _opener(path: Path, format: str | None) -> Callable[..., tuple[str, Any]]:
-    from strap.datasets import hdf5
-
+def _opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    if format is not None or hdf5.is_hdf5(path):
-        return hdf5.open_hdf5
-    raise StrapError(
-        f"'{path}' is no dataset that can be read: expected {_expectations()}; "
-        "name the format if its files have unusual names"
-    )
-
-
-def _expectations() -> str:
-    return "an HDF5 file (.hdf5, .h5) of robomimic or LIBERO, or a folder of such files"
+    for name, (module, asked, opener) in FORMATS.items():
+        if name == format or (format is None and getattr(import_module(module), asked)(path)):
+            return name, getattr(import_module(module), opener)
+    raise StrapError(f"'{path}' is no dataset that can be read: expected {EXPECTED}")

@@ -31,6 +31,7 @@ def write_robomimic(
     masks: Mapping[str, Sequence[int]] | None = None,
     metadata: Mapping[str, Any] | None = None,
     orientation: Orientation = "upright",
+    resume: bool = False,
     progress: Progress = silent,
 ) -> Path:
     """Write trajectories as `demo_0`, `demo_1`, … of one file.
@@ -42,8 +43,11 @@ def write_robomimic(
         masks: filter keys: name -> indices of trajectories. `all` is always written.
         metadata: attributes of `/data`; `env_args` is added where it is missing.
         orientation: how the images are stored; they are turned where they lie otherwise.
+        resume: keep each finished trajectory in `.<name>.partial` beside `out` until the file is
+            whole, so that a killed call goes on when it is made again (needs twice the space).
         progress: called with (what, done, total).
     """
+    parts = out.with_name(f".{out.name}.partial") if resume else None
     with replacing(out) as temporary, h5py.File(temporary, "w") as file:
         data = file.create_group("data")
         count = frames = 0
@@ -51,7 +55,12 @@ def write_robomimic(
         for count, trajectory in enumerate(trajectories, 1):
             progress("writing", count - 1, total or count)
             _require_space(temporary, trajectory)
-            _write_demo(data, f"demo_{count - 1}", trajectory, orientation)
+            name = f"demo_{count - 1}"
+            if parts is None:
+                _write_demo(data, name, trajectory, orientation)
+            else:
+                with h5py.File(_part(parts, name, trajectory, orientation)) as part:
+                    part.copy("demo", data, name)
             frames += trajectory.length
             rate = rate or trajectory.fps
         if not count:
@@ -60,7 +69,23 @@ def write_robomimic(
         for name, members in {**(masks or {}), "all": range(count)}.items():
             file[f"mask/{name}"] = np.array([f"demo_{i}".encode() for i in members], dtype="S16")
         progress("writing", count, count)
+    if parts is not None:
+        shutil.rmtree(parts, ignore_errors=True)
     return out
+
+
+def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientation) -> Path:
+    """The file with this trajectory alone, written now or by a call before."""
+    file = folder / f"{name}.hdf5"
+    identity = json.dumps([trajectory.id, trajectory.source.stamp(), orientation])
+    if file.is_file():
+        with h5py.File(file) as known:
+            if known.attrs.get("identity") == identity:
+                return file
+    with replacing(file) as temporary, h5py.File(temporary, "w") as part:
+        part.attrs["identity"] = identity
+        _write_demo(part, "demo", trajectory, orientation)
+    return file
 
 
 def _write_metadata(

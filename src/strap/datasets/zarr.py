@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class ZarrReader:
     instruction: str
     fps: float | None
     metadata: Mapping[str, Any]
+    empty_chunks: bool
 
     @cached_property
     def ids(self) -> Sequence[str]:
@@ -101,7 +102,8 @@ class ZarrReader:
         def read(first: int, last: int) -> Array:
             where = f"'{self.path}', {trajectory_id}, 'data/{name}'"
             handle = _open_array(self.path, *_stamp(self.path), name)
-            _require_chunks(self.path, name, start + first, start + last, where)
+            if not self.empty_chunks:
+                _require_chunks(self.path, name, start + first, start + last, where)
             with _decoding(where):
                 return np.asarray(handle[start + first : start + last])
 
@@ -128,6 +130,7 @@ def open_zarr(
     action: str | None = None,
     instruction: str = "",
     fps: float | None = None,
+    empty_chunks: bool = False,
 ) -> tuple[str, ZarrReader]:
     """The reader of a replay buffer, and its format's name (`zarr`).
 
@@ -137,6 +140,8 @@ def open_zarr(
         action: the array with the actions, when it is not called `action`.
         instruction: the language string of all trajectories: the format stores none.
         fps: the frame rate: the format stores none.
+        empty_chunks: take chunks that are not there for zeros, as zarr does when the writer leaves
+            such chunks out; by default one that is not there is an error.
     """
     group = _open_group(path, *_stamp(path))
     with _decoding(f"'{path}'"):
@@ -149,15 +154,18 @@ def open_zarr(
     _require_chunks(path, "", 0, len(ends), f"'{path}', '{ENDS}'")
     _check(path, ends, shapes)
     found = action or next((name for name in ACTIONS if name in shapes), None)
-    if found not in shapes:
+    if found is None or found not in shapes:
         numeric = [name for name, shape in shapes.items() if len(shape) == 2]
         raise StrapError(f"'{path}': {unknown('action array', found or 'action', numeric)}")
     upright = orientation or "upright"
-    return "zarr", ZarrReader(path, ends, shapes, found, upright, instruction, fps, metadata)
+    reader = ZarrReader(
+        path, ends, shapes, found, upright, instruction, fps, metadata, empty_chunks
+    )
+    return "zarr", reader
 
 
 def _check(path: Path, ends: Sequence[int], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    if not ends or ends[0] <= 0 or any(b <= a for a, b in zip(ends, ends[1:], strict=False)):
+    if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
         raise StrapError(f"'{path}': '{ENDS}' does not rise from above 0; the buffer is damaged")
     for name, shape in shapes.items():
         if not shape or shape[0] < ends[-1]:
@@ -238,7 +246,10 @@ def _require_chunks(path: Path, name: str, start: int, stop: int, where: str) ->
     for key in product(rows, *others):
         file = f"{prefix}/{separator.join(map(str, key))}"
         if not _exists(path, file):
-            raise StrapError(f"{where}: chunk '{file}' is missing: copy the dataset again")
+            raise StrapError(
+                f"{where}: chunk '{file}' is missing: copy the dataset again, or open it with "
+                "empty_chunks=True if its writer left out chunks of zeros"
+            )
 
 
 @lru_cache(maxsize=64)

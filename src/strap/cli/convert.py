@@ -1,0 +1,58 @@
+"""`strap convert`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tyro
+
+from strap.cli.options import Json, Opening, print_json
+from strap.cli.progress import showing
+from strap.conversion import Codec, Format, convert, format_of
+from strap.datasets import OpenOptions
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write a dataset in another format: robomimic HDF5 or LeRobot v3.0.
+
+    Killed, it goes on with the next trajectory when it is called again.
+    """
+
+    dataset: tyro.conf.Positional[Path]
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    out: tyro.conf.Positional[Path]
+    """a .hdf5 file (robomimic) or a new folder (LeRobot v3.0)"""
+    to: Format | None = None
+    """the format to write, instead of by the name of OUT"""
+    ids: tuple[str, ...] = ()
+    """only these trajectories"""
+    fps: float | None = None
+    """LeRobot: the frame rate, where the dataset does not say"""
+    codec: Codec = "h264"
+    """LeRobot: how video is encoded"""
+    opening: Opening = field(default_factory=OpenOptions)
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Convert, then say what was written."""
+        dataset = self.opening.open(self.dataset)
+        with showing() as progress:
+            out = convert(
+                dataset,
+                self.out,
+                format=self.to,
+                ids=self.ids,
+                fps=self.fps,
+                codec=self.codec,
+                progress=progress,
+            )
+        size = sum(f.stat().st_size for f in out.rglob("*")) if out.is_dir() else out.stat().st_size
+        count = len(self.ids or dataset.ids)
+        if self.json:
+            form = format_of(self.out, self.to)
+            print_json({"out": str(out), "format": form, "trajectories": count, "bytes": size})
+        else:
+            print(f"{out}: {count} trajectories, {size / 1e6:.1f} MB")

@@ -1,0 +1,38 @@
+"""`strap inspect`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import tyro
+
+from strap.cli.options import Json, Opening, print_json
+from strap.datasets import OpenOptions
+from strap.inspection import inspect, write_contact_sheet
+
+
+@dataclass(frozen=True)
+class Command:
+    """Say what is in a dataset: episodes, cameras, rates, instructions, lengths, positions."""
+
+    dataset: tyro.conf.Positional[Path]
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    sheet: Path | None = None
+    """also write a contact sheet of its frames (PNG)"""
+    opening: Opening = field(default_factory=OpenOptions)
+    json: Json = False
+    """print the findings as JSON"""
+
+    def run(self) -> None:
+        """Look, and print."""
+        dataset = self.opening.open(self.dataset)
+        found = inspect(dataset)
+        if self.sheet:
+            write_contact_sheet(dataset, self.sheet)
+        if self.json:
+            print_json({**asdict(found), "path": str(found.path), "sheet": str(self.sheet or "")})
+        else:
+            print(found)
+            if self.sheet:
+                print(f"contact sheet → {self.sheet}")

@@ -1,0 +1,83 @@
+"""From any format that is read to any that is written, resumable by trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from strap.artifacts import Progress, silent
+from strap.datasets.base import Dataset
+from strap.datasets.hdf5 import SUFFIXES
+from strap.errors import StrapError, unknown
+from strap.types import Trajectory
+
+Format = Literal["robomimic", "lerobot"]
+Codec = Literal["h264", "av1"]
+
+
+def format_of(out: Path, format: Format | None = None) -> Format:
+    """The format to write: as said, else robomimic for `.hdf5` and LeRobot for a folder."""
+    if format is not None and format not in get_args(Format):
+        raise unknown("output format", format, get_args(Format))
+    return format or ("robomimic" if out.suffix in SUFFIXES else "lerobot")
+
+
+def convert(
+    dataset: Dataset,
+    out: str | Path,
+    *,
+    format: Format | None = None,
+    ids: Sequence[str] | None = None,
+    fps: float | None = None,
+    codec: Codec = "h264",
+    progress: Progress = silent,
+) -> Path:
+    """Write a dataset in another format; a stopped conversion goes on when called again.
+
+    Args:
+        dataset: what to convert.
+        out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is whole.
+        format: `robomimic` or `lerobot`, instead of by the name.
+        ids: only these trajectories.
+        fps: LeRobot: the frame rate, where the dataset does not say.
+        codec: LeRobot: `h264` or `av1`.
+        progress: called with (what, done, total).
+    """
+    from strap.datasets.lerobot import write_lerobot
+    from strap.datasets.robomimic import write_robomimic
+
+    out = Path(out).expanduser()
+    chosen = list(ids or dataset.ids)
+    if not chosen:
+        raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
+    trajectories = _Chosen(dataset, chosen)
+    if format_of(out, format) == "lerobot":
+        return write_lerobot(
+            out, trajectories, fps=fps, codec=codec, total=len(chosen), progress=progress
+        )
+    if out.exists():
+        raise StrapError(f"'{out}' exists already: choose another output or remove it first")
+    metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
+    return write_robomimic(
+        out,
+        trajectories,
+        total=len(chosen),
+        metadata=metadata,
+        orientation=dataset[chosen[0]].orientation,
+        resume=True,
+        progress=progress,
+    )
+
+
+class _Chosen(Sequence[Trajectory]):
+    """Some trajectories of a dataset, opened one at a time."""
+
+    def __init__(self, dataset: Dataset, ids: Sequence[str]) -> None:
+        self.dataset, self.ids = dataset, ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Trajectory:  # type: ignore[override]
+        return self.dataset[self.ids[index]]

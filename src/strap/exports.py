@@ -1,0 +1,152 @@
+"""Other ways out of a retrieval, so that any trainer can use it without copying images.
+
+    manifest   one row per stretch of frames: dataset, episode, start, stop, weight
+    weights    one row per frame of one dataset: index, weight (LeRobot's static sample weighting)
+    filter     per dataset the episodes and frame ranges to keep
+
+A segment that was retrieved twice weighs 2, as it would when it is copied twice. Target
+demonstrations weigh 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.artifacts import replacing, write_json
+from strap.datasets.base import Dataset, natural
+from strap.errors import StrapError
+from strap.types import Matches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Frames start … stop−1 of an episode, and how much they weigh."""
+
+    dataset: str
+    episode: str
+    start: int
+    stop: int
+    weight: float
+
+
+def stretches(target: Dataset, matches: Matches) -> list[Stretch]:
+    """Target demonstrations, whole, then each retrieved segment once with its weight."""
+    own = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
+    found = Counter((match.dataset, match.segment) for match in matches)
+    ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
+    retrieved = [
+        Stretch(dataset, s.trajectory_id, s.start, s.stop, float(found[dataset, s]))
+        for dataset, s in ordered
+    ]
+    return own + retrieved
+
+
+def write_manifest(out: str | Path, target: Dataset, matches: Matches) -> Path:
+    """The stretches as `.json`, or as a table with any other ending (Parquet)."""
+    import pyarrow as pa
+
+    out, rows = Path(out), [asdict(row) for row in stretches(target, matches)]
+    if out.suffix == ".json":
+        write_json(out, rows)
+    else:
+        _write_table(out, pa.Table.from_pylist(rows))
+    return out
+
+
+def frame_weights(dataset: Dataset, matches: Matches, *, is_target: bool = False) -> pa.Table:
+    """Every frame of a dataset: `index` (over all its frames, as LeRobot counts) and `weight`.
+
+    Frames that were not retrieved are listed with weight 0, because LeRobot takes frames that a
+    file does not name at weight 1.
+    """
+    import pyarrow as pa
+
+    found = _segments_in(dataset, matches)
+    indices, weights = [], []
+    for first, trajectory_id, length in _numbered(dataset):
+        own = np.full(length, 1.0 if is_target else 0.0, np.float32)
+        for start, stop, count in found.get(trajectory_id, ()):
+            if stop > length:
+                raise StrapError(
+                    f"match {trajectory_id}[{start}:{stop}] goes past the {length} frames of "
+                    f"'{dataset.path}': was the dataset changed since?"
+                )
+            own[start:stop] += count
+        indices.append(np.arange(first, first + length))
+        weights.append(own)
+    return pa.table({"index": np.concatenate(indices), "weight": np.concatenate(weights)})
+
+
+def write_weights(
+    out: str | Path, dataset: Dataset, matches: Matches, *, is_target: bool = False
+) -> Path:
+    """The frame weights of one dataset as Parquet."""
+    _write_table(Path(out), frame_weights(dataset, matches, is_target=is_target))
+    return Path(out)
+
+
+def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
+    """Per dataset its episodes to keep, and in each the frame ranges, merged, as JSON."""
+    kept: dict[str, dict[str, npt.NDArray[np.bool_]]] = {}
+    for row in stretches(target, matches):
+        frames = kept.setdefault(row.dataset, {}).setdefault(row.episode, np.zeros(0, np.bool_))
+        grown = np.zeros(max(len(frames), row.stop), np.bool_)
+        grown[: len(frames)] = frames
+        grown[row.start : row.stop] = True
+        kept[row.dataset][row.episode] = grown
+    content = {
+        dataset: {
+            "episodes": [_episode_number(key) for key in sorted(own, key=natural)],
+            "frames": {key: _ranges(own[key]) for key in sorted(own, key=natural)},
+        }
+        for dataset, own in kept.items()
+    }
+    write_json(Path(out), content)
+    return Path(out)
+
+
+def _segments_in(dataset: Dataset, matches: Matches) -> dict[str, list[tuple[int, int, int]]]:
+    names = {match.dataset for match in matches}
+    moved = dataset.name not in names and len(names) == 1
+    found = Counter(m.segment for m in matches if moved or m.dataset == dataset.name)
+    rows: dict[str, list[tuple[int, int, int]]] = {}
+    for segment, count in found.items():
+        rows.setdefault(segment.trajectory_id, []).append((segment.start, segment.stop, count))
+    return rows
+
+
+def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
+    """(first frame's index over the whole dataset, trajectory id, length)."""
+    count = 0
+    for trajectory in dataset:
+        first = int(trajectory.attributes.get("dataset_from_index", count))
+        yield first, trajectory.id, trajectory.length
+        count = first + trajectory.length
+
+
+def _ranges(frames: npt.NDArray[np.bool_]) -> list[list[int]]:
+    edges = np.flatnonzero(np.diff(np.r_[0, frames.astype(np.int8), 0]))
+    return [[int(a), int(b)] for a, b in edges.reshape(-1, 2)]
+
+
+def _episode_number(trajectory_id: str) -> int | str:
+    """LeRobot's trainers take episode numbers; other formats keep their ids."""
+    number = trajectory_id.removeprefix("episode_")
+    return int(number) if number.isdigit() else trajectory_id
+
+
+def _write_table(out: Path, table: Any) -> None:
+    import pyarrow.parquet as pq
+
+    with replacing(out) as temporary:
+        pq.write_table(table, temporary)

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import strap
+from strap.cli import main
+from strap.conversion import convert
+from strap.errors import StrapError
+from strap.exports import frame_weights, stretches, write_filter, write_manifest
+from strap.synthetic import Planted
+from strap.types import Match, Matches, Segment
+
+
+@pytest.fixture
+def matches(planted: Planted) -> Matches:
+    name = strap.open_dataset(planted.prior).name
+    query = Segment("demo_0", 0, 30)
+    found = [Segment("demo_10", 3, 9), Segment("demo_2", 5, 8), Segment("demo_2", 5, 8)]
+    found.append(Segment("demo_2", 7, 12))
+    return Matches(tuple(Match(query, s, 0.0, i, "", name) for i, s in enumerate(found, 1)))
+
+
+def test_stretches(planted: Planted, matches: Matches) -> None:
+    target = strap.open_dataset(planted.target)
+    rows = [(r.episode, r.start, r.stop, r.weight) for r in stretches(target, matches)]
+    assert rows == [
+        ("demo_0", 0, 90, 1.0),
+        ("demo_1", 0, 90, 1.0),
+        ("demo_2", 5, 8, 2.0),  # retrieved twice
+        ("demo_2", 7, 12, 1.0),
+        ("demo_10", 3, 9, 1.0),
+    ]
+
+
+def test_manifest(planted: Planted, matches: Matches, tmp_path: Path) -> None:
+    target = strap.open_dataset(planted.target)
+    write_manifest(tmp_path / "m.json", target, matches)
+    write_manifest(tmp_path / "m.parquet", target, matches)
+    rows = json.loads((tmp_path / "m.json").read_text())
+    assert rows == pq.read_table(tmp_path / "m.parquet").to_pylist()
+    assert list(rows[0]) == ["dataset", "episode", "start", "stop", "weight"]
+    assert rows[0]["dataset"] == str(planted.target)
+
+
+def test_weights_name_every_frame(planted: Planted, matches: Matches) -> None:
+    prior = strap.open_dataset(planted.prior)
+    lengths = [t.length for t in prior]
+    table = frame_weights(prior, matches)
+    assert table["index"].to_pylist() == list(range(sum(lengths)))
+    weights = np.array(table["weight"])
+    expected = np.zeros(sum(lengths))
+    first = sum(lengths[:2])
+    expected[first + 5 : first + 8] += 2
+    expected[first + 7 : first + 12] += 1
+    expected[sum(lengths[:10]) + 3 : sum(lengths[:10]) + 9] += 1
+    assert np.array_equal(weights, expected)
+    target = strap.open_dataset(planted.target)
+    assert set(np.array(frame_weights(target, Matches(()), is_target=True)["weight"])) == {1.0}
+
+
+def test_weights_of_a_changed_dataset(planted: Planted, matches: Matches) -> None:
+    long = Match(matches[0].query, Segment("demo_0", 0, 999), 0.0, 1, "", matches[0].dataset)
+    with pytest.raises(StrapError, match=r"demo_0\[0:999\] goes past"):
+        frame_weights(strap.open_dataset(planted.prior), Matches((long,)))
+
+
+def test_filter(planted: Planted, matches: Matches, tmp_path: Path) -> None:
+    write_filter(tmp_path / "f.json", strap.open_dataset(planted.target), matches)
+    content = json.loads((tmp_path / "f.json").read_text())
+    assert content[str(planted.prior)] == {
+        "episodes": ["demo_2", "demo_10"],
+        "frames": {"demo_2": [[5, 12]], "demo_10": [[3, 9]]},
+    }
+    assert content[str(planted.target)]["frames"] == {"demo_0": [[0, 90]], "demo_1": [[0, 90]]}
+
+
+def test_export_a_run_every_way(
+    own_planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["--target", str(own_planted.target), "--prior", str(own_planted.prior)]
+    assert main(["retrieve", *words, "--encoder", "pixels", "--top-k", "6", "--out", run]) == 0
+    for kind, name in (
+        ("lerobot", "lerobot"),
+        ("robomimic", "again.hdf5"),
+        ("manifest", "m.json"),
+        ("filter", "f.json"),
+        ("weights", "weights"),
+    ):
+        out = str(tmp_path / name)
+        capsys.readouterr()
+        assert main(["export", run, "--as", kind, "--out", out, "--json"]) == 0
+        written = json.loads(capsys.readouterr().out)["written"]
+        assert all(Path(file).exists() for file in written)
+    lerobot = strap.open_dataset(tmp_path / "lerobot")
+    assert len(lerobot) == 8
+    whole = strap.open_dataset(Path(run) / "augmented.hdf5")
+    for one, other in zip(lerobot, whole, strict=True):
+        assert np.allclose(one.actions[:], other.actions[:], atol=1e-6)
+        assert one.instruction == other.instruction
+        assert np.array_equal(one.extras["is_pad"][:].ravel(), other.extras["is_pad"][:])
+        camera = next(iter(one.cameras))
+        error = np.abs(one.frames(camera).astype(int) - other.frames("agentview_rgb")).mean()
+        assert error < 3
+    weights = pq.read_table(tmp_path / "weights" / "prior-0-prior.parquet")
+    retrieved = sum(len(m.segment) for m in strap.Matches.from_parquet(f"{run}/matches.parquet"))
+    assert sum(weights["weight"].to_pylist()) == retrieved
+    own_planted.prior.touch()
+    assert main(["export", run, "--as", "filter", "--out", str(tmp_path / "g.json")]) == 2
+    assert "has changed since the run was made" in capsys.readouterr().err
+    assert main(["export", str(tmp_path), "--out", str(tmp_path / "h")]) == 2
+    assert "is no finished run" in capsys.readouterr().err
+
+
+def test_convert_there_and_back(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lerobot, back = str(tmp_path / "lerobot"), str(tmp_path / "back.hdf5")
+    assert main(["convert", str(planted.prior), lerobot]) == 0
+    assert "12 trajectories" in capsys.readouterr().out
+    assert main(["convert", lerobot, back, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "robomimic"
+    start, end = strap.open_dataset(planted.prior), strap.open_dataset(back)
+    for one, other in zip(start, end, strict=True):
+        assert one.instruction == other.instruction
+        assert np.allclose(one.actions[:], other.actions[:], atol=1e-6)
+        camera = next(iter(other.cameras))
+        difference = one.frames("agentview_rgb").astype(int) - other.frames(camera)
+        assert np.abs(difference).mean() < 3
+        assert np.abs(difference[[0, -1]]).mean() < 3
+    assert main(["convert", lerobot, back]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_killed_conversion_goes_on(planted: Planted, tmp_path: Path) -> None:
+    out = tmp_path / "out.hdf5"
+    code = (
+        "import sys, time, strap.datasets.robomimic as r; from strap.cli import main;"
+        "plain = r._write_demo;"
+        "r._write_demo = lambda *a: (time.sleep(0.1), plain(*a));"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = ["convert", str(planted.prior), str(out)]
+    child = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    parts = tmp_path / ".out.hdf5.partial"
+    deadline = time.monotonic() + 60
+    while len(list(parts.glob("demo_*.hdf5"))) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert not out.exists()
+    kept = {f: f.stat().st_mtime_ns for f in parts.glob("demo_*.hdf5")}
+    assert kept
+    seen: list[float] = []
+
+    def watch(_what: str, _done: int, _total: int) -> None:
+        seen.extend(f.stat().st_mtime_ns - kept[f] for f in kept if f.exists())
+
+    convert(strap.open_dataset(planted.prior), out, progress=watch)
+    assert set(seen) == {0}  # finished parts were not written again
+    assert not parts.exists()
+    with h5py.File(out) as file, h5py.File(planted.prior) as source:
+        assert len(file["data"]) == 12
+        for name, demo in source["data"].items():
+            for key in ("actions", "states", "obs/agentview_rgb", "obs/ee_pos"):
+                assert np.array_equal(file["data"][name][key][:], demo[key][:])
+
+
+def test_convert_some(planted: Planted, tmp_path: Path) -> None:
+    dataset = strap.open_dataset(planted.prior)
+    out = convert(dataset, tmp_path / "two.hdf5", ids=["demo_3", "demo_11"])
+    two = strap.open_dataset(out)
+    assert len(two) == 2
+    assert np.array_equal(two["demo_1"].actions[:], dataset["demo_11"].actions[:])
+    with pytest.raises(StrapError, match="unknown output format 'rlds'"):
+        convert(dataset, tmp_path / "x", format="rlds")  # type: ignore[arg-type]
+    with pytest.raises(StrapError, match="unknown trajectory 'demo_99'|there are 12"):
+        convert(dataset, tmp_path / "y.hdf5", ids=["demo_99"])
+
+
+def test_inspect(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sheet = tmp_path / "sheet.png"
+    assert main(["inspect", str(planted.target), "--sheet", str(sheet)]) == 0
+    shown = capsys.readouterr().out
+    assert "agentview_rgb 32×32, flipped" in shown
+    assert sheet.stat().st_size > 1000
+    assert main(["inspect", str(planted.target), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
