@@ -12,8 +12,8 @@ Let u = 2⁻²⁴, and let a, b be the frames in float64 (divided by their norms
    d'² ≥ (A + B) + P − γ(A + B).
 3. The kernel adds three float32 numbers, (α + β) + P: each sum errs by at most u times its
    value, |P| ≤ (1 + γ)(A + B), so together by less than 3.2u(A + B).
-4. A and B come from float64 sums (error far below u) and are rounded down to float32.
-   All in all: with κ = (d + 16)u/(1 − (d + 16)u), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
+4. A and B are summed in float32 over runs of 64 (error below 64u), then in float64, and rounded
+   down. All in all: with t = d + 64 + 16, κ = tu/(1 − tu), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
    what the kernel gets is at most s²|a − b|². τ = 1e−33 covers underflow, which adds at most
    d·2⁻¹⁴⁹ to P and √d·2⁻¹⁵⁰ to |e|.
 5. Root and sums round: a path of p cells gains at most the factor (1 + u)^(p + 1), and the
@@ -47,7 +47,6 @@ from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 U = 2.0**-24
 UNDERFLOW = 1e-33
-LARGEST_SQUARE = 1e30
 LARGEST_DIM = 2**20  # κ stays small
 
 
@@ -75,11 +74,10 @@ class Filter:
         self.scale = self.stacked.scale**2 if metric == "cosine" else self.stacked.scale
         rows, dim = self.stacked.frames.shape
         self.rows, squares = np.empty((rows, dim), np.float32), np.empty(rows)
-        kernels.center(
-            self.stacked.frames, self.stacked.mean, self.stacked.scale, self.rows, squares
-        )
+        kernels.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
         self.usable = dim <= LARGEST_DIM
-        self.shrink = 1 - (dim + 16) * U / (1 - (dim + 16) * U)
+        terms = dim + kernels.RUN + 16
+        self.shrink = 1 - terms * U / (1 - terms * U)
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.rows *= np.float32(-2)
         self.buffers = Buffers()
@@ -115,8 +113,8 @@ class Filter:
         """Fill out [m d] and squares [m]; False where the bound can't be used."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
             values = as_values(frames, self.metric)
-        kernels.center(values, self.stacked.mean, self.stacked.scale, out, squares)
-        if (squares <= LARGEST_SQUARE).all():
+        kernels.center(*self.stacked.move(values), out, squares)
+        if (squares <= kernels.LARGEST_SQUARE).all():
             return True
         # Something is NaN, infinite or very large: only now look at every number.
         checks.values(frames, what, self.metric)

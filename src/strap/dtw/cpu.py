@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from strap.dtw import kernels, reference
 from strap.dtw.bounds import Filter
-from strap.dtw.pieces import LowerBound, pieces
+from strap.dtw.pieces import LowerBound, as_values, pieces
 from strap.dtw.randomised import RandomisedFilter, suits
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name, TopK, top
 
@@ -35,7 +36,7 @@ def _exact(frames: Frames, metric: str) -> Floats:
 
 def _align(query: Floats, trajectory: Frames, steps: str, metric: str) -> Alignment | None:
     # Columns, so that the loop over frames is the innermost, and one sum per frame stays in order.
-    columns = np.ascontiguousarray(_exact(trajectory, metric).T)
+    columns = kernels.transposed(as_values(trajectory, metric))
     half = metric == "cosine"
     cost, start, stop = kernels.align(query, columns, kernels.CODES[steps], half)
     return Alignment(cost, start, stop) if cost < np.inf else None
@@ -63,50 +64,77 @@ def search(
     with ThreadPoolExecutor(threads()) as pool:
         bound = lower_bound(queries, steps, metric, pool)
         ids: list[int] = []
-        lows: list[Floats] = []
+        parts = [np.empty((len(queries), 0))]
         for piece in pieces(stream, bound.frames_per_piece()):
             ids += piece.ids
-            lows.append(bound.bounds(piece, name))
-        order = np.array(ids, np.int64)
-        bounds = np.concatenate(lows, axis=1) if lows else np.empty((len(queries), 0))
+            parts.append(bound.bounds(piece, name))
+        indices, lows = np.array(ids, np.int64), np.concatenate(parts, axis=1)
         results = []
         for q, query in enumerate(queries):
-            row = bounds[q]
+            row = lows[q]
             if exclude is not None and len(exclude[q]):
-                row = np.where(np.isin(order, list(exclude[q])), np.inf, row)
-            results.append(_refine(query, order, row, fetch, k, steps, metric, pool))
+                row = np.where(np.isin(indices, list(exclude[q])), np.inf, row)
+            refine = _Refinement(query, fetch, k, steps, metric, name, pool)
+            results.append(refine.run(indices, row, tight=isinstance(bound, Filter)))
     return results
 
 
-def _refine(
-    query: Frames,
-    ids: Ints,
-    lows: Floats,
-    fetch: Fetch,
-    k: int,
-    steps: str,
-    metric: str,
-    pool: Executor,
-) -> TopK:
-    """Evaluate in order of the bound, until the bound exceeds the k-th best cost found."""
-    values = _exact(query, metric)
+@dataclass
+class _Refinement:
+    """One query's k best so far, evaluated exactly in order of their lower bounds."""
 
-    def evaluate(index: int) -> Alignment | None:
-        return _align(values, fetch(index), steps, metric)
+    query: Frames
+    fetch: Fetch
+    k: int
+    steps: str
+    metric: str
+    name: Name
+    pool: Executor
+    found: list[tuple[float, int, int, int]] = field(default_factory=list)
 
-    order = np.lexsort((ids, lows))
-    order = order[np.isfinite(lows[order])]
-    found: list[tuple[float, int, int, int]] = []
-    worst, done, batch = np.inf, 0, k
-    # An equal bound may still hide an equal cost with a smaller index: only a larger one ends it.
-    while done < len(order) and lows[order[done]] <= worst:
-        some = order[done : done + batch]
-        some = some[lows[some] <= worst]
-        indices = [int(index) for index in ids[some]]
-        for index, match in zip(indices, pool.map(evaluate, indices), strict=True):
+    @property
+    def worst(self) -> float:
+        """The cost to beat: that of the k-th best."""
+        return self.found[-1][0] if len(self.found) == self.k else np.inf
+
+    def run(self, ids: Ints, lows: Floats, *, tight: bool) -> TopK:
+        """Evaluate until the least bound left exceeds the k-th best cost found.
+
+        An equal bound may hide an equal cost with a smaller index: only a larger one ends it.
+        """
+        order = np.lexsort((ids, lows))
+        order = order[np.isfinite(lows[order])]
+        self._evaluate(ids[order[: self.k]])
+        ids, lows = ids[order[self.k :]], lows[order[self.k :]]
+        ids, lows = ids[lows <= self.worst], lows[lows <= self.worst]
+        if not tight and len(ids) > threads():
+            lows = self._tighten(ids)
+            order = np.lexsort((ids, lows))
+            ids, lows = ids[order], lows[order]
+        batch = 2 * threads()
+        for first in range(0, len(ids), batch):
+            some = slice(first, first + batch)
+            if lows[first] > self.worst:
+                break
+            self._evaluate(ids[some][lows[some] <= self.worst])
+        return top(self.found)
+
+    def _evaluate(self, ids: Ints) -> None:
+        """Align exactly with these trajectories and keep the k best."""
+        query = _exact(self.query, self.metric)
+
+        def align(index: int) -> Alignment | None:
+            return _align(query, self.fetch(index), self.steps, self.metric)
+
+        indices = [int(index) for index in ids]
+        for index, match in zip(indices, self.pool.map(align, indices), strict=True):
             if match is not None:
-                found.append((match.cost, index, match.stop, match.start))
-        found = sorted(found)[:k]
-        worst = found[-1][0] if len(found) == k else np.inf
-        done, batch = done + len(some), 2 * threads()
-    return top(found)
+                self.found.append((match.cost, index, match.stop, -match.start))
+        self.found = sorted(self.found)[: self.k]
+
+    def _tighten(self, ids: Ints) -> Floats:
+        """Bound the few that are left again, in float32: a tenth of an exact evaluation."""
+        filter_ = Filter([self.query], self.steps, self.metric, self.pool)
+        stream = ((int(index), self.fetch(int(index))) for index in ids)
+        parts = pieces(stream, filter_.frames_per_piece())
+        return np.concatenate([filter_.bounds(piece, self.name)[0] for piece in parts])

@@ -23,9 +23,3 @@ def njit_reordered(function: F) -> F:
     """As `njit`, but sums may be taken in any order: for norms, never for a returned cost."""
     relaxed = {"reassoc", "contract", "nsz"}
     return cast("F", numba.njit(cache=True, nogil=True, fastmath=relaxed)(function))
-
-
-def njit_finite(function: F) -> F:
-    """As `njit_reordered`, and the caller promises that no value is NaN."""
-    relaxed = {"reassoc", "contract", "nsz", "nnan"}
-    return cast("F", numba.njit(cache=True, nogil=True, fastmath=relaxed)(function))

@@ -1,6 +1,8 @@
 """The compiled loops: one exact alignment, and the lower bounds of many.
 
-Step sets come as numbers here (`CODES`); inputs are taken as valid.
+Step sets come as numbers here (`CODES`); inputs are taken as valid. The innermost loops run
+over whole slices from 0: only then does the compiler know that no index is negative, and
+works on several columns at once.
 """
 
 from __future__ import annotations
@@ -8,33 +10,59 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.jit import njit, njit_finite, njit_reordered
+from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Ints, Singles
 
+ROWS = 16  # query frames whose costs are computed together
+RUN = 64  # dimensions summed in float32 before they go to float64
+LARGEST_SQUARE = 1e30  # of a moved and scaled frame: beyond, float32 products overflow
 CODES = {"strap": 0, "fmp": 1, "classic": 2}
 
 
 @njit
-def _cost_row(frame: Floats, columns: Floats, lo: int, hi: int, half: bool, row: Floats) -> None:
-    """row[lo:hi] = C of one query frame [d] with columns [d m], summed in order of dimension."""
-    d = frame.shape[0]
-    for m in range(lo, hi):
-        row[m] = 0.0
+def _add_squares(a: Floats, c0: Floats, c1: Floats, c2: Floats, c3: Floats, out: Floats) -> None:
+    """out [m] += the squared differences of a [4] and four dimensions [m] of the columns."""
+    a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
+    for m in range(out.shape[0]):
+        e0, e1, e2, e3 = a0 - c0[m], a1 - c1[m], a2 - c2[m], a3 - c3[m]
+        out[m] = (((out[m] + e0 * e0) + e1 * e1) + e2 * e2) + e3 * e3
+
+
+@njit
+def _cost_rows(query: Floats, columns: Floats, lo: int, hi: int, half: bool, out: Floats) -> None:
+    """out[i, lo:hi] = C of query frames [r d] with columns [d m], summed in order of dimension.
+
+    A few rows at a time, so that `out` stays in the first-level cache while columns stream by.
+    """
+    rows, d = query.shape
+    out[:rows, lo:hi] = 0.0
     whole = d - d % 4
-    for k in range(0, whole, 4):  # four at a time: a quarter of the traffic to `row`
-        a0, a1, a2, a3 = frame[k], frame[k + 1], frame[k + 2], frame[k + 3]
-        for m in range(lo, hi):
-            e0 = a0 - columns[k, m]
-            e1 = a1 - columns[k + 1, m]
-            e2 = a2 - columns[k + 2, m]
-            e3 = a3 - columns[k + 3, m]
-            row[m] = (((row[m] + e0 * e0) + e1 * e1) + e2 * e2) + e3 * e3
+    for k in range(0, whole, 4):  # four at a time: a quarter of the traffic to `out`
+        c0, c1 = columns[k, lo:hi], columns[k + 1, lo:hi]
+        c2, c3 = columns[k + 2, lo:hi], columns[k + 3, lo:hi]
+        for i in range(rows):
+            _add_squares(query[i, k : k + 4], c0, c1, c2, c3, out[i, lo:hi])
     for k in range(whole, d):
+        for i in range(rows):
+            for m in range(lo, hi):
+                e = query[i, k] - columns[k, m]
+                out[i, m] += e * e
+    for i in range(rows):
         for m in range(lo, hi):
-            e = frame[k] - columns[k, m]
-            row[m] += e * e
-    for m in range(lo, hi):
-        row[m] = 0.5 * row[m] if half else np.sqrt(row[m])
+            out[i, m] = 0.5 * out[i, m] if half else np.sqrt(out[i, m])
+
+
+@njit
+def transposed(frames: Frames) -> Floats:
+    """Frames [m d] as float64 columns [d m], in tiles that fit the cache."""
+    M, d = frames.shape
+    out = np.empty((d, M))
+    for top in range(0, d, 16):
+        for left in range(0, M, 16):
+            for k in range(top, min(top + 16, d)):
+                for m in range(left, min(left + 16, M)):
+                    out[k, m] = frames[m, k]
+    return out
 
 
 @njit
@@ -56,13 +84,16 @@ def align(query: Floats, columns: Floats, code: int, half: bool) -> tuple[float,
     N, M = query.shape[0], columns.shape[1]
     D = np.full((3, M + 2), np.inf)
     S = np.zeros((3, M + 2), np.int64)
-    row = np.empty(M)
+    costs = np.empty((ROWS, M))
     for n in range(N):
         # Under `strap` a column before n can't be reached, one after M − N + n can't finish.
         lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
         if lo >= hi:
             break
-        _cost_row(query[n], columns, lo, hi, half, row)
+        if n % ROWS == 0:
+            reach = M if code else min(M, hi + ROWS)
+            _cost_rows(query[n : n + ROWS], columns, lo, reach, half, costs)
+        row = costs[n % ROWS]
         now, one, two = n % 3, (n + 2) % 3, (n + 1) % 3
         if lo > 0:
             D[now, lo + 1] = np.inf
@@ -93,119 +124,162 @@ def align(query: Floats, columns: Floats, code: int, half: bool) -> tuple[float,
 
 
 @njit_reordered
-def _center_row(frame: Frames, mean: Floats, scale: float, out: Singles) -> float:
-    """out [d] = (frame − mean)·scale rounded to float32; returns its squared norm."""
-    total = 0.0
+def _center_run(frame: Frames, mean: Frames, scale: float, out: Singles) -> np.float32:
+    """out = (frame − mean)·scale rounded to float32; returns its squared norm, in float32."""
+    total = np.float32(0)
     for k in range(frame.shape[0]):
-        value = np.float32((np.float64(frame[k]) - mean[k]) * scale)
+        value = np.float32((frame[k] - mean[k]) * scale)
         out[k] = value
-        total += np.float64(value) * np.float64(value)
+        total += value * value
     return total
 
 
 @njit
-def center(frames: Frames, mean: Floats, scale: float, out: Singles, squares: Floats) -> None:
-    """out [m d] = (frames − mean)·scale rounded to float32; squares [m] its squared norms."""
+def _center_row(frame: Frames, mean: Frames, scale: float, out: Singles) -> float:
+    """As `_center_run`; the norm in runs of RUN, so that it errs by less than RUN·u."""
+    total = 0.0
+    for k in range(0, frame.shape[0], RUN):
+        run = slice(k, k + RUN)
+        total += np.float64(_center_run(frame[run], mean[run], scale, out[run]))
+    return total
+
+
+@njit
+def center(frames: Frames, mean: Frames, scale: float, out: Singles, squares: Floats) -> None:
+    """out [m d] = (frames − mean)·scale rounded to float32; squares [m] its squared norms.
+
+    Frames, mean and scale are all float32 or all float64: the difference is rounded once.
+    """
     for i in range(frames.shape[0]):
         squares[i] = _center_row(frames[i], mean, scale, out[i])
 
 
-@njit_finite
+@njit
 def _largest(values: Singles) -> np.float32:
-    """The largest magnitude of finite values [d]."""
-    largest = np.float32(0)
-    for k in range(values.shape[0]):
-        largest = max(largest, abs(values[k]))
-    return largest
+    """The largest magnitude of values [d], found among their bits: those are ordered alike."""
+    bits = values.view(np.int32)
+    largest = np.zeros(1, np.int32)
+    most = np.int32(0)
+    for k in range(bits.shape[0]):
+        most = max(most, np.int32(bits[k] & np.int32(0x7FFFFFFF)))
+    largest[0] = most
+    return np.float32(largest.view(np.float32)[0])
 
 
 @njit_reordered
-def _round_row(
-    row: Singles, step: np.float32, seed: np.uint32, out: NDArray[np.int8]
+def _round_halves(
+    left: Singles,
+    right: Singles,
+    step: np.float32,
+    seed: np.uint32,
+    left_out: NDArray[np.int8],
+    right_out: NDArray[np.int8],
 ) -> np.float32:
-    """out [d] = ⌊row/step + r⌋, r uniform in [0, 1 − 2⁻¹⁶); returns the squared error.
+    """⌊value/step + r⌋ of two runs [h], r in steps of 2⁻¹⁶ below 1; returns the squared error.
 
-    r is a hash of seed + k: as good as random, the same in every run. A plain counter goes in,
-    so that no two numbers share one.
+    r are the two halves of a hash of seed + k: as good as random, the same in every run.
+    A plain counter goes in, so that no two numbers share one.
     """
-    inverse = np.float32(1) / step
-    spacing = np.float32(2.0**-24 * (1 - 2.0**-15))
+    inverse, spacing = np.float32(1) / step, np.float32(2.0**-16)
     total = np.float32(0)
-    for k in range(row.shape[0]):
+    for k in range(left.shape[0]):
         h = np.uint32(seed + np.uint32(k))
         h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
         h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
         h = np.uint32(h ^ (h >> np.uint32(16)))
-        r = np.float32(np.int32(h >> np.uint32(8))) * spacing
-        number = np.floor(row[k] * inverse + r)
-        out[k] = np.int8(np.int32(number))
-        error = number * step - row[k]
-        total += error * error
+        low = np.float32(np.int32(h & np.uint32(0xFFFF))) * spacing
+        high = np.float32(np.int32(h >> np.uint32(16))) * spacing
+        first = np.floor(left[k] * inverse + low)
+        second = np.floor(right[k] * inverse + high)
+        left_out[k] = np.int8(np.int32(first))
+        right_out[k] = np.int8(np.int32(second))
+        e, f = first * step - left[k], second * step - right[k]
+        total += e * e + f * f
     return total
 
 
 @njit
 def round_at_random(
     frames: Frames,
-    mean: Floats,
+    mean: Frames,
     scale: float,
     seed: np.uint32,
-    row: Singles,
     out: NDArray[np.int8],
     sides: Floats,
 ) -> None:
     """Frames [m d], moved and scaled, to whole numbers out [m depth], see `randomised`.
 
-    sides [3 m]: squared norm, step and squared error of each frame.
+    sides [3 m]: squared norm, step and squared error of each frame. depth is even.
     """
-    d = frames.shape[1]
+    d, half = frames.shape[1], out.shape[1] // 2
+    row = np.zeros(2 * half, np.float32)
     for i in range(frames.shape[0]):
-        sides[0, i] = _center_row(frames[i], mean, scale, row)
+        sides[0, i] = _center_row(frames[i], mean, scale, row[:d])
         sides[1, i], sides[2, i] = 0.0, 0.0
         out[i] = 0
-        square = sides[0, i]
-        if not (0.0 < square <= 1e30):
+        if not (0.0 < sides[0, i] <= LARGEST_SQUARE):
             continue
         step = _largest(row) / np.float32(126)
         if step < np.float32(1e-30):  # beside queries of about 1: within the slack as it is
             continue
-        key = np.uint32(seed + np.uint32(i * d))
-        sides[1, i] = step
-        sides[2, i] = 1.0001 * np.float64(_round_row(row, step, key, out[i, :d]))
+        key = np.uint32(seed + np.uint32(i * half))
+        total = _round_halves(row[:half], row[half:], step, key, out[i, :half], out[i, half:])
+        sides[1, i], sides[2, i] = step, 1.0001 * np.float64(total)
 
 
 @njit
-def _root(half: bool, lo: int, hi: int, row: Singles) -> None:
+def _root(half: bool, row: Singles) -> None:
     """Squared distances to costs, in place; what is below 0 costs 0."""
     zero = np.float32(0)
     if half:
-        for m in range(lo, hi):
+        for m in range(row.shape[0]):
             row[m] = np.float32(0.5) * max(row[m], zero)
     else:
-        for m in range(lo, hi):
+        for m in range(row.shape[0]):
             row[m] = np.sqrt(max(row[m], zero))
 
 
 @njit
+def _add_least(row: Singles, one: Singles, two: Singles, out: Singles) -> None:
+    """out = row + the smaller predecessor, all [m]."""
+    for m in range(row.shape[0]):
+        out[m] = row[m] + min(one[m], two[m])
+
+
+@njit
+def _add_least_of_three(
+    row: Singles, one: Singles, two: Singles, three: Singles, out: Singles
+) -> None:
+    """out = row + the smallest predecessor, all [m]."""
+    for m in range(row.shape[0]):
+        out[m] = row[m] + min(min(one[m], two[m]), three[m])
+
+
+@njit
+def _add_least_and_left(row: Singles, one: Singles, two: Singles, out: Singles) -> None:
+    """out = row + the smallest predecessor, of which one is out's own left neighbour."""
+    left = np.float32(np.inf)
+    for m in range(row.shape[0]):
+        left = row[m] + min(min(one[m], two[m]), left)
+        out[m] = left
+
+
+@njit
 def _accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) -> None:
-    """D of row n, in a ring of three rows with columns shifted by 2, as in `align`."""
+    """D of columns lo..hi−1 of row n from their costs, in a ring of three rows as in `align`."""
     now, one, two = D[n % 3], D[(n + 2) % 3], D[(n + 1) % 3]
+    out, above = now[lo + 2 : hi + 2], one[lo + 2 : hi + 2]
+    one_back, two_back = one[lo + 1 : hi + 1], one[lo:hi]
     if lo > 0:
         now[lo + 1] = np.float32(np.inf)
     if n == 0:
-        for m in range(lo, hi):
-            now[m + 2] = row[m]
+        out[:] = row
     elif code == 0:
-        for m in range(lo, hi):
-            now[m + 2] = row[m] + min(one[m + 1], one[m])
+        _add_least(row, one_back, two_back, out)
     elif code == 1:
-        for m in range(lo, hi):
-            now[m + 2] = row[m] + min(min(one[m + 1], one[m]), two[m + 1])
+        _add_least_of_three(row, one_back, two_back, two[lo + 1 : hi + 1], out)
     else:
-        left = np.float32(np.inf)
-        for m in range(lo, hi):
-            left = row[m] + min(min(one[m + 2], one[m + 1]), left)
-            now[m + 2] = left
+        _add_least_and_left(row, above, one_back, out)
 
 
 @njit
@@ -223,6 +297,29 @@ def _longest(offsets: Ints) -> int:
     for i in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
     return longest
+
+
+@njit
+def _squares(alpha: np.float32, beta: Singles, product: Singles, out: Singles) -> None:
+    for m in range(out.shape[0]):
+        out[m] = (alpha + beta[m]) + product[m]
+
+
+@njit
+def _squares_rounded(
+    alpha: np.float32,
+    step: np.float32,
+    beta: Singles,
+    unit: Singles,
+    near: Singles,
+    error: Singles,
+    product: NDArray[np.int32],
+    out: Singles,
+) -> None:
+    for m in range(out.shape[0]):
+        square = (alpha + beta[m]) - (step * unit[m]) * np.float32(product[m])
+        low = square - error[m]
+        out[m] = low if square < near[m] else square
 
 
 @njit
@@ -249,11 +346,12 @@ def low_costs(
         D[:] = np.inf
         for n in range(N):
             lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            for m in range(lo, hi):
-                row[m] = (alpha[n] + beta[first + m]) + products[n, first + m]
-            _root(half, lo, hi, row)
-            if lo < hi:
-                _accumulate(n, code, lo, hi, row, D)
+            if lo >= hi:
+                break
+            here = slice(first + lo, first + hi)
+            _squares(alpha[n], beta[here], products[n, here], row[: hi - lo])
+            _root(half, row[: hi - lo])
+            _accumulate(n, code, lo, hi, row[: hi - lo], D)
         out[i] = _least(D, N, M, code)
 
 
@@ -277,18 +375,25 @@ def low_costs_rounded(
     D = np.empty((3, longest + 2), np.float32)
     row = np.empty(longest, np.float32)
     beta, unit, near, error = sides[0], sides[1], sides[2], sides[3]
-    zero = np.float32(0)
     for i in range(out.shape[0]):
         first = offsets[i]
         M = offsets[i + 1] - first
         D[:] = np.inf
         for n in range(N):
             lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            for m in range(lo, hi):
-                f = first + m
-                square = (alpha[n] + beta[f]) - (step[n] * unit[f]) * np.float32(products[n, f])
-                row[m] = square - (error[f] if square < near[f] else zero)
-            _root(half, lo, hi, row)
-            if lo < hi:
-                _accumulate(n, code, lo, hi, row, D)
+            if lo >= hi:
+                break
+            here = slice(first + lo, first + hi)
+            _squares_rounded(
+                alpha[n],
+                step[n],
+                beta[here],
+                unit[here],
+                near[here],
+                error[here],
+                products[n, here],
+                row[: hi - lo],
+            )
+            _root(half, row[: hi - lo])
+            _accumulate(n, code, lo, hi, row[: hi - lo], D)
         out[i] = _least(D, N, M, code)

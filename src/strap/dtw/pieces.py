@@ -74,7 +74,8 @@ class Stacked:
     """All query frames end to end, and how frames are moved and scaled before rounding.
 
     The mean is that of the query frames: embeddings share a large common part, and rounding
-    errors grow with what is left of the norms. The scale is a power of two, so it rounds nothing.
+    errors grow with what is left of the norms; it is a float32. The scale is a power of two, so
+    it rounds nothing.
     """
 
     frames: Floats  # [R d]
@@ -86,11 +87,22 @@ class Stacked:
     def of(cls, queries: Sequence[Frames], metric: str) -> Stacked:
         """Stack the queries."""
         frames = np.concatenate([as_values(query, metric) for query in queries], dtype=np.float64)
-        mean = frames.mean(axis=0)
+        with np.errstate(over="ignore"):
+            mean = frames.mean(axis=0).astype(np.float32).astype(np.float64)
+        if not np.isfinite(mean).all():
+            mean = np.zeros_like(mean)
         largest = float(np.abs(frames - mean).max())
         scale = math.ldexp(1.0, -math.frexp(largest)[1]) if largest > 0 else 1.0
         borders = np.cumsum([0, *(len(query) for query in queries)])
         return cls(frames, borders, mean, scale)
+
+    def move(self, frames: Frames) -> tuple[Frames, Frames, Any]:
+        """Frames, mean and scale for `kernels.center`: in float32 where that is exact, as it is
+        for float32 frames and ordinary scales, else in float64.
+        """
+        if frames.dtype == np.float32 and 2.0**-64 < self.scale < 2.0**64:
+            return frames, self.mean.astype(np.float32), np.float32(self.scale)
+        return frames.astype(np.float64, copy=False), self.mean, np.float64(self.scale)
 
     def groups(self) -> list[range]:
         """Whole queries in groups of at most GROUP_ROWS frames (or one query)."""

@@ -24,11 +24,11 @@ and b̂ = τ·⌊b/τ + r⌋. With A = |a|², B = |b|², D² = A + B − 2â·b�
    E exp(−λ Σ e/d) ≤ exp(λ²/2 · Σ v/d²), v = (σ²B + τ²|â|²)/4.
    With x = λv/c, λx/(2d) ≥ λ²v/(2d²) as d ≥ c; so E exp(λ(L − cost)) ≤ 1, and by Markov's
    inequality L − cost > log(1/FAILURE)/λ has probability below FAILURE. That is taken off.
-4. Floating point: a/σ + r is computed in float32, with r in steps of 2⁻²⁴ below 1 − 2⁻¹⁶ so that
-   the sum can't round past the next whole number; the mean of a rounded number shifts by less
+4. Floating point: a/σ + r is computed in float32, with r in steps of 2⁻¹⁶ up to 1 − 2⁻¹⁶, so
+   that the sum can't round past the next whole number; the mean of a rounded number shifts by less
    than σ·2⁻¹⁴, and 2e by at most BIAS·√d(σ|b| + τ|â|), which is added to x. The sums have no
-   dot product to round (whole numbers are exact): (1 − 64u)(A + B) covers them, |â| ≤ 2.1|a|
-   for d ≤ LARGEST_DIM. The rest is steps 1 and 5 of `bounds`.
+   dot product to round (whole numbers are exact): (1 − 128u)(A + B) covers them and the norms,
+   as |â| ≤ 2.1|a| for d ≤ LARGEST_DIM. The rest is steps 1 and 5 of `bounds`.
 
 λ is free; it is chosen so that both losses are about equal on data spread like the queries.
 Cosine costs are squares, with no root to lie below a tangent: there x = λv.
@@ -45,7 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import checks, kernels, products
-from strap.dtw.bounds import LARGEST_SQUARE, UNDERFLOW, U, certain, round_down
+from strap.dtw.bounds import UNDERFLOW, U, certain, round_down
 from strap.dtw.pieces import (
     GROUP_ROWS,
     PIECE_BYTES,
@@ -60,7 +60,7 @@ from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 FAILURE = 1e-24
 BIAS = 2.0**-13
-SHRINK = 1 - 64 * U
+SHRINK = 1 - 128 * U
 LARGEST_DIM = 2**14
 NEAR = 0.7  # c, as a part of the queries' root mean square norm
 QUERY_SEED, SEED = 0x9E3779B9, 1
@@ -121,7 +121,7 @@ class RandomisedFilter:
 
         def prepare(i: int) -> bool:
             part = slice(offsets[i], offsets[i + 1])
-            what, seed = name(piece.ids[i]), SEED + int(offsets[i]) * self.dim
+            what, seed = name(piece.ids[i]), SEED + int(offsets[i]) * self.depth
             return self._prepare(piece.frames[i], what, values[part], sides[:, part], seed)
 
         proved = np.array(spread(self.pool, prepare, len(piece.ids)))
@@ -140,7 +140,7 @@ class RandomisedFilter:
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
             values = as_values(frames, self.metric)
         self._round(values, out, sides, seed)
-        if (sides[0] <= LARGEST_SQUARE).all():
+        if (sides[0] <= kernels.LARGEST_SQUARE).all():
             return True
         # Something is NaN, infinite or very large: only now look at every number.
         checks.values(frames, what, self.metric)
@@ -149,9 +149,7 @@ class RandomisedFilter:
 
     def _round(self, frames: Frames, out: NDArray[np.int8], sides: Floats, seed: int) -> None:
         """Whole numbers into out [m depth]; |a|², σ and |â − a|² into sides [3 m]."""
-        scratch = np.empty(self.dim, np.float32)
-        mean, scale = self.stacked.mean, self.stacked.scale
-        kernels.round_at_random(frames, mean, scale, np.uint32(seed % 2**32), scratch, out, sides)
+        kernels.round_at_random(*self.stacked.move(frames), np.uint32(seed % 2**32), out, sides)
 
     def _sides(self, q: int, sides: Floats) -> Singles:
         """What `low_costs_rounded` needs of the trajectory frames [4 F]: step 2 of the proof."""

@@ -97,5 +97,5 @@ def search(
                 continue
             match = best_match(query, frames, steps, metric)
             if match is not None:
-                found[q].append((match.cost, index, match.stop, match.start))
+                found[q].append((match.cost, index, match.stop, -match.start))
     return [top(sorted(matches)[:k]) for matches in found]

@@ -74,8 +74,8 @@ class Backend:
 
 
 def top(found: Sequence[tuple[float, int, int, int]]) -> TopK:
-    """Sorted (cost, trajectory, stop, start) as arrays."""
+    """Sorted (cost, trajectory, stop, −start) as arrays: the order of the tie rule."""
     columns = list(zip(*found, strict=True)) or [(), (), (), ()]
     cost = np.array(columns[0], np.float64)
     trajectory, stop, start = (np.array(column, np.int64) for column in columns[1:])
-    return TopK(trajectory, start, stop, cost)
+    return TopK(trajectory, -start, stop, cost)
