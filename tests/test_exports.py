@@ -185,7 +185,7 @@ def test_convert_some(planted: Planted, tmp_path: Path) -> None:
     assert np.array_equal(two["demo_1"].actions[:], dataset["demo_11"].actions[:])
     with pytest.raises(StrapError, match="unknown output format 'rlds'"):
         convert(dataset, tmp_path / "x", format="rlds")  # type: ignore[arg-type]
-    with pytest.raises(StrapError, match="unknown trajectory 'demo_99'|there are 12"):
+    with pytest.raises(StrapError, match=r"unknown trajectory 'demo_99'|there are 12"):
         convert(dataset, tmp_path / "y.hdf5", ids=["demo_99"])
 
 

@@ -133,7 +133,7 @@ class _World:
 
     def __init__(self, size: int, noise: float, rng: np.random.Generator) -> None:
         self.size, self.noise, self.rng = size, noise, rng
-        self.ground = rng.uniform(0, 40, (size, size, 3))
+        self.ground = _smooth(rng.uniform(0, 40, (4, 4, 3)), size)
 
     def images(self, path: Floats) -> npt.NDArray[np.uint8]:
         """[t 4] -> upright uint8 [t size size 3]."""
@@ -149,6 +149,16 @@ class _World:
     def positions(self, path: Floats) -> Floats:
         """[t 4] -> metres [t 3]."""
         return path[:, :3] * [0.5, 0.5, 0.3]
+
+
+def _smooth(coarse: Floats, size: int) -> Floats:
+    """A coarse picture enlarged to size×size, straight lines between its points."""
+    at = np.linspace(0, len(coarse) - 1, size)
+    low = at.astype(int).clip(max=len(coarse) - 2)
+    part = (at - low)[:, None, None]
+    rows = coarse[low] * (1 - part) + coarse[low + 1] * part
+    part = part.reshape(1, size, 1)
+    return np.asarray(rows[:, low] * (1 - part) + rows[:, low + 1] * part)
 
 
 def _write(file: Path, paths: list[Floats], world: _World, dialect: str, instruction: str) -> None:

@@ -69,8 +69,9 @@ class Command:
 def datasets_of(run: Run) -> tuple[Dataset, list[Dataset]]:
     """The run's target and priors, opened as they were, and unchanged."""
     arguments = run.manifest["arguments"]
-    saved: dict[str, Any] = arguments["opening"]
-    opening = OpenOptions(**{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()})
+    saved: dict[str, Any] = dict(arguments["opening"])
+    saved |= {name: tuple(saved[name]) for name in ("language", "action")}
+    opening = OpenOptions(**saved)
     target = opening.open(arguments["target"])
     priors = [opening.open(path) for path in arguments["prior"]]
     for dataset in (target, *priors):

@@ -1,0 +1,277 @@
+"""The filtered search equals the reference; bounds never exceed costs; properties of S-DTW."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import strap.dtw as dtw
+from strap.dtw import bounds, cpu, pieces, products, randomised
+
+STEPS = tuple(dtw.STEPS)
+seeds = st.integers(0, 2**32 - 1)
+quick = settings(max_examples=40, deadline=None)
+
+
+def same(a: dtw.TopK, b: dtw.TopK) -> bool:
+    return all(
+        np.array_equal(getattr(a, field), getattr(b, field))
+        for field in ("trajectory", "start", "stop", "cost")
+    )
+
+
+def sets(seed: int, *, dim: int = 20, trajectories: int = 12, queries: int = 3):
+    rng = np.random.default_rng(seed)
+    spread = rng.choice([1.0, 1e-3, 50.0])
+    offset = rng.choice([0.0, 3.0, 1000.0]) * rng.standard_normal(dim)
+
+    def some(longest):
+        frames = rng.standard_normal((rng.integers(1, longest), dim)) * spread + offset
+        return frames.astype(rng.choice([np.float32, np.float64, np.float16]))
+
+    found = [some(30) for _ in range(trajectories)]
+    found[3] = found[1].copy()  # a tie between trajectories
+    return [some(9) for _ in range(queries)], found
+
+
+@pytest.mark.parametrize("metric", dtw.METRICS)
+@pytest.mark.parametrize("steps", STEPS)
+@quick
+@given(seed=seeds, k=st.integers(1, 14))
+def test_search_equals_the_reference(steps, metric, seed, k):
+    queries, trajectories = sets(seed)
+    found = dtw.search(queries, trajectories, k=k, steps=steps, metric=metric)
+    expected = dtw.search(
+        queries, trajectories, k=k, steps=steps, metric=metric, backend="reference"
+    )
+    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_search_on_wide_frames_with_many_near_ties():
+    rng = np.random.default_rng(3)
+    base = rng.standard_normal((40, 96)).astype(np.float32)
+    trajectories = [base + np.float32(1e-6) * rng.standard_normal(base.shape) for _ in range(60)]
+    trajectories += [base.copy(), base.copy()]
+    queries = [base[5:17], base[20:31] + np.float32(1e-7)]
+    for steps in STEPS:
+        found = dtw.search(queries, trajectories, k=9, steps=steps)
+        expected = dtw.search(queries, trajectories, k=9, steps=steps, backend="reference")
+        assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def bound_of(kind, queries, trajectories, steps, metric):
+    with ThreadPoolExecutor(2) as pool:
+        filter_ = kind(queries, steps, metric, pool)
+        piece = pieces.Piece(list(range(len(trajectories))), trajectories)
+        return filter_.bounds(piece, str)
+
+
+def costs_of(queries, trajectories, steps, metric):
+    found = [[cpu.best_match(q, t, steps, metric) for t in trajectories] for q in queries]
+    return np.array([[np.inf if match is None else match.cost for match in row] for row in found])
+
+
+def adversarial():
+    """Data on which careless bounds break, by name."""
+    rng = np.random.default_rng(11)
+
+    def noise(*shape):
+        return rng.standard_normal(shape).astype(np.float32)
+
+    query = noise(8, 48)
+    yield "random", [query, noise(5, 48)], [noise(20, 48) for _ in range(6)]
+    yield "huge common offset", [query + 1e4], [noise(20, 48) + 1e4 for _ in range(6)]
+    yield "offset only in the trajectories", [query], [noise(20, 48) + 1e5 for _ in range(4)]
+    yield "tiny", [query * 1e-30], [noise(20, 48) * 1e-30 for _ in range(6)]
+    yield "tiny trajectories", [query], [noise(20, 48) * 1e-35, np.zeros((20, 48)) + 1e-42]
+    yield "huge", [query * 1e30], [noise(20, 48) * 1e30 for _ in range(6)]
+    yield "huge float64", [query * 1e100], [noise(20, 48).astype(float) * s for s in (1e100, 1e99)]
+    yield "duplicates", [query], [np.concatenate([noise(6, 48), query, noise(6, 48)])] * 3
+    near = [query + np.float32(s) * noise(8, 48) for s in (1e-7, 1e-6, 1e-5, 1e-3)]
+    yield "near-ties", [query], near
+    yield "spikes", [query * (rng.random(query.shape) < 0.02)], [noise(20, 48) ** 5] * 2
+    yield "all query frames alike", [np.ones((4, 48))], [noise(20, 48), np.ones((9, 48))]
+    yield "one dimension", [noise(3, 1)], [noise(9, 1) for _ in range(5)]
+
+
+@pytest.mark.parametrize("metric", dtw.METRICS)
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("kind", [bounds.Filter, randomised.RandomisedFilter])
+def test_bounds_never_exceed_costs(kind, steps, metric):
+    if kind is randomised.RandomisedFilter and steps == "classic":
+        pytest.skip("not proved for classic, and not used there")
+    for name, queries, trajectories in adversarial():
+        if metric == "cosine" and any(not f.any(axis=1).all() for f in queries + trajectories):
+            continue
+        low = bound_of(kind, queries, trajectories, steps, metric)
+        cost = costs_of(queries, trajectories, steps, metric)
+        assert np.all(low <= cost), (name, (low - cost).max())
+        assert np.all(np.isfinite(low) | np.isinf(cost)), name
+
+
+@quick
+@given(seed=seeds)
+def test_bounds_never_exceed_costs_at_random(seed):
+    queries, trajectories = sets(seed)
+    for metric in dtw.METRICS:
+        cost = costs_of(queries, trajectories, "strap", metric)
+        for kind in (bounds.Filter, randomised.RandomisedFilter):
+            assert np.all(bound_of(kind, queries, trajectories, "strap", metric) <= cost)
+
+
+def test_bounds_are_close_enough_to_prune():
+    rng = np.random.default_rng(5)
+    queries = [rng.standard_normal((20, 256)).astype(np.float32)]
+    trajectories = [rng.standard_normal((60, 256)).astype(np.float32) for _ in range(10)]
+    cost = costs_of(queries, trajectories, "strap", "l2")
+    assert np.all(bound_of(bounds.Filter, queries, trajectories, "strap", "l2") > 0.999 * cost)
+    rounded = bound_of(randomised.RandomisedFilter, queries, trajectories, "strap", "l2")
+    assert np.all(rounded > 0.99 * cost)
+
+
+def test_products_of_whole_numbers():
+    rng = np.random.default_rng(0)
+    a = rng.integers(-127, 128, (264, 48)).astype(np.int8)
+    b = rng.integers(-127, 128, (20, 48)).astype(np.int8)
+    out = np.zeros((264, 20), np.int32)
+    products.multiply(a, b, 4, 20, out)
+    assert not out[:, :4].any()
+    assert np.array_equal(out[:, 4:], a.astype(int) @ b[4:].T.astype(int))
+
+
+def test_many_query_frames_go_in_groups(monkeypatch):
+    monkeypatch.setattr(pieces, "GROUP_ROWS", 10)
+    queries, trajectories = sets(2, queries=6)
+    found = dtw.search(queries, trajectories, k=4)
+    expected = dtw.search(queries, trajectories, k=4, backend="reference")
+    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_either_filter_gives_the_same(monkeypatch, fast):
+    monkeypatch.setattr(products, "available", lambda: fast)
+    queries, trajectories = sets(4, trajectories=40)
+    found = dtw.search(queries, trajectories, k=3)
+    expected = dtw.search(queries, trajectories, k=3, backend="reference")
+    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@quick
+@given(seed=seeds, bytes_=st.sampled_from([1, 5_000, 20_000, 10**8]))
+def test_blocks_of_any_size_and_order(seed, bytes_):
+    queries, trajectories = sets(seed)
+    expected = dtw.search(queries, trajectories, k=5)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(trajectories))
+    blocks = []
+    for part in np.array_split(order, rng.integers(1, 6)):
+        frames = [trajectories[i].astype(np.float64) for i in part]
+        offsets = np.cumsum([0, *(len(f) for f in frames)])
+        blocks.append(dtw.Block(np.concatenate(frames), offsets, part))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "PIECE_BYTES", bytes_)
+        patch.setattr(randomised, "PIECE_BYTES", bytes_)
+        for backend in ("cpu", "reference"):
+            found = dtw.search_blocks(
+                queries, blocks, k=5, fetch=trajectories.__getitem__, backend=backend
+            )
+            assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@quick
+@given(seed=seeds, k=st.integers(1, 11))
+def test_top_k_is_a_prefix(seed, k):
+    queries, trajectories = sets(seed)
+    fewer = dtw.search(queries, trajectories, k=k)
+    more = dtw.search(queries, trajectories, k=k + 1)
+    for a, b in zip(fewer, more, strict=True):
+        count = len(a)
+        assert same(
+            a, dtw.TopK(b.trajectory[:count], b.start[:count], b.stop[:count], b.cost[:count])
+        )
+        assert np.all(np.diff(b.cost) >= 0)
+
+
+@quick
+@given(seed=seeds, length=st.integers(1, 8), start=st.integers(0, 20))
+def test_planted_segment_is_found_at_cost_zero(seed, length, start):
+    rng = np.random.default_rng(seed)
+    trajectories = [rng.standard_normal((30, 8)).astype(np.float32) for _ in range(6)]
+    which = int(rng.integers(6))
+    query = trajectories[which][start : start + length].copy()
+    for steps in STEPS:
+        (found,) = dtw.search([query], trajectories, k=1, steps=steps)
+        assert (found.trajectory[0], found.start[0], found.stop[0], found.cost[0]) == (
+            which,
+            start,
+            start + length,
+            0.0,
+        )
+
+
+pairs = st.tuples(seeds, st.integers(1, 7), st.integers(1, 16))
+
+
+def pair(drawn):
+    seed, n, m = drawn
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, 3)), rng.standard_normal((m, 3))
+
+
+@quick
+@given(drawn=pairs)
+def test_match_length_is_what_the_steps_imply(drawn):
+    query, trajectory = pair(drawn)
+    n = len(query)
+    for steps, low, high in (("strap", n, 2 * n - 1), ("fmp", n // 2 + 1, 2 * n - 1)):
+        match = dtw.best_match(query, trajectory, steps=steps)
+        if match is None:
+            assert len(trajectory) < low
+        else:
+            assert low <= match.stop - match.start <= high
+
+
+@quick
+@given(drawn=pairs)
+def test_more_steps_never_raise_the_cost(drawn):
+    query, trajectory = pair(drawn)
+    strap = dtw.best_match(query, trajectory, steps="strap")
+    fmp = dtw.best_match(query, trajectory, steps="fmp")
+    if strap is not None:
+        assert fmp is not None
+        assert fmp.cost <= strap.cost
+
+
+@quick
+@given(drawn=pairs)
+def test_more_frames_never_raise_the_cost(drawn):
+    query, trajectory = pair(drawn)
+    for steps in STEPS:
+        shorter = (
+            dtw.best_match(query, trajectory[:-1], steps=steps) if len(trajectory) > 1 else None
+        )
+        longer = dtw.best_match(query, trajectory, steps=steps)
+        if shorter is not None:
+            assert longer is not None
+            assert longer.cost <= shorter.cost
+
+
+def test_every_trajectory_is_read_once_and_few_again():
+    rng = np.random.default_rng(9)
+    trajectories = [rng.standard_normal((50, 64)).astype(np.float32) for _ in range(200)]
+    queries = [trajectories[7][10:20]]
+    offsets = np.arange(0, 50 * 200 + 1, 50)
+    fetched = []
+
+    def fetch(index):
+        fetched.append(index)
+        return trajectories[index]
+
+    block = dtw.Block(np.concatenate(trajectories), offsets, np.arange(200))
+    (found,) = dtw.search_blocks(queries, [block], k=1, fetch=fetch)
+    assert found.trajectory.tolist() == [7]
+    assert len(fetched) < 20
