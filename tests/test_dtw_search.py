@@ -89,7 +89,9 @@ def adversarial():
     yield "tiny", [query * 1e-30], [noise(20, 48) * 1e-30 for _ in range(6)]
     yield "tiny trajectories", [query], [noise(20, 48) * 1e-35, np.zeros((20, 48)) + 1e-42]
     yield "huge", [query * 1e30], [noise(20, 48) * 1e30 for _ in range(6)]
-    yield "huge float64", [query * 1e100], [noise(20, 48).astype(float) * s for s in (1e100, 1e99)]
+    large = [noise(20, 48).astype(float) * scale for scale in (1e100, 1e99, 1e-99)]
+    yield "huge float64", [query.astype(float) * 1e100], large
+    yield "huge trajectories", [query], large
     yield "duplicates", [query], [np.concatenate([noise(6, 48), query, noise(6, 48)])] * 3
     near = [query + np.float32(s) * noise(8, 48) for s in (1e-7, 1e-6, 1e-5, 1e-3)]
     yield "near-ties", [query], near
