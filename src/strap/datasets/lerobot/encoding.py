@@ -19,7 +19,7 @@ Codec = Literal["h264", "av1"]
 GOP = 2
 """frames from keyframe to keyframe, as LeRobot writes them: any frame is one decode away"""
 CODECS = {"h264": "libx264", "av1": "libsvtav1"}
-_PRESETS = {"h264": {"preset": "veryfast", "bf": "0"}, "av1": {"preset": "10"}}
+_PRESETS = {"h264": {"preset": "veryfast", "bf": "0"}, "av1": {"preset": "8"}}
 # Small pictures have more detail per pixel and need finer quantisation to stay within three grey
 # levels on average: (largest number of pixels, crf).
 _CRF = {
@@ -116,7 +116,7 @@ def join(path: Path, pieces: Sequence[Path], lengths: Sequence[int], fps: Fracti
             with av.open(str(piece)) as source:
                 stream = source.streams.video[0]
                 if target is None:
-                    target = out.add_stream_from_template(stream)
+                    target = out.add_stream_from_template(stream, opaque=True)
                     target.time_base = stream.time_base
                 _copy_packets(source, stream, out, target, before / fps)
             before += length
