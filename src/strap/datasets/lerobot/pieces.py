@@ -57,6 +57,8 @@ class Workplace:
             shutil.rmtree(self.root)
         self.pieces.mkdir(parents=True, exist_ok=True)
         self.dataset.mkdir(exist_ok=True)
+        for leftover in self.root.rglob(".*.tmp"):  # of a run that was killed while writing
+            leftover.unlink()
         write_json(known, plan)
 
     def record_file(self, index: int) -> Path:

@@ -23,7 +23,7 @@ from strap.datasets.lerobot.layout import (
 )
 from strap.datasets.lerobot.tables import read_column, read_images
 from strap.datasets.lerobot.video import pool
-from strap.datasets.pictures import decode_picture
+from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, unknown
 from strap.types import Array, LazyArray, Orientation, Source, Trajectory
 
@@ -228,10 +228,8 @@ class _Episode:
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file, root = self.layout.data_file(self.row), self.layout.root
-        out = np.empty((stop - start, *shape), np.uint8)
-        for i, data in enumerate(read_images(file, self.index, key, start, stop, root)):
-            out[i] = decode_picture(data, shape, f"'{file}', frame {start + i}")
-        return out
+        pictures = read_images(file, self.index, key, start, stop, root)
+        return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
 
 
 def _is_numeric(feature: Feature) -> bool:

@@ -10,7 +10,7 @@ stay slices of the record. Whatever does not fit the layout above raises `ValueE
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from strap.types import Array
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 BYTES, FLOATS, INTS = 1, 2, 3
+REPEATED = 1 << 3 | LENGTH
+"""the tag of field 1 with a length: what every value of a list and entry of a map begins with"""
 
 
 @dataclass(frozen=True)
@@ -38,52 +40,45 @@ class Example:
         kind, start, stop = self._list(name)
         if kind not in (BYTES, None):
             raise ValueError(f"'{name}' holds numbers, not bytes")
-        return [(a, b) for _, wire, a, b in _fields(self.data, start, stop) if _is(wire, LENGTH)]
+        return _pieces(self.data, start, stop)
 
     def numbers(self, name: str) -> Array:
         """The values of a float or int64 feature, flat: float32 or int64."""
         kind, start, stop = self._list(name)
         if kind is None:
             return np.empty(0, np.float32)
-        if kind == FLOATS:
-            return self._floats(start, stop)
-        if kind == INTS:
-            return self._ints(start, stop)
-        raise ValueError(f"'{name}' holds bytes, not numbers")
+        if kind == BYTES:
+            raise ValueError(f"'{name}' holds bytes, not numbers")
+        read = _floats if kind == FLOATS else _varints
+        if start < stop and self.data[start] == REPEATED:
+            size, first = _size(self.data, start + 1, stop)
+            if first + size == stop:  # one packed list, as every current writer makes it
+                return read(self.data, first, stop)
+        alone = FIXED32 if kind == FLOATS else VARINT
+        parts = []
+        for _, wire, a, b in _fields(self.data, start, stop):
+            if wire not in (LENGTH, alone):
+                raise ValueError(f"'{name}' has a part of another type")
+            parts.append(read(self.data, a, b))
+        dtype = np.float32 if kind == FLOATS else np.int64
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
 
     def _list(self, name: str) -> tuple[int | None, int, int]:
+        """(which list, start, stop) of a feature; None for an empty one."""
         start, stop = self.spans[name]
         found: tuple[int | None, int, int] = (None, start, start)
         for number, wire, a, b in _fields(self.data, start, stop):
-            if number in (BYTES, FLOATS, INTS) and _is(wire, LENGTH):
+            if wire == LENGTH and number in (BYTES, FLOATS, INTS):
                 found = (number, a, b)
         return found
-
-    def _floats(self, start: int, stop: int) -> Array:
-        parts = []
-        for _, wire, a, b in _fields(self.data, start, stop):
-            if wire not in (LENGTH, FIXED32) or (b - a) % 4:
-                raise ValueError("a list of floats has a part of odd size")
-            parts.append(np.frombuffer(self.data, "<f4", (b - a) // 4, a))
-        return _joined(parts, np.dtype(np.float32))
-
-    def _ints(self, start: int, stop: int) -> Array:
-        parts = []
-        for _, wire, a, b in _fields(self.data, start, stop):
-            if wire not in (LENGTH, VARINT):
-                raise ValueError("a list of integers has a part of another type")
-            parts.append(_varints(self.data, a, b))
-        return _joined(parts, np.dtype(np.int64))
 
 
 def parse(data: bytes) -> Example:
     """Find the features of a record."""
     spans: dict[str, tuple[int, int]] = {}
     for number, wire, start, stop in _fields(data, 0, len(data)):
-        if number != 1 or wire != LENGTH:
-            continue
-        for entry, wire_of_entry, a, b in _fields(data, start, stop):
-            if entry == 1 and wire_of_entry == LENGTH:
+        if number == 1 and wire == LENGTH:
+            for a, b in _pieces(data, start, stop):
                 name, span = _entry(data, a, b)
                 spans[name] = span
     if not spans:
@@ -101,41 +96,60 @@ def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
     return name, span
 
 
-def _fields(data: bytes, position: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+def _pieces(data: bytes, position: int, stop: int) -> list[tuple[int, int]]:
+    """Spans of a message that is nothing but field 1 over and over: lists and maps.
+
+    The loop that reading pictures spends its time in, so sizes are read in place.
+    """
+    found = []
+    while position < stop:
+        if data[position] != REPEATED or position + 1 >= stop:
+            raise ValueError("a list holds something that is no value of it")
+        size = data[position + 1]
+        position += 2
+        if size >= 0x80:
+            size, position = _size(data, position - 1, stop)
+        found.append((position, position + size))
+        position += size
+    if position != stop:
+        raise ValueError("a field reaches over the end of its message")
+    return found
+
+
+def _fields(data: bytes, position: int, stop: int) -> list[tuple[int, int, int, int]]:
     """(field number, wire type, start, stop) of each field of the message data[position:stop]."""
+    found = []
     while position < stop:
         tag = data[position]
         position += 1
-        if tag & 0x80:
-            tag, position = _long_varint(data, tag, position, stop)
+        if tag >= 0x80:
+            tag, position = _size(data, position - 1, stop)
         wire = tag & 7
         if wire == LENGTH:
-            if position >= stop:
-                raise ValueError("a message ends inside a field")
-            size = data[position]
+            size = data[position] if position < stop else 0x80
             position += 1
-            if size & 0x80:
-                size, position = _long_varint(data, size, position, stop)
+            if size >= 0x80:
+                size, position = _size(data, position - 1, stop)
             end = position + size
         else:
             end = _end_of_number(data, wire, position, stop)
         if end > stop:
             raise ValueError("a field reaches over the end of its message")
-        yield tag >> 3, wire, position, end
+        found.append((tag >> 3, wire, position, end))
         position = end
+    return found
 
 
-def _long_varint(data: bytes, value: int, position: int, stop: int) -> tuple[int, int]:
-    """Go on with a varint whose first byte is `value`."""
-    value &= 0x7F
-    for shift in range(7, 70, 7):
-        if position >= stop:
-            break
+def _size(data: bytes, position: int, stop: int) -> tuple[int, int]:
+    """A variable-length number, and where it ends."""
+    value = shift = 0
+    while position < stop and shift < 70:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
+        if byte < 0x80:
             return value, position
+        shift += 7
     raise ValueError("a variable-length number does not end")
 
 
@@ -153,16 +167,20 @@ def _end_of_number(data: bytes, wire: int, position: int, stop: int) -> int:
     raise ValueError("a variable-length number does not end")
 
 
+def _floats(data: bytes, start: int, stop: int) -> Array:
+    if (stop - start) % 4:
+        raise ValueError("a list of floats has a part of odd size")
+    return np.frombuffer(data, "<f4", (stop - start) // 4, start)
+
+
 def _varints(data: bytes, start: int, stop: int) -> Array:
     """All varints of data[start:stop] as int64, without a loop over the values."""
     raw = np.frombuffer(data, np.uint8, stop - start, start)
+    if data[start:stop].isascii():  # every value below 128: flags, small counts
+        return raw.astype(np.int64)
     ends = np.flatnonzero(raw < 0x80)
-    if not len(raw):
-        return np.empty(0, np.int64)
     if not len(ends) or ends[-1] != len(raw) - 1:
         raise ValueError("a list of integers ends inside a number")
-    if len(ends) == len(raw):  # every value below 128: flags, small counts
-        return raw.astype(np.int64)
     starts = np.concatenate(([0], ends[:-1] + 1))
     lengths = ends - starts + 1
     if lengths.max() > 10:
@@ -170,15 +188,3 @@ def _varints(data: bytes, start: int, stop: int) -> Array:
     place = np.arange(len(raw)) - np.repeat(starts, lengths)
     bits = (raw & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
-
-
-def _joined(parts: list[Array], dtype: np.dtype[np.float32] | np.dtype[np.int64]) -> Array:
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
-def _is(wire: int, expected: int) -> bool:
-    if wire != expected:
-        raise ValueError(f"wire type {wire} where {expected} belongs")
-    return True

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strap.datasets.pictures import decode_picture, picture_size
+from strap.datasets.pictures import decode_pictures, picture_size
 from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.fields import Fields, Roles, assign_roles
 from strap.datasets.rlds.records import read_record, record_index
@@ -102,7 +102,7 @@ class RldsReader:
         if split not in self.splits or not number.isdigit() or trajectory_id in self._left_out:
             raise KeyError(trajectory_id)
         shards = self.splits[split]
-        at = bisect_right([first for _, first in shards], int(number)) - 1
+        at = bisect_right(shards, int(number), key=lambda shard: shard[1]) - 1
         shard, first = shards[at]
         if trajectory_id != f"{split}/{int(number):06d}" or int(number) - first >= _length(shard):
             raise KeyError(trajectory_id)
@@ -249,12 +249,9 @@ class _Episode:
         def read(start: int, stop: int) -> Array:
             pieces = self._pieces(name, length)
             data = self.example().data
-            out = np.empty((max(stop - start, 0), *shape), np.uint8)
-            for i, (a, b) in enumerate(pieces[start:stop]):
-                out[i] = decode_picture(
-                    data[a:b], shape, f"{self.where}, '{name}' frame {start + i}"
-                )
-            return out
+            chosen = (data[a:b] for a, b in pieces[start:stop])
+            where = f"{self.where}, '{name}'"
+            return decode_pictures(chosen, max(stop - start, 0), shape, where, start)
 
         return LazyArray((length, *shape), np.dtype(np.uint8), read)
 

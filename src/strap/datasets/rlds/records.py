@@ -43,13 +43,12 @@ def read_record(shard: Path, index: int) -> bytes:
             "dataset_info.json are of different downloads; get both again"
         )
     offset, length = (int(n) for n in records[index])
-    with _reading(shard), shard.open("rb") as file:
-        file.seek(offset)
-        data = file.read(length + FOOTER)
-    if len(data) != length + FOOTER:
+    with _reading(shard), _descriptor(shard) as file:
+        body = os.pread(file, length, offset)
+        footer = os.pread(file, FOOTER, offset + length)
+    if len(body) + len(footer) != length + FOOTER:
         raise _truncated(shard, index)
-    body = data[:length]
-    if masked_crc(body) != struct.unpack("<I", data[length:])[0]:
+    if masked_crc(body) != struct.unpack("<I", footer)[0]:
         raise StrapError(
             f"'{shard}', record {index} (at byte {offset}): its checksum is wrong, so its content "
             "is damaged; download the shard again"
@@ -123,6 +122,15 @@ def _truncated(shard: Path, index: int) -> StrapError:
     return StrapError(
         f"'{shard}' ends in the middle of record {index}: truncated; download it again"
     )
+
+
+@contextlib.contextmanager
+def _descriptor(shard: Path) -> Iterator[int]:
+    file = os.open(shard, os.O_RDONLY)
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 @contextlib.contextmanager
