@@ -135,14 +135,18 @@ def test_bounds_are_close_enough_to_prune():
     assert np.all(rounded > 0.99 * cost)
 
 
-def test_products_of_whole_numbers():
+@pytest.mark.parametrize("corners", [True, False])
+def test_products_of_whole_numbers(corners):
     rng = np.random.default_rng(0)
-    a = rng.integers(-127, 128, (264, 48)).astype(np.int8)
-    b = rng.integers(-127, 128, (20, 48)).astype(np.int8)
-    out = np.zeros((264, 20), np.int32)
-    products.multiply(a, b, 4, 20, out)
-    assert not out[:, :4].any()
-    assert np.array_equal(out[:, 4:], a.astype(int) @ b[4:].T.astype(int))
+    N, M = 9, 22
+    a = rng.integers(-127, 128, (12, 48)).astype(np.int8)
+    b = rng.integers(-127, 128, (M + products.TILE, 48)).astype(np.int8)
+    out = np.zeros((12, M + products.TILE), np.int32)
+    products.multiply(a, b, M, N, corners, out)
+    expected = a.astype(int) @ b.T.astype(int)
+    for n in range(N):
+        cells = slice(0, M) if corners else slice(n, M - N + n + 1)
+        assert np.array_equal(out[n, cells], expected[n, cells])
 
 
 def test_many_query_frames_go_in_groups(monkeypatch):

