@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 
 UP = np.array([0.0, 0.0, 1.0])
 TILT = np.radians(80)  # of the hand when it pulls a handle: 0 is pointing down
+OPEN_WIDE = 0.155  # metres by which a drawer is pulled, of 0.16 that it can be
 TILT_LOW = np.radians(50)  # near the table, where the hand would touch it
 
 
@@ -80,7 +81,8 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
         arm.move(
             goal_point, rotation=hand, tolerance=0.012, angle_tolerance=0.3, speed=0.5, max_steps=14
         )
-        if arm.env.holds(goal):
+        # A little farther than the goal asks for: putting something in pushes the drawer back.
+        if abs(arm.scene.joint(goal.subject).position - joint.closed) > OPEN_WIDE:
             break
     arm.pause(3)
     arm.begin("retreat", joint.fixture)

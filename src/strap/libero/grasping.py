@@ -2,7 +2,8 @@
 
 The hand in its own frame: u along which the fingers close, v across, w up from the finger tips.
 
-          ┌───────────────┐   palm: |u| < 0.105, |v| < 0.035, w from 0.042
+               ┌─────┐        wrist: |u| < 0.060, |v| < 0.048, w from 0.14
+          ┌────┴─────┴────┐   palm: |u| < 0.105, |v| < 0.036, w from 0.045
           └─┬─┐       ┌─┬─┘
             │ │   w   │ │     fingers: |u| from 0.037 to 0.060, |v| < 0.013
             └─┘   ·u  └─┘     the grip point is at u = v = w = 0
@@ -10,7 +11,7 @@ The hand in its own frame: u along which the fingers close, v across, w up from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +21,11 @@ Array = NDArray[np.float64]
 GAP = 0.074  # widest thing to take between the fingers, metres
 FINGER_IN, FINGER_OUT, FINGER_HALF = 0.037, 0.060, 0.013
 PALM_LENGTH, PALM_HALF, PALM_LOW = 0.105, 0.036, 0.045
+WRIST_LENGTH, WRIST_HALF, WRIST_LOW = 0.060, 0.048, 0.14
 TIP = 0.012  # how far the finger tips reach below the grip point
 DEPTHS = (0.032, 0.024, 0.016)  # grip point below the local top of the object
 ANGLES = 24
+MAX_SLANT = 0.012
 
 
 @dataclass(frozen=True)
@@ -45,36 +48,48 @@ def in_hand_frame(points: Array, position: Array, yaw: float) -> Array:
 
 
 def hand_hits(points: Array, position: Array, yaw: float, *, margin: float = 0.0) -> int:
-    """How many points the open hand would touch at a pose."""
-    u, v, w = np.abs(in_hand_frame(points, position, yaw)).T
-    w = points[:, 2] - position[2]
-    fingers = (u > FINGER_IN - margin) & (u < FINGER_OUT + margin) & (v < FINGER_HALF + margin)
-    fingers &= (w > -TIP) & (w < PALM_LOW)
-    palm = (u < PALM_LENGTH + margin) & (v < PALM_HALF + margin) & (w > PALM_LOW) & (w < 0.16)
-    return int(np.count_nonzero(fingers | palm))
+    """How many points the open hand would touch on its way straight down to a pose."""
+    return _hits(in_hand_frame(points, position, yaw), margin)
+
+
+def _hits(local: Array, margin: float = 0.0) -> int:
+    u, v, w = local.T
+    u, v = np.abs(u) - margin, np.abs(v) - margin
+    fingers = (u + 2 * margin > FINGER_IN) & (u < FINGER_OUT) & (v < FINGER_HALF) & (w > -TIP)
+    palm = (u < PALM_LENGTH) & (v < PALM_HALF) & (w > PALM_LOW)
+    wrist = (u < WRIST_LENGTH) & (v < WRIST_HALF) & (w > WRIST_LOW)
+    return int(np.count_nonzero(fingers | palm | wrist))
 
 
 def find_grasps(
-    cloud: Array, obstacles: Array, origin: Array, rng: np.random.Generator
+    cloud: Array, obstacles: Array, origin: Array, base: Array, rng: np.random.Generator
 ) -> list[Grasp]:
     """All ways found of taking an object, cheapest first.
 
     cloud: [n 3] the object's points; obstacles: [m 3] everything else's; origin: [3] the point
-    that grasps should be near, about its centre of mass.
+    that grasps should be near, about its centre of mass; base: [3] where the robot stands.
     """
     middle = (cloud[:, :2].min(0) + cloud[:, :2].max(0)) / 2
-    near = obstacles[np.linalg.norm(obstacles[:, :2] - middle, axis=1) < 0.35]
+    near = obstacles[np.linalg.norm(obstacles[:, :2] - middle, axis=1) < 0.3]
     around = np.concatenate([cloud, near])
     grasps: list[Grasp] = []
     for index in range(ANGLES):
         yaw = -np.pi / 2 + np.pi * (index + rng.uniform(-0.3, 0.3)) / ANGLES
         grasps.extend(_grasps_at(yaw, cloud, around, origin))
-    return sorted(grasps, key=lambda grasp: grasp.cost)
+    # The near side of an object is easier on the arm.
+    distance = np.linalg.norm(middle - base[:2])
+    farther = [
+        0.3 * max(0.0, float(np.linalg.norm(grasp.position[:2] - base[:2]) - distance))
+        for grasp in grasps
+    ]
+    costed = [replace(grasp, cost=grasp.cost + more) for grasp, more in zip(grasps, farther, strict=True)]
+    return sorted(costed, key=lambda grasp: grasp.cost)
 
 
 def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[Grasp]:
     """Grasps with one direction of closing: slabs across the object, walls within each slab."""
     local = in_hand_frame(cloud, np.zeros(3), yaw)
+    scene = in_hand_frame(around, np.zeros(3), yaw)
     home = in_hand_frame(origin[None], np.zeros(3), yaw)[0]
     low, high = local[:, 1].min(), local[:, 1].max()
     bottom = cloud[:, 2].min()
@@ -85,19 +100,21 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[G
         slab = local[np.abs(local[:, 1] - v) < FINGER_HALF]
         if len(slab) == 0:
             continue
+        beside = scene[np.abs(scene[:, 1] - v) < WRIST_HALF]
         for depth in DEPTHS:
             height = max(slab[:, 2].max() - depth, bottom + 0.010)
             level = slab[np.abs(slab[:, 2] - height - 0.002) < 0.013]
             for left, right in _walls(level[:, 0]):
-                if right - left > GAP:
+                slant = _slant(level, v, left, right)
+                if right - left > GAP or slant > MAX_SLANT:
                     continue
                 u = (left + right) / 2
-                position = np.array([*(closing * u + across * v), height])
-                hits = hand_hits(around, position, yaw)
-                if hits:
+                if _hits(beside - [u, v, height]):
                     continue
+                position = np.array([*(closing * u + across * v), height])
                 away = np.hypot(u - home[0], v - home[1])
                 cost = 4.0 * away + 0.5 * (right - left) + 0.01 * abs(yaw) + depth_cost(depth)
+                cost += 2.0 * slant
                 grasps.append(Grasp(position, yaw, right - left, cost))
     return grasps
 
@@ -105,6 +122,16 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[G
 def depth_cost(depth: float) -> float:
     """Deep grasps hold better."""
     return 0.02 * (DEPTHS[0] - depth) / DEPTHS[0]
+
+
+def _slant(level: Array, v: float, left: float, right: float) -> float:
+    """By how much a wall's sides shift along the fingers' width: 0 when they meet it squarely."""
+    wall = level[(level[:, 0] >= left - 1e-9) & (level[:, 0] <= right + 1e-9)]
+    halves = [wall[wall[:, 1] < v], wall[wall[:, 1] >= v]]
+    if any(len(half) == 0 for half in halves):
+        return MAX_SLANT
+    shift = [abs(bound(halves[0][:, 0]) - bound(halves[1][:, 0])) for bound in (np.min, np.max)]
+    return float(max(shift))
 
 
 def _walls(coordinates: Array) -> list[tuple[float, float]]:

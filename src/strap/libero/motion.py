@@ -23,6 +23,10 @@ HOLD_STEPS = 10  # the original recordings end once success has held for ten ste
 METRES_PER_UNIT = 0.05  # OSC_POSE: what an action of 1 asks for
 RADIANS_PER_UNIT = 0.5
 MAX_TURN = 0.6  # largest rotation command
+# The Panda's lengths: shoulder above the base, wrist to the hand's axis, wrist to the grip point.
+SHOULDER, WRIST_OFFSET, HAND_LENGTH = 0.333, 0.088, 0.204
+STRETCH = 0.68  # metres from shoulder to wrist, of 0.70 at full stretch
+MAX_TILT = 0.7
 # Gripper pointing straight down, its fingers closing along the world's y axis.
 _DOWN = Rotation.from_matrix(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]]))
 
@@ -70,6 +74,23 @@ class Frame:
 def pointing_down(yaw: float) -> Rotation:
     """The hand pointing down, turned by `yaw` about the vertical."""
     return Rotation.from_euler("z", yaw) * _DOWN
+
+
+def reach_tilt(base: Array, position: Array) -> Rotation:
+    """The least outward tilt of the hand with which the arm isn't stretched at a position.
+
+    Near full stretch the arm can't move inwards at once: it has to be kept bent.
+    """
+    outward = position[:2] - base[:2]
+    radius = float(np.linalg.norm(outward))
+    height = float(position[2] - base[2])
+    for angle in np.arange(0.0, MAX_TILT + 1e-9, 0.05):
+        wrist = radius - WRIST_OFFSET * np.cos(angle) - HAND_LENGTH * np.sin(angle)
+        lift = height + HAND_LENGTH * np.cos(angle) - WRIST_OFFSET * np.sin(angle)
+        if np.hypot(wrist, lift - SHOULDER) < STRETCH:
+            break
+    axis = np.array([outward[1], -outward[0], 0.0]) / max(radius, 1e-9)
+    return Rotation.from_rotvec(axis * angle)
 
 
 class Arm:
@@ -133,7 +154,8 @@ class Arm:
         Ends early when `until` holds, and when the arm has stopped getting nearer.
         """
         self.yaw = self.yaw if yaw is None else yaw
-        aim = rotation or pointing_down(self.yaw)
+        tilt = reach_tilt(self.scene.base(), np.asarray(target))
+        aim = rotation or tilt * pointing_down(self.yaw)
         limit = self.style.speed * speed
         nearest, stalled = np.inf, 0
         for _ in range(max_steps):

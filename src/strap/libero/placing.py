@@ -50,7 +50,7 @@ def plan_transfer(
     """The cheapest way of taking `name` to `target` that the hand can follow, or None."""
     cloud, origin = scene.cloud(name), scene.origin(name)
     others = scene.obstacles(without=[name])
-    grasps = find_grasps(cloud, others, _centre(cloud, origin), rng)
+    grasps = find_grasps(cloud, others, _centre(cloud, origin), scene.base(), rng)
     spots = find_spots(scene, name, target, inside=inside)
     best: Transfer | None = None
     for grasp in _spread(grasps):
@@ -123,7 +123,9 @@ def _support(
     floor = scene.table_height()
     foot = shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2] + place
     ceiling = region.high[2] - 0.01 if inside else np.inf
-    below = others[others[:, 2] < ceiling]
+    low, high = foot.min(0) - 0.006, foot.max(0) + 0.006
+    within = np.all((others[:, :2] > low) & (others[:, :2] < high), axis=1)
+    below = others[within & (others[:, 2] < ceiling)]
     if len(below) == 0:
         return floor
     gaps, _ = cKDTree(foot).query(below[:, :2], distance_upper_bound=0.006)

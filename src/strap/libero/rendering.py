@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import mujoco
@@ -28,6 +29,7 @@ Image = NDArray[np.uint8]
 
 HIDDEN = 5  # a geom group that is not drawn
 VISIBLE = 1  # the group of LIBERO's visual shapes
+_CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 FLAT = (int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX))
 
 
@@ -90,17 +92,19 @@ class Painter:
         if not self.may_cull:
             return np.zeros(model.ngeom, bool)
         axes = data.cam_xmat[camera].reshape(3, 3)  # columns: right, up, backwards
-        local = (data.geom_xpos - data.cam_xpos[camera]) @ axes
-        radius = np.where(model.geom_rbound > 0, model.geom_rbound, np.inf)
+        boxes = model.geom_aabb[:, None, :3] + _CORNERS * model.geom_aabb[:, None, 3:]
+        rotations = data.geom_xmat.reshape(-1, 3, 3)
+        corners = np.einsum("gij,gcj->gci", rotations, boxes) + data.geom_xpos[:, None]
+        right, up, back = np.moveaxis((corners - data.cam_xpos[camera]) @ axes, 2, 0)
         half = np.radians(model.cam_fovy[camera]) / 2
-        forward = -local[:, 2]
-        # Distance outside each of the four planes that bound the view.
-        outside = [
-            sign * local[:, axis] * np.cos(half) - forward * np.sin(half)
-            for axis in (0, 1)
+        # A box is out of sight when all its corners are beyond one of the planes of the view.
+        beyond = [
+            sign * side * np.cos(half) + back * np.sin(half) > 1e-3
+            for side in (right, up)
             for sign in (-1.0, 1.0)
         ]
-        return np.asarray((np.max([*outside, -forward], axis=0) > radius).astype(bool))
+        hidden = np.any([np.all(plane, axis=1) for plane in (*beyond, back > 0)], axis=0)
+        return np.asarray(hidden & (model.geom_rbound > 0))  # a plane has no bounds
 
     def close(self) -> None:
         """Free the OpenGL objects."""

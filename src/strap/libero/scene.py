@@ -20,7 +20,7 @@ from strap.libero.environment import LiberoEnv
 Array = NDArray[np.float64]
 
 GRIP_SITE = "gripper0_grip_site"
-SPACING = 0.008  # metres between the points of a cloud
+SPACING = 0.010  # metres between the points of a cloud
 SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 
@@ -76,6 +76,10 @@ class Scene:
         """Position [3] and rotation [3 3] of the point between the finger tips."""
         site = self.env.data.site(GRIP_SITE)
         return site.xpos.copy(), site.xmat.reshape(3, 3).copy()
+
+    def base(self) -> Array:
+        """Where the robot stands [3]."""
+        return self.env.data.body("robot0_base").xpos.copy()
 
     def finger_gap(self) -> float:
         """Distance between the fingers in metres, 0.08 when open."""

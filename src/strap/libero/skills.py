@@ -40,7 +40,9 @@ def pick(arm: Arm, name: str, plan: Transfer) -> bool:
     start = arm.scene.origin(name)
     arm.begin("reach", name)
     above = grasp.position + [0.0, 0.0, style.hover]
-    travel(arm, above, yaw=grasp.yaw, clearance=0.03)
+    if not travel(arm, above, yaw=grasp.yaw, clearance=0.03):
+        arm.move(arm.position() + [0, 0, 0.15], tolerance=0.03, max_steps=40)
+        return False
     arm.move(grasp.position + [0, 0, 0.025], tolerance=0.008, speed=0.6, max_steps=40)
     arm.move(grasp.position, tolerance=0.005, angle_tolerance=0.06, speed=0.4, max_steps=40)
     arm.begin("grasp", name)
@@ -88,8 +90,8 @@ def release(arm: Arm, name: str) -> None:
 
 def travel(
     arm: Arm, target: Array, *, yaw: float, clearance: float, held: str | None = None
-) -> None:
-    """Go to a point over everything that stands in the way.
+) -> bool:
+    """Go to a point over everything that stands in the way; whether it got there.
 
     clearance: how far above the obstacles the grip point must stay.
     """
@@ -103,6 +105,7 @@ def travel(
     arm.move(over, tolerance=0.015, angle_tolerance=0.10, max_steps=50)
     if height > target[2] + 0.01:
         arm.move(target, tolerance=0.012, speed=0.8, max_steps=60)
+    return bool(np.linalg.norm(arm.position() - target) < 0.05)
 
 
 def _tallest(scene: Scene, start: Array, end: Array, held: str | None) -> float:
