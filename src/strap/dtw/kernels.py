@@ -8,7 +8,6 @@ works on several columns at once.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Ints, Singles
@@ -135,7 +134,7 @@ def _center_run(frame: Frames, mean: Frames, scale: float, out: Singles) -> np.f
 
 
 @njit
-def _center_row(frame: Frames, mean: Frames, scale: float, out: Singles) -> float:
+def center_row(frame: Frames, mean: Frames, scale: float, out: Singles) -> float:
     """As `_center_run`; the norm in runs of RUN, so that it errs by less than RUN·u."""
     total = 0.0
     for k in range(0, frame.shape[0], RUN):
@@ -151,84 +150,11 @@ def center(frames: Frames, mean: Frames, scale: float, out: Singles, squares: Fl
     Frames, mean and scale are all float32 or all float64: the difference is rounded once.
     """
     for i in range(frames.shape[0]):
-        squares[i] = _center_row(frames[i], mean, scale, out[i])
+        squares[i] = center_row(frames[i], mean, scale, out[i])
 
 
 @njit
-def _largest(values: Singles) -> np.float32:
-    """The largest magnitude of values [d], found among their bits: those are ordered alike."""
-    bits = values.view(np.int32)
-    largest = np.zeros(1, np.int32)
-    most = np.int32(0)
-    for k in range(bits.shape[0]):
-        most = max(most, np.int32(bits[k] & np.int32(0x7FFFFFFF)))
-    largest[0] = most
-    return np.float32(largest.view(np.float32)[0])
-
-
-@njit_reordered
-def _round_halves(
-    left: Singles,
-    right: Singles,
-    step: np.float32,
-    seed: np.uint32,
-    left_out: NDArray[np.int8],
-    right_out: NDArray[np.int8],
-) -> np.float32:
-    """⌊value/step + r⌋ of two runs [h], r in steps of 2⁻¹⁶ below 1; returns the squared error.
-
-    r are the two halves of a hash of seed + k: as good as random, the same in every run.
-    A plain counter goes in, so that no two numbers share one.
-    """
-    inverse, spacing = np.float32(1) / step, np.float32(2.0**-16)
-    total = np.float32(0)
-    for k in range(left.shape[0]):
-        h = np.uint32(seed + np.uint32(k))
-        h = np.uint32((h ^ (h >> np.uint32(16))) * np.uint32(0x7FEB352D))
-        h = np.uint32((h ^ (h >> np.uint32(15))) * np.uint32(0x846CA68B))
-        h = np.uint32(h ^ (h >> np.uint32(16)))
-        low = np.float32(np.int32(h & np.uint32(0xFFFF))) * spacing
-        high = np.float32(np.int32(h >> np.uint32(16))) * spacing
-        first = np.floor(left[k] * inverse + low)
-        second = np.floor(right[k] * inverse + high)
-        left_out[k] = np.int8(np.int32(first))
-        right_out[k] = np.int8(np.int32(second))
-        e, f = first * step - left[k], second * step - right[k]
-        total += e * e + f * f
-    return total
-
-
-@njit
-def round_at_random(
-    frames: Frames,
-    mean: Frames,
-    scale: float,
-    seed: np.uint32,
-    out: NDArray[np.int8],
-    sides: Floats,
-) -> None:
-    """Frames [m d], moved and scaled, to whole numbers out [m depth], see `randomised`.
-
-    sides [3 m]: squared norm, step and squared error of each frame. depth is even.
-    """
-    d, half = frames.shape[1], out.shape[1] // 2
-    row = np.zeros(2 * half, np.float32)
-    for i in range(frames.shape[0]):
-        sides[0, i] = _center_row(frames[i], mean, scale, row[:d])
-        sides[1, i], sides[2, i] = 0.0, 0.0
-        out[i] = 0
-        if not (0.0 < sides[0, i] <= LARGEST_SQUARE):
-            continue
-        step = _largest(row) / np.float32(126)
-        if step < np.float32(1e-30):  # beside queries of about 1: within the slack as it is
-            continue
-        key = np.uint32(seed + np.uint32(i * half))
-        total = _round_halves(row[:half], row[half:], step, key, out[i, :half], out[i, half:])
-        sides[1, i], sides[2, i] = step, 1.0001 * np.float64(total)
-
-
-@njit
-def _root(half: bool, row: Singles) -> None:
+def root(half: bool, row: Singles) -> None:
     """Squared distances to costs, in place; what is below 0 costs 0."""
     zero = np.float32(0)
     if half:
@@ -265,7 +191,7 @@ def _add_least_and_left(row: Singles, one: Singles, two: Singles, out: Singles) 
 
 
 @njit
-def _accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) -> None:
+def accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) -> None:
     """D of columns lo..hi−1 of row n from their costs, in a ring of three rows as in `align`."""
     now, one, two = D[n % 3], D[(n + 2) % 3], D[(n + 1) % 3]
     out, above = now[lo + 2 : hi + 2], one[lo + 2 : hi + 2]
@@ -283,7 +209,7 @@ def _accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) -
 
 
 @njit
-def _least(D: Singles, N: int, M: int, code: int) -> np.float32:
+def least(D: Singles, N: int, M: int, code: int) -> np.float32:
     """The least D of the last row."""
     best = np.float32(np.inf)
     for m in range(N - 1 if code == 0 else 0, M):
@@ -292,7 +218,8 @@ def _least(D: Singles, N: int, M: int, code: int) -> np.float32:
 
 
 @njit
-def _longest(offsets: Ints) -> int:
+def longest_of(offsets: Ints) -> int:
+    """Length of the longest trajectory."""
     longest = 0
     for i in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[i + 1] - offsets[i])
@@ -303,23 +230,6 @@ def _longest(offsets: Ints) -> int:
 def _squares(alpha: np.float32, beta: Singles, product: Singles, out: Singles) -> None:
     for m in range(out.shape[0]):
         out[m] = (alpha + beta[m]) + product[m]
-
-
-@njit
-def _squares_rounded(
-    alpha: np.float32,
-    step: np.float32,
-    beta: Singles,
-    unit: Singles,
-    near: Singles,
-    error: Singles,
-    product: NDArray[np.int32],
-    out: Singles,
-) -> None:
-    for m in range(out.shape[0]):
-        square = (alpha + beta[m]) - (step * unit[m]) * np.float32(product[m])
-        low = square - error[m]
-        out[m] = low if square < near[m] else square
 
 
 @njit
@@ -337,7 +247,7 @@ def low_costs(
     A cell's square is alpha [n] + beta [F] + products [n F], see `bounds`; trajectory i is
     columns offsets[i]:offsets[i + 1]. No starts are carried: only the winners need them.
     """
-    N, longest = alpha.shape[0], _longest(offsets)
+    N, longest = alpha.shape[0], longest_of(offsets)
     D = np.empty((3, longest + 2), np.float32)
     row = np.empty(longest, np.float32)
     for i in range(out.shape[0]):
@@ -350,50 +260,6 @@ def low_costs(
                 break
             here = slice(first + lo, first + hi)
             _squares(alpha[n], beta[here], products[n, here], row[: hi - lo])
-            _root(half, row[: hi - lo])
-            _accumulate(n, code, lo, hi, row[: hi - lo], D)
-        out[i] = _least(D, N, M, code)
-
-
-@njit
-def low_costs_rounded(
-    alpha: Singles,
-    step: Singles,
-    sides: Singles,
-    products: NDArray[np.int32],
-    offsets: Ints,
-    code: int,
-    half: bool,
-    out: Singles,
-) -> None:
-    """As `low_costs`, for products [n F] of whole numbers, see `randomised`.
-
-    alpha [n], step [n] belong to query frames; sides [4 F] to trajectory frames: beta, step,
-    the square below which a cell falls back on the certain error, and that error.
-    """
-    N, longest = alpha.shape[0], _longest(offsets)
-    D = np.empty((3, longest + 2), np.float32)
-    row = np.empty(longest, np.float32)
-    beta, unit, near, error = sides[0], sides[1], sides[2], sides[3]
-    for i in range(out.shape[0]):
-        first = offsets[i]
-        M = offsets[i + 1] - first
-        D[:] = np.inf
-        for n in range(N):
-            lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            if lo >= hi:
-                break
-            here = slice(first + lo, first + hi)
-            _squares_rounded(
-                alpha[n],
-                step[n],
-                beta[here],
-                unit[here],
-                near[here],
-                error[here],
-                products[n, here],
-                row[: hi - lo],
-            )
-            _root(half, row[: hi - lo])
-            _accumulate(n, code, lo, hi, row[: hi - lo], D)
-        out[i] = _least(D, N, M, code)
+            root(half, row[: hi - lo])
+            accumulate(n, code, lo, hi, row[: hi - lo], D)
+        out[i] = least(D, N, M, code)

@@ -128,11 +128,16 @@ class Buffers:
         return self._kept[key][: rows * columns].reshape(rows, columns)
 
 
-def spread(pool: Executor, work: Callable[[int], Any], count: int) -> list[Any]:
-    """work(0) … work(count − 1), in order, on the threads of the pool."""
-    return list(pool.map(work, range(count)))
-
-
 def cuts(count: int, parts: int) -> Ints:
     """Borders of at most `parts` nearly equal runs of 0..count."""
     return np.linspace(0, count, min(count, parts) + 1).astype(np.int64)
+
+
+def spread(pool: Executor, work: Callable[[int], Any], count: int) -> list[Any]:
+    """work(0) … work(count − 1), in order, in a few runs on the threads of the pool."""
+    borders = cuts(count, 16)
+
+    def run(part: int) -> list[Any]:
+        return [work(i) for i in range(borders[part], borders[part + 1])]
+
+    return [result for part in pool.map(run, range(len(borders) - 1)) for result in part]

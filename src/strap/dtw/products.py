@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import llvmlite.binding
+import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
@@ -19,17 +20,34 @@ from strap.dtw.jit import njit
 
 TILE = 4  # rows and columns of the result that one pass over the dimensions makes
 DEPTH = 16  # dimensions in one register
-PANEL = 256  # rows that stay in the second-level cache
 
 
+_PROBE = """
+declare <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32>, <16 x i32>)
+define <4 x i32> @probe(<4 x i32> %sum, <16 x i8> %a, <16 x i8> %b) {
+  %x = sext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %z = mul <16 x i32> %x, %y
+  %r = call <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32> %sum, <16 x i32> %z)
+  ret <4 x i32> %r
+}
+"""
+
+
+@cache
 def available() -> bool:
-    """Whether the compiler turns `_tile` into dot-product instructions here.
+    """Whether `_tile` becomes dot-product instructions here: asked of the compiler itself.
 
     On other machines it compiles too, but a float32 product is the faster filter there.
     """
-    recent = llvmlite.binding.llvm_version_info >= (21, 0, 0)
-    features = llvmlite.binding.get_host_cpu_features()
-    return bool(recent and features.get("dotprod"))
+    try:
+        target = llvm.Target.from_default_triple()
+        features = llvm.get_host_cpu_features().flatten()
+        machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features)
+        assembly = machine.emit_assembly(llvm.parse_assembly(_PROBE))
+    except RuntimeError:  # a compiler too old to know the step
+        return False
+    return "sdot" in assembly
 
 
 @intrinsic
@@ -86,17 +104,23 @@ def _tile(
 
 @njit
 def multiply(
-    a: NDArray[np.int8], b: NDArray[np.int8], first: int, last: int, out: NDArray[np.int32]
+    a: NDArray[np.int8], b: NDArray[np.int8], M: int, N: int, corners: bool, out: NDArray[np.int32]
 ) -> None:
-    """out [R F] = a [R d] · b [F d]ᵀ for columns first..last−1.
+    """out[n, m] = a [R depth] · b [F depth]ᵀ for n < N, m < M, in tiles; other cells may change.
 
-    R and the column borders are multiples of TILE, d of DEPTH; all arrays are C-contiguous.
+    R is a multiple of TILE, depth of DEPTH, out has TILE columns more than M; b has as many
+    frames to read. Without `corners` cells that a `strap` path can't use are left out:
+
+        m  0 · · · M−N · · M−1
+      n 0  x x x x x
+        ·    x x x x x
+        ·      x x x x x
+      N−1        x x x x x
     """
-    rows, depth = a.shape
-    columns = out.shape[1]
+    depth, width = a.shape[1], out.shape[1]
     from_a, from_b, to = a.ctypes.data, b.ctypes.data, out.ctypes.data
-    for panel in range(0, rows, PANEL):
-        for j in range(first, last, TILE):
-            for i in range(panel, min(panel + PANEL, rows), TILE):
-                place = to + 4 * (i * columns + j)
-                _tile(from_a + i * depth, from_b + j * depth, depth, depth, place, 4 * columns)
+    for n in range(0, N, TILE):
+        lo, hi = (0, M) if corners else (n, min(M, M - N + n + TILE))
+        for m in range(lo, hi, TILE):
+            place = to + 4 * (n * width + m)
+            _tile(from_a + n * depth, from_b + m * depth, depth, depth, place, 4 * width)

@@ -24,8 +24,8 @@ and b̂ = τ·⌊b/τ + r⌋. With A = |a|², B = |b|², D² = A + B − 2â·b�
    E exp(−λ Σ e/d) ≤ exp(λ²/2 · Σ v/d²), v = (σ²B + τ²|â|²)/4.
    With x = λv/c, λx/(2d) ≥ λ²v/(2d²) as d ≥ c; so E exp(λ(L − cost)) ≤ 1, and by Markov's
    inequality L − cost > log(1/FAILURE)/λ has probability below FAILURE. That is taken off.
-4. Floating point: a/σ + r is computed in float32, with r in steps of 2⁻¹⁶ up to 1 − 2⁻¹⁶, so
-   that the sum can't round past the next whole number; the mean of a rounded number shifts by less
+4. Floating point: a/σ is computed in float32 and cut to whole numbers of 2⁻¹⁶, the r are 16 bits,
+   and their sum is exact. So the mean of a rounded number shifts by less
    than σ·2⁻¹⁴, and 2e by at most BIAS·√d(σ|b| + τ|â|), which is added to x. The sums have no
    dot product to round (whole numbers are exact): (1 − 128u)(A + B) covers them and the norms,
    as |â| ≤ 2.1|a| for d ≤ LARGEST_DIM. The rest is steps 1 and 5 of `bounds`.
@@ -44,23 +44,12 @@ from concurrent.futures import Executor
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import checks, kernels, products
-from strap.dtw.bounds import UNDERFLOW, U, certain, round_down
-from strap.dtw.pieces import (
-    GROUP_ROWS,
-    PIECE_BYTES,
-    Buffers,
-    Piece,
-    Stacked,
-    as_values,
-    cuts,
-    spread,
-)
+from strap.dtw import checks, kernels, products, rounded
+from strap.dtw.bounds import UNDERFLOW, certain, round_down
+from strap.dtw.pieces import PIECE_BYTES, Buffers, Piece, Stacked, as_values, cuts, spread
 from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 FAILURE = 1e-24
-BIAS = 2.0**-13
-SHRINK = 1 - 128 * U
 LARGEST_DIM = 2**14
 NEAR = 0.7  # c, as a part of the queries' root mean square norm
 QUERY_SEED, SEED = 0x9E3779B9, 1
@@ -84,11 +73,12 @@ class RandomisedFilter:
         self.scale = self.stacked.scale**2 if metric == "cosine" else self.stacked.scale
         rows, self.dim = self.stacked.frames.shape
         self.depth = _padded(self.dim, products.DEPTH)
-        self.rows = np.zeros((_padded(rows, products.TILE), self.depth), np.int8)
+        # Below the last query some rows of zeros: a tile may reach beyond its query's end.
+        self.rows = np.zeros((rows + products.TILE, self.depth), np.int8)
         sides = np.empty((3, rows))
         self._round(self.stacked.frames, self.rows[:rows], sides, QUERY_SEED)
         squares, steps_, errors = sides
-        self.alpha = round_down(SHRINK * squares - UNDERFLOW)
+        self.alpha = round_down(rounded.SHRINK * squares - UNDERFLOW)
         self.step = (2 * steps_).astype(np.float32)  # 2σ: σ is a float32, so this is exact
         self.largest_step, self.error = float(steps_.max()), float(np.sqrt(errors.max()))
         self.norm = float(np.sqrt(squares.max())) + self.largest_step * math.sqrt(self.dim)
@@ -96,105 +86,93 @@ class RandomisedFilter:
         self.buffers = Buffers()
 
     def _choose(self, spread_: float) -> None:
-        """c, and for each query λ and what is taken off in the end."""
+        """c, and for each query x/v and what is taken off in the end."""
         self.c = NEAR * spread_
         lengths = np.diff(self.stacked.borders)
         v = self.largest_step**2 * (spread_**2 + self.norm**2) / 4
+        part = 1.0 if self.metric == "cosine" else self.c
         gain = 1.0 if self.metric == "cosine" else self.c * math.sqrt(2) * spread_
         if v > 0 and gain > 0:
-            self.rate = np.sqrt(2 * -math.log(FAILURE) * gain / (lengths * v))
-            self.loss = -math.log(FAILURE) / self.rate
+            rate = np.sqrt(2 * -math.log(FAILURE) * gain / (lengths * v))
+            self.rates, self.loss = rate / part, -math.log(FAILURE) / rate
         else:  # all query frames are alike: every cell falls back on the certain error
-            self.rate, self.loss = np.zeros(len(lengths)), np.zeros(len(lengths))
+            self.c = 0.0
+            self.rates, self.loss = np.zeros(len(lengths)), np.zeros(len(lengths))
 
     def frames_per_piece(self) -> int:
-        """How many frames fit into PIECE_BYTES, with their product."""
-        rows = min(len(self.rows), GROUP_ROWS)
-        return max(1, PIECE_BYTES // (self.depth + 4 * rows))
+        """How many frames fit into PIECE_BYTES, with what is kept of each for each query."""
+        return max(1, PIECE_BYTES // (self.depth + 16 * len(self.loss)))
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
         """Lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
         offsets = piece.offsets
-        total = int(offsets[-1])
-        values = self.buffers.get("values", np.int8, _padded(total, products.TILE), self.depth)
-        sides = np.empty((3, total))
+        total, queries = int(offsets[-1]), len(self.loss)
+        values = self.buffers.get("values", np.int8, total + products.TILE, self.depth)
+        sides = self.buffers.get("sides", np.float32, 4 * queries, total)
+        sides = sides.reshape(queries, 4, total)
 
         def prepare(i: int) -> bool:
             part = slice(offsets[i], offsets[i + 1])
             what, seed = name(piece.ids[i]), SEED + int(offsets[i]) * self.depth
-            return self._prepare(piece.frames[i], what, values[part], sides[:, part], seed)
+            return self._prepare(piece.frames[i], what, values[part], sides[:, :, part], seed)
 
         proved = np.array(spread(self.pool, prepare, len(piece.ids)))
-        borders = self.stacked.borders
-        lows = np.zeros((len(borders) - 1, len(piece.ids)), np.float32)
-        for group in self.stacked.groups():
-            self._group(group, values, sides, offsets, lows)
-        cells = np.diff(borders)[:, None].astype(np.float64)
+        lows = np.empty((queries, len(piece.ids)), np.float32)
+        self._recur(values, sides, offsets, lows)
+        cells = np.diff(self.stacked.borders)[:, None].astype(np.float64)
         taken = np.maximum(certain(lows, cells, 1.0, proved) - self.loss[:, None], 0)
         return np.asarray(taken / self.scale)
 
     def _prepare(
-        self, frames: Frames, what: str, out: NDArray[np.int8], sides: Floats, seed: int
+        self, frames: Frames, what: str, out: NDArray[np.int8], sides: Singles, seed: int
     ) -> bool:
-        """Fill out [m depth] and sides [3 m]; False where the bound can't be used."""
+        """Fill out [m depth] and sides [q 4 m]; False where the bound can't be used."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
             values = as_values(frames, self.metric)
-        self._round(values, out, sides, seed)
-        if (sides[0] <= kernels.LARGEST_SQUARE).all():
-            return True
-        # Something is NaN, infinite or very large: only now look at every number.
-        checks.values(frames, what, self.metric)
-        out[:], sides[:] = 0, 0
-        return False
+        own = np.empty((3, len(frames)))
+        self._round(values, out, own, seed)
+        usable = bool((own[0] <= kernels.LARGEST_SQUARE).all())
+        if not usable:
+            # Something is NaN, infinite or very large: only now look at every number.
+            checks.values(frames, what, self.metric)
+            own[:] = 0
+        rounded.frame_sides(
+            own,
+            self.largest_step,
+            self.error,
+            self.norm,
+            self.c,
+            math.sqrt(self.dim),
+            self.rates,
+            sides,
+        )
+        return usable
 
     def _round(self, frames: Frames, out: NDArray[np.int8], sides: Floats, seed: int) -> None:
         """Whole numbers into out [m depth]; |a|², σ and |â − a|² into sides [3 m]."""
-        kernels.round_at_random(*self.stacked.move(frames), np.uint32(seed % 2**32), out, sides)
+        rounded.round_at_random(*self.stacked.move(frames), np.uint32(seed % 2**32), out, sides)
 
-    def _sides(self, q: int, sides: Floats) -> Singles:
-        """What `low_costs_rounded` needs of the trajectory frames [4 F]: step 2 of the proof."""
-        squares, step, errors = sides
-        norms = np.sqrt(squares)
-        v = (self.largest_step**2 * squares + step**2 * self.norm**2) / 4
-        root = math.sqrt(self.dim)
-        bias = BIAS * root * (self.largest_step * norms + step * self.norm)
-        x = self.rate[q] * v / (1 if self.metric == "cosine" else max(self.c, 1e-30)) + bias
-        error = 2.0002 * (self.error * norms + self.norm * np.sqrt(errors))
-        widest = 2.0002 * root * (self.largest_step * norms + self.norm * step)
-        near = np.where(self.c**2 >= widest + x, self.c**2 + error, np.inf)
-        beta = round_down(SHRINK * squares - x)
-        return np.stack([beta, step, near * (1 + 4 * U), error], dtype=np.float32, casting="unsafe")
-
-    def _group(
-        self, group: range, values: NDArray[np.int8], sides: Floats, offsets: Ints, lows: Singles
+    def _recur(
+        self, values: NDArray[np.int8], sides: Singles, offsets: Ints, lows: Singles
     ) -> None:
-        """One product for the queries of a group, then the recurrences, spread over threads."""
+        """Products and recurrences of every pair into lows [q t], spread over threads."""
         borders = self.stacked.borders
-        top, bottom = int(borders[group.start]), int(borders[group.stop])
-        first_row = top - top % products.TILE
-        rows = self.rows[first_row : _padded(bottom, products.TILE)]
-        numbers = self.buffers.get("products", np.int32, len(rows), len(values))
-        tiles = cuts(len(values) // products.TILE, 8) * products.TILE
-
-        def multiply(i: int) -> None:
-            products.multiply(rows, values, tiles[i], tiles[i + 1], numbers)
-
-        spread(self.pool, multiply, len(tiles) - 1)
         runs = cuts(lows.shape[1], 8)
-        prepared = {q: self._sides(q, sides) for q in group}
 
         def recur(task: int) -> None:
-            q, run = group.start + task % len(group), task // len(group)
+            q, run = task % len(lows), task // len(lows)
             first, last = runs[run], runs[run + 1]
-            kernels.low_costs_rounded(
-                self.alpha[borders[q] : borders[q + 1]],
-                self.step[borders[q] : borders[q + 1]],
-                prepared[q],
-                numbers[borders[q] - first_row : borders[q + 1] - first_row],
+            top, bottom = borders[q], borders[q + 1]
+            rounded.low_costs(
+                self.rows[top : top + _padded(bottom - top, products.TILE)],
+                self.alpha[top:bottom],
+                self.step[top:bottom],
+                values,
+                sides[q],
                 offsets[first : last + 1],
                 self.code,
                 self.metric == "cosine",
                 lows[q, first:last],
             )
 
-        spread(self.pool, recur, len(group) * (len(runs) - 1))
+        spread(self.pool, recur, len(lows) * (len(runs) - 1))

@@ -1,0 +1,275 @@
+"""Exact top-k subsequence DTW on the CPU against the peers, in one run, with the same answers.
+
+    python benchmarks/search/cpu.py [--trajectories 1000] [--out cpu.json]
+
+Random data, on which nothing can be pruned by looking at frames alone. Rounds are interleaved,
+so that other load on the machine hits everyone; medians are compared. Peers that are too slow
+for all pairs run on some, and their rate is given. Nothing is read from disk by anybody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from unittest import mock
+
+import librosa
+import numba
+import numpy as np
+from dtaidistance import dtw_ndim
+from threadpoolctl import threadpool_limits
+
+import strap.dtw as dtw
+
+DIM, QUERY, TRAJECTORY, QUERIES = 768, 50, 250, 5
+
+
+# The authors' way, written anew: one pair at a time, everything compiled, a float32 distance
+# matrix by the expanded product, the whole accumulated matrix, and the path traced back.
+
+
+@numba.njit
+def distance_matrix(query, trajectory):
+    query_squares = np.sum(query**2, axis=1)[:, np.newaxis]
+    trajectory_squares = np.sum(trajectory**2, axis=1)[:, np.newaxis]
+    products = np.dot(query, trajectory.T)
+    return np.sqrt(query_squares - 2 * products + trajectory_squares.T)
+
+
+@numba.njit
+def accumulated(C):
+    N, M = C.shape
+    D = np.full((N, M + 2), np.inf)  # two columns of ∞ in front
+    D[0, 2:] = C[0]
+    for n in range(1, N):
+        for m in range(M):
+            D[n, m + 2] = C[n, m] + min(D[n - 1, m + 1], D[n - 1, m])
+    return D[:, 2:]
+
+
+@numba.njit
+def traced_back(D):
+    n, m = D.shape[0] - 1, int(np.argmin(D[-1]))
+    path = [(n, m)]
+    while n > 0:
+        n -= 1
+        m = m - 2 if m > 1 and D[n, m - 2] < D[n, m - 1] else m - 1
+        path.append((n, m))
+    return path[::-1]
+
+
+def authors_way(query, trajectory):
+    D = accumulated(distance_matrix(query, trajectory))
+    path = traced_back(D)
+    return float(D[-1, path[-1][1]]), path[0][1], path[-1][1] + 1
+
+
+def librosas_way(query, trajectory):
+    D, path = librosa.sequence.dtw(
+        query.T,
+        trajectory.T,
+        metric="euclidean",
+        subseq=True,
+        step_sizes_sigma=np.array([[1, 1], [1, 2]]),
+        weights_add=np.zeros(2),
+        weights_mul=np.ones(2),
+    )
+    return float(D[-1].min()), int(path[-1][1]), int(path[0][1]) + 1
+
+
+def dtaidistances_way(query, trajectory):
+    """Its moves are (1, 0), (0, 1), (1, 1): our `classic`. It gives no start without its path."""
+    M = len(trajectory)
+    _, D = dtw_ndim.warping_paths_fast(
+        query, trajectory, psi=[0, 0, M, M], psi_neg=False, inner_dist="euclidean", compact=False
+    )
+    return float(D[-1, 1:].min()), int(D[-1, 1:].argmin()) + 1
+
+
+@dataclass
+class Entry:
+    """One contestant: what it runs, on how many pairs, and how long each round took."""
+
+    name: str
+    work: Callable[[], object]
+    pairs: int
+    seconds: list[float] = field(default_factory=list)
+    answer: object = None
+
+    def round(self) -> None:
+        began = time.perf_counter()
+        self.answer = self.work()
+        self.seconds.append(time.perf_counter() - began)
+
+    @property
+    def per_pair(self) -> float:
+        return statistics.median(self.seconds) / self.pairs
+
+
+def pairwise(way, queries, trajectories, *, threads: int | None = None):
+    def work():
+        with threadpool_limits(threads):
+            return [[way(query, trajectory) for trajectory in trajectories] for query in queries]
+
+    return work
+
+
+def entries(queries, trajectories, k: int) -> dict[str, Entry]:
+    """Everyone, by a short key."""
+    whole, rows = len(trajectories) * len(queries), np.concatenate(queries)
+    some, few = trajectories[: len(trajectories) // 4], trajectories[:8]
+    packed = np.concatenate(trajectories[:40])
+    double = [q.astype(float) for q in queries], [t.astype(float) for t in few]
+
+    def ours():
+        return dtw.search(queries, trajectories, k=k)
+
+    def certain():
+        with mock.patch("strap.dtw.products.available", return_value=False):
+            return dtw.search(queries, trajectories, k=k)
+
+    def classic():
+        return dtw.search(queries, trajectories, k=k, steps="classic")
+
+    n_some, n_few = len(some) * len(queries), len(few) * len(queries)
+    return {
+        "ours": Entry("strap.dtw.search, default", ours, whole),
+        "certain": Entry("strap.dtw.search, float32 filter", certain, whole),
+        "authors": Entry("authors' way", pairwise(authors_way, queries, some), n_some),
+        "authors1": Entry(
+            "authors' way, BLAS on 1 thread",
+            pairwise(authors_way, queries, some, threads=1),
+            n_some,
+        ),
+        "librosa": Entry("librosa", pairwise(librosas_way, queries, few), n_few),
+        "dtaidistance": Entry(
+            "dtaidistance (classic steps)", pairwise(dtaidistances_way, *double), n_few
+        ),
+        "classic": Entry("strap.dtw.search, classic steps", classic, whole),
+        "floor": Entry(
+            "floor: the bare float32 product", lambda: rows @ packed.T, 40 * len(queries)
+        ),
+    }
+
+
+def check(found: dict[str, Entry], queries, trajectories, k: int) -> None:
+    """Same answers: every contestant against ours, costs to 1e-5 relative."""
+    assert_same_tops(found["ours"].answer, found["certain"].answer)
+    some = len(trajectories) // 4
+    ours_of_some = dtw.search(queries, trajectories[:some], k=k)
+    for key in ("authors", "authors1"):
+        for q, row in enumerate(found[key].answer):
+            order = sorted(range(some), key=lambda t, row=row: row[t][0])[:k]
+            top = ours_of_some[q]
+            assert top.trajectory.tolist() == order, f"{key}: another top {k}"
+            for rank, t in enumerate(order):
+                cost, start, stop = row[t]
+                assert (start, stop) == (top.start[rank], top.stop[rank]), f"{key}: other borders"
+                np.testing.assert_allclose(cost, top.cost[rank], rtol=1e-5)
+    for q, query in enumerate(queries):
+        for t, (cost, start, stop) in enumerate(found["librosa"].answer[q]):
+            match = dtw.best_match(query, trajectories[t])
+            assert (start, stop) == (match.start, match.stop), "librosa: other borders"
+            np.testing.assert_allclose(cost, match.cost, rtol=1e-5)
+        for t, (cost, stop) in enumerate(found["dtaidistance"].answer[q]):
+            match = dtw.best_match(query, trajectories[t], steps="classic")
+            assert stop == match.stop, "dtaidistance: another stop"
+            np.testing.assert_allclose(cost, match.cost, rtol=1e-5)
+
+
+def assert_same_tops(a: Sequence[dtw.TopK], b: Sequence[dtw.TopK]) -> None:
+    for one, two in zip(a, b, strict=True):
+        for column in ("trajectory", "start", "stop", "cost"):
+            np.testing.assert_array_equal(getattr(one, column), getattr(two, column))
+
+
+def machine() -> dict[str, object]:
+    """What the numbers were measured on."""
+    try:
+        listing = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+        fields = dict(line.split(":", 1) for line in listing.splitlines() if ":" in line)
+        model = fields.get("Model name", platform.processor()).strip()
+    except (OSError, subprocess.CalledProcessError):
+        model = platform.processor()
+    packages = ("numpy", "numba", "scipy", "librosa", "dtaidistance")
+    return {
+        "cpu": model,
+        "architecture": platform.machine(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "load_average": os.getloadavg(),
+        "command": " ".join(["python", *sys.argv]),
+    }
+
+
+def report(found: dict[str, Entry]) -> list[str]:
+    """The table, every rate against the faster of the two authors' rows."""
+    base = min(found["authors"].per_pair, found["authors1"].per_pair)
+    lines = [f"{'':36}{'ms/pair':>9}{'pairs/s':>10}{'× authors':>11}{'pairs run':>11}"]
+    for entry in found.values():
+        rate, ratio = 1 / entry.per_pair, base / entry.per_pair
+        lines.append(
+            f"{entry.name:36}{1e3 * entry.per_pair:9.4f}{rate:10.0f}{ratio:11.2f}{entry.pairs:11}"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trajectories", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("cpu.json"))
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+
+    def random(length):
+        return rng.standard_normal((length, DIM), dtype=np.float32)
+
+    queries = [random(QUERY) for _ in range(QUERIES)]
+    trajectories = [random(TRAJECTORY) for _ in range(options.trajectories)]
+    for entry in entries(queries, trajectories[:40], options.k).values():
+        entry.round()  # compiles
+    found = entries(queries, trajectories, options.k)
+    hardware = machine()
+    for number in range(options.rounds):
+        for entry in found.values():
+            entry.round()
+        print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
+    check(found, queries, trajectories, options.k)
+    print(f"{hardware['cpu']}, {hardware['cores']} cores, load {hardware['load_average']}")
+    print(f"{hardware['versions']}")
+    print(
+        f"{QUERIES} queries of {QUERY} frames, "
+        f"{options.trajectories} trajectories of {TRAJECTORY}, {DIM} dimensions, "
+        f", k = {options.k}, median of {options.rounds}; same answers: yes"
+    )
+    print("\n".join(report(found)))
+    rows = {
+        key: {
+            "name": e.name,
+            "pairs": e.pairs,
+            "seconds": e.seconds,
+            "ms_per_pair": 1e3 * e.per_pair,
+        }
+        for key, e in found.items()
+    }
+    options.out.write_text(json.dumps({"machine": hardware, "results": rows}, indent=2) + "\n")
+    print(f"written: {options.out.name}")
+
+
+if __name__ == "__main__":
+    main()
