@@ -201,8 +201,8 @@ def main() -> None:
             work = {"strap": ours, "tfrecord": theirs}
             found = rates(work, rounds=rounds, clock=time.process_time)
             print(
-                f"{name:6s}: strap {statistics.median(found['strap']):8.1f} episodes per CPU second, tfrecord "
-                f"{statistics.median(found['tfrecord']):8.1f}, "
+                f"{name:6s}: strap {statistics.median(found['strap']):8.1f} episodes per CPU "
+                f"second, tfrecord {statistics.median(found['tfrecord']):8.1f}, "
                 f"ratio {ratio(found['strap'], found['tfrecord']):.2f}"
             )
 

@@ -631,6 +631,12 @@ def test_a_strange_info(
         read_everything(root)
 
 
+def test_depth_maps_are_no_cameras(sound: Path, tmp_path: Path) -> None:
+    root = copied(sound, tmp_path)
+    _edit(root, {"info": {"video.is_depth_map": True}}, "observation.images.wrist")
+    assert set(opened(root)["episode_000000"].cameras) == {"front"}
+
+
 def test_no_action_feature(sound: Path, tmp_path: Path) -> None:
     root = copied(sound, tmp_path)
     info = json.loads((root / "meta/info.json").read_text())

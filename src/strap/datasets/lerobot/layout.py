@@ -35,11 +35,17 @@ class Feature:
     dtype: str
     shape: tuple[int, ...]
     names: Any = None
+    is_depth: bool = False
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether its values are pictures, in a video file or in the table."""
+        return self.dtype in ("video", "image")
 
     @property
     def is_camera(self) -> bool:
-        """Whether its values are pictures, in a video file or in the table."""
-        return self.dtype in ("video", "image")
+        """Whether these are colour pictures; depth maps are no camera of a trajectory."""
+        return self.is_picture and self.shape[2] == 3 and not self.is_depth
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,9 @@ def _feature(name: str, spec: Any, root: Path) -> Feature:
         ) from error
     if dtype in ("video", "image"):
         shape = _height_width_channels(name, shape, spec.get("names"), root)
-    return Feature(name, dtype, shape, spec.get("names"))
+    described = {**(spec.get("video_info") or {}), **(spec.get("info") or {})}
+    depth = bool(described.get("is_depth_map") or described.get("video.is_depth_map"))
+    return Feature(name, dtype, shape, spec.get("names"), depth)
 
 
 def _height_width_channels(

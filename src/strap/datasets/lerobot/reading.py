@@ -242,7 +242,7 @@ def _is_numeric(feature: Feature) -> bool:
 
 
 def _action(layout: Layout, name: str | None) -> str:
-    numeric = [f.name for f in layout.features.values() if _is_numeric(f) and not f.is_camera]
+    numeric = [f.name for f in layout.features.values() if _is_numeric(f)]
     if name is not None and name not in numeric:
         raise StrapError(f"'{layout.root}': {unknown('action feature', name, numeric)}")
     found = name or next((a for a in ACTIONS if a in numeric), None)
@@ -295,7 +295,7 @@ def _plain(value: Any) -> Any:
 def _absent(layout: Layout, rows: Sequence[int]) -> frozenset[int]:
     """Rows of episodes of which a file is missing; folders are listed once, not asked per file."""
     present = {os.fspath(file) for file in _files(layout.root)}
-    videos = [f.name for f in layout.features.values() if f.dtype == "video"]
+    videos = [f.name for f in layout.features.values() if f.dtype == "video" and f.is_camera]
 
     def complete(row: int) -> bool:
         files = [layout.data_file(row), *(layout.video_file(row, key) for key in videos)]
