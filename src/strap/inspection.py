@@ -47,8 +47,8 @@ class Histogram:
 class Inspection:
     """What is in a dataset.
 
-    Counts are exact where `exact`; else they come from the `sampled` trajectories, and `frames` is
-    scaled up from them.
+    Lengths are exact where `exact`; else they come from the `sampled` trajectories, and `frames`
+    is scaled up from them.
     """
 
     path: Path
@@ -63,6 +63,8 @@ class Inspection:
     orientation: str
     instructions: Mapping[str, int]
     """instruction -> trajectories, most frequent first"""
+    told: int
+    """how many trajectories these instructions are of"""
     actions: tuple[int, ...]
     proprioception: Mapping[str, int]
     """name -> columns"""
@@ -73,6 +75,7 @@ class Inspection:
 
     def __str__(self) -> str:
         about = "" if self.exact else f" (estimated from {self.sampled})"
+        told = "" if self.told == self.episodes else f" (in {self.told} trajectories looked at)"
         cameras = ", ".join(f"{name} {h}×{w}" for name, (h, w) in self.cameras.items())
         states = ", ".join(f"{name} [{width}]" for name, width in self.proprioception.items())
         lines = [
@@ -85,7 +88,7 @@ class Inspection:
             f"actions         {list(self.actions)}",
             f"proprioception  {states or 'none'}",
             f"position        {', '.join(self.positions) or 'none found: name it'}",
-            f"instructions    {len(self.instructions)}{about}",
+            f"instructions    {len(self.instructions)}{told}",
             *(f"  {count:5d} × {text or '(none)'}" for text, count in _top(self.instructions)),
             "lengths",
             str(self.lengths),
@@ -115,10 +118,11 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
     lengths = np.array([t.length for t in seen])
     exact = len(seen) == len(dataset)
     frames = int(lengths.sum()) if exact else round(float(lengths.mean()) * len(dataset))
-    known = _table_of(dataset)
-    if known is not None:
-        lengths, exact = known, True
+    listed = getattr(dataset.reader, "lengths", None)
+    if listed is not None:  # the format keeps a table of its trajectories
+        lengths, exact = np.asarray(listed), True
         frames = int(lengths.sum())
+    texts = getattr(dataset.reader, "instructions", None) or [t.instruction for t in seen]
     summary = str(getattr(dataset.reader, "summary", ""))
     return Inspection(
         path=dataset.path,
@@ -130,7 +134,8 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         cameras={name: (a.shape[1], a.shape[2]) for name, a in first.cameras.items()},
         fps=first.fps,
         orientation=first.orientation,
-        instructions=dict(Counter(t.instruction for t in seen).most_common()),
+        instructions=dict(Counter(texts).most_common()),
+        told=len(texts),
         actions=first.actions.shape[1:],
         proprioception={name: _width(a.shape) for name, a in first.proprioception.items()},
         positions=position_candidates(first),
@@ -150,12 +155,6 @@ def _look(dataset: Dataset, sample: int, seconds: float) -> list[Trajectory]:
         if time.monotonic() > stop:
             break
     return [seen[place] for place in sorted(seen)]
-
-
-def _table_of(dataset: Dataset) -> Array | None:
-    """Lengths of all trajectories where the format keeps a table of them (LeRobot, Zarr)."""
-    lengths = getattr(dataset.reader, "lengths", None)
-    return None if lengths is None else np.asarray(lengths)
 
 
 def _width(shape: Sequence[int]) -> int:

@@ -8,11 +8,12 @@ A folder (`.zarr`) or a zip of one. The `zarr` package is an optional extra.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -207,6 +208,8 @@ def _open_group(path: Path, _mtime: int, _pid: int) -> Any:
         from zarr.storage import ZipStore
     except ImportError as error:
         raise StrapError(f"reading '{path}' needs zarr: pip install 'strap-robot[zarr]'") from error
+    with contextlib.suppress(ImportError):  # JPEG XL and its like, where they are installed
+        importlib.import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
     with _decoding(f"'{path}'"):
         store = ZipStore(path, mode="r") if path.is_file() else path
         return zarr.open_group(store, mode="r")
@@ -218,7 +221,7 @@ def _open_array(path: Path, mtime: int, pid: int, name: str) -> Any:
         return _open_group(path, mtime, pid)["data"][name]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _decoding(where: str) -> Iterator[None]:
     """zarr and its codecs raise many kinds of errors on damaged input; all mean the same here."""
     try:

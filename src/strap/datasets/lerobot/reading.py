@@ -58,6 +58,15 @@ class LeRobotReader:
         return [int(column[self._row(name)]) for name in self.ids]
 
     @property
+    def instructions(self) -> Sequence[str] | None:
+        """The instruction of each trajectory, in the order of `ids`, where meta/ lists them."""
+        tasks = self.layout.columns.get("tasks")
+        if tasks is None:
+            return None
+        listed = [tasks[self._row(name)] for name in self.ids]
+        return [str(names[0]) for names in listed] if all(listed) else None
+
+    @property
     def summary(self) -> str:
         """One line about what was left out; empty when nothing was."""
         if not self.skipped:
