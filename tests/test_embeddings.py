@@ -16,7 +16,8 @@ from tests.stores import make_store
 
 import strap
 from strap import embeddings
-from strap.encoders import PixelEncoder, area_weights, load_encoder
+from strap.encoders import PixelEncoder, load_encoder
+from strap.encoders.pixels import area_weights
 from strap.errors import StrapError
 from strap.store import slug
 from strap.synthetic import Planted

@@ -57,6 +57,7 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
     axes.bar_label(bars, padding=3, fontsize=8)
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("retrieved segments")
     axes.set_title("Tasks distribution", loc="left")
     return figure

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
 from strap.artifacts import fingerprint_json
 from strap.encoders.base import Encoder, checked_encode
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
 
-__all__ = ["ENCODERS", "Encoder", "PixelEncoder", "checked_encode", "fingerprint", "load_encoder"]
+if TYPE_CHECKING:
+    from strap.encoders.transformer import Pooling
 
-ENCODERS = ("pixels", "efficientnet-lite0")
+__all__ = ["Encoder", "PixelEncoder", "checked_encode", "fingerprint", "load_encoder"]
+
+NAMES = (
+    *("dinov2-small", "dinov2-base", "dinov2-large"),
+    *("dinov3-small", "dinov3-base", "dinov3-large"),
+    *("clip-vit-b16", "clip-vit-b32", "clip-vit-l14"),
+    *("siglip-base", "siglip-so400m", "resnet18", "resnet50"),
+    *("efficientnet-lite0", "pixels"),
+)
 
 
-def load_encoder(name: str, *, device: str = "auto") -> Encoder:
+def load_encoder(
+    name: str,
+    *,
+    device: str = "auto",
+    pooling: Pooling | None = None,
+    layer: int | None = None,
+    preset: Literal["released"] | None = None,
+) -> Encoder:
     """An encoder by name.
 
     Args:
-        name: `efficientnet-lite0` (a small real model), or `pixels` (no model).
+        name: `dinov2-base`, `clip-vit-b16`, … (`strap.encoders.NAMES`), a hub id
+            (`facebook/dinov2-base`), a local folder with a transformers checkpoint,
+            `efficientnet-lite0` (a small model whose weights come with the `encoders` extra), or
+            `pixels` (no model).
         device: where a model runs: `auto`, `cpu` or `cuda`.
+        pooling: `mean` over all tokens (default), `cls`, or `patches`.
+        layer: which hidden layer; by default the last (CLIP: the one before).
+        preset: `released` embeds as the authors' code does: images squashed to 224×224 first.
     """
     if name == "pixels":
         return PixelEncoder()
-    if name == "efficientnet-lite0":
-        _require_torch(name)
-        from strap.encoders.efficientnet import load_efficientnet
-        from strap.encoders.network import choose_device
+    is_path = "/" in name or Path(name).expanduser().is_dir()
+    if name not in NAMES and not is_path:
+        raise unknown("encoder", name, NAMES)
+    _require_torch(name)
+    from strap.encoders.efficientnet import load_efficientnet
+    from strap.encoders.network import choose_device
 
+    if name == "efficientnet-lite0":
         return load_efficientnet(choose_device(device))
-    raise unknown("encoder", name, ENCODERS)
+    from strap.encoders.transformer import RECIPES, Recipe, load_transformer
+
+    recipe = RECIPES.get(name) or Recipe(str(Path(name).expanduser()) if is_path else name)
+    recipe = replace(
+        recipe,
+        pooling=pooling or recipe.pooling,
+        layer=recipe.layer if layer is None else layer,
+    )
+    return load_transformer(name, recipe, choose_device(device), released=preset == "released")
 
 
 def fingerprint(encoder: Encoder) -> str:

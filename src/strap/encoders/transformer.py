@@ -1,0 +1,124 @@
+"""Vision models of the transformers library: from the hub, its cache, or a local folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from strap.encoders.network import NetworkEncoder, prepare
+from strap.encoders.preprocessing import from_processor
+from strap.errors import StrapError
+
+Pooling = Literal["mean", "cls", "patches"]
+RELEASED_SQUASH = (224, 224)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where a model's weights are and what is taken from it."""
+
+    source: str
+    """hub id or local folder"""
+    pooling: Pooling = "mean"
+    """mean: over all tokens, CLS included; cls: the CLS token; patches: the mean without it"""
+    layer: int = -1
+    """which hidden layer; −1 is the model's last hidden state"""
+
+
+RECIPES = {
+    "dinov2-small": Recipe("facebook/dinov2-small"),
+    "dinov2-base": Recipe("facebook/dinov2-base"),
+    "dinov2-large": Recipe("facebook/dinov2-large"),
+    "dinov3-small": Recipe("facebook/dinov3-vits16-pretrain-lvd1689m"),
+    "dinov3-base": Recipe("facebook/dinov3-vitb16-pretrain-lvd1689m"),
+    "dinov3-large": Recipe("facebook/dinov3-vitl16-pretrain-lvd1689m"),
+    "clip-vit-b16": Recipe("openai/clip-vit-base-patch16", layer=-2),
+    "clip-vit-b32": Recipe("openai/clip-vit-base-patch32", layer=-2),
+    "clip-vit-l14": Recipe("openai/clip-vit-large-patch14", layer=-2),
+    "siglip-base": Recipe("google/siglip-base-patch16-224"),
+    "siglip-so400m": Recipe("google/siglip-so400m-patch14-384"),
+    "resnet18": Recipe("microsoft/resnet-18"),
+    "resnet50": Recipe("microsoft/resnet-50"),
+}
+"""The names of SPEC and paper; pooling and layer as the authors' released code has them."""
+
+WITHOUT_CLS = ("siglip_vision_model", "siglip")
+
+
+def load_transformer(
+    name: str, recipe: Recipe, device: torch.device, *, released: bool = False
+) -> NetworkEncoder:
+    """Load model and processor; `released` squashes images to 224×224 first, as the authors do."""
+    model, processor = _load(name, recipe.source)
+    network = prepare(model, device)
+    preprocessing = from_processor(processor)
+    if released:
+        preprocessing = replace(preprocessing, squash=RELEASED_SQUASH)
+    has_cls = model.config.model_type not in WITHOUT_CLS
+    if recipe.pooling != "mean" and not has_cls:
+        raise StrapError(f"encoder '{name}' has no CLS token: pool by 'mean'")
+
+    def features(own: nn.Module, pixels: Tensor) -> Tensor:
+        return _pool(_tokens(own, pixels, recipe.layer), recipe.pooling, _registers(own))
+
+    dim = _dim(network, preprocessing, features, device)
+    settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
+    return NetworkEncoder(name, network, preprocessing, features, dim, device, settings)
+
+
+def _load(name: str, source: str) -> tuple[Any, Any]:
+    from transformers import AutoConfig, AutoImageProcessor, AutoModel
+
+    try:
+        config = AutoConfig.from_pretrained(source)
+        model = _vision_class(config, AutoModel).from_pretrained(source)
+        processor = AutoImageProcessor.from_pretrained(source, use_fast=False)
+    except (OSError, ValueError) as error:
+        if Path(source).expanduser().is_dir():
+            reason = str(error).splitlines()[0]
+            raise StrapError(f"cannot load a vision model from '{source}': {reason}") from error
+        raise StrapError(
+            f"the weights of encoder '{name}' are not here and could not be fetched: on a machine "
+            f"with network run `hf download {source}`, or give a local folder that holds them "
+            "(--encoder FOLDER)"
+        ) from error
+    return model, processor
+
+
+def _vision_class(config: Any, general: Any) -> Any:
+    """Of models that also read text, the half that sees."""
+    import transformers
+
+    names = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}
+    return (
+        getattr(transformers, names[config.model_type]) if config.model_type in names else general
+    )
+
+
+def _tokens(model: nn.Module, pixels: Tensor, layer: int) -> Tensor:
+    """Tokens [n t d] of a layer; a feature map [n d h w] becomes h·w tokens."""
+    output = model(pixel_values=pixels, output_hidden_states=layer != -1)
+    tokens: Tensor = output.last_hidden_state if layer == -1 else output.hidden_states[layer]
+    return tokens.flatten(2).transpose(1, 2) if tokens.ndim == 4 else tokens
+
+
+def _registers(model: Any) -> int:
+    """DINOv2 and DINOv3 may put register tokens after CLS; they are no patches."""
+    return int(getattr(model.config, "num_register_tokens", 0) or 0)
+
+
+def _pool(tokens: Tensor, pooling: Pooling, registers: int) -> Tensor:
+    if pooling == "cls":
+        return tokens[:, 0]
+    return tokens[:, 1 + registers :].mean(1) if pooling == "patches" else tokens.mean(1)
+
+
+@torch.inference_mode()
+def _dim(network: nn.Module, preprocessing: Any, features: Any, device: torch.device) -> int:
+    """The length of a vector, found by encoding one black image."""
+    black = torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device)
+    return int(features(network, preprocessing(black)).shape[1])
