@@ -76,7 +76,8 @@ def _load(name: str, source: str) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(source)
         model = _vision_class(config, AutoModel).from_pretrained(source)
-        processor = AutoImageProcessor.from_pretrained(source, use_fast=False)
+        processor: Any = AutoImageProcessor
+        processor = processor.from_pretrained(source, use_fast=False)
     except (OSError, ValueError) as error:
         if Path(source).expanduser().is_dir():
             reason = str(error).splitlines()[0]
