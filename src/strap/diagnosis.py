@@ -36,7 +36,9 @@ def diagnose() -> list[Check]:
         *(_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
         _try("search", _search, needed=True),
         _try("cache folder", _cache, needed=True),
+        _try("torch", _torch, needed=False),
         _try("gpu", _gpu, needed=False),
+        _try("libero", _libero, needed=False),
     ]
 
 
@@ -82,6 +84,23 @@ def _cache() -> str:
         ) from error
     free = shutil.disk_usage(folder).free / 1e9
     return f"{folder}, {free:.0f} GB free"
+
+
+def _torch() -> str:
+    try:
+        import torch
+    except ImportError as error:
+        raise StrapError(
+            "not installed, so the models are missing: pip install 'strap-robot[encoders]'"
+        ) from error
+    return f"{torch.__version__}, {'cuda' if torch.cuda.is_available() else 'cpu only'}"
+
+
+def _libero() -> str:
+    from strap.libero.backend import render_check
+
+    seen = render_check()
+    return f"renders by {seen.backend}; a frame of {seen.task} has brightness {seen.brightness:.0f}"
 
 
 def _gpu() -> str:

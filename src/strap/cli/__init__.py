@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "what is in a dataset",
     "convert": "write a dataset in another format",
     "export": "hand a retrieval to any trainer",
+    "libero": "the simulator: scripted demonstrations (collect), how often they succeed (survey)",
     "doctor": "what works on this machine, and what to install for the rest",
 }
 

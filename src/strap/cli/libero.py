@@ -1,0 +1,129 @@
+"""`strap libero collect` and `strap libero survey`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import tyro
+
+from strap.cli.options import Json, print_json
+
+NOISE = 0.04
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Record demonstrations by a scripted expert, in LIBERO's own HDF5 layout, one file per task.
+
+    Placements are sampled by seed, never the benchmark's fixed evaluation states. Killed, it goes
+    on where it was; with a larger --demos it adds to what is there.
+    """
+
+    suite: str
+    """libero_90, libero_10, libero_spatial, libero_object or libero_goal"""
+    out: Path
+    """the folder for the files"""
+    demos: int = 10
+    """demonstrations per task"""
+    tasks: tuple[str, ...] = ()
+    """only these tasks, by name or number (default: all of the suite)"""
+    workers: int = 2
+    """processes, one environment each (up to 2.5 GB of memory)"""
+    seed: int = 0
+    """placements and noise follow from it"""
+    noise: float = NOISE
+    """size of the disturbance of every action, from 0 to 0.3"""
+    size: int = 128
+    """height and width of both cameras' images"""
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> int:
+        """Collect, then say what was recorded; exit code 1 when a task could not be done."""
+        from strap.libero.collection import collect
+
+        done = collect(
+            self.suite,
+            demos=self.demos,
+            out=self.out,
+            tasks=[_number(task) for task in self.tasks] or None,
+            workers=self.workers,
+            seed=self.seed,
+            noise=self.noise,
+            size=self.size,
+            quiet=self.json,
+        )
+        if self.json:
+            print_json(
+                {
+                    "out": str(done.out),
+                    "files": [str(file) for file in done.files],
+                    "recorded": done.recorded,
+                    "kept": done.kept,
+                    "failed_placements": done.failed_placements,
+                    "given_up": done.given_up,
+                    "per_minute": round(done.per_minute, 2),
+                    "peak_memory": done.peak_memory,
+                }
+            )
+        else:
+            print(
+                f"{done.out}: {done.recorded} demonstrations recorded, {done.kept} were there; "
+                f"{done.failed_placements} placements failed and were drawn again; "
+                f"{done.per_minute:.1f} a minute"
+            )
+            for task, count in done.given_up.items():
+                print(f"given up: {count} of {task}")
+        return 1 if done.given_up else 0
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Measure how often the expert succeeds on fresh placements of each task, without rendering."""
+
+    out: Path
+    """the folder for survey.json and survey.md; taken up again where it was"""
+    suites: tuple[str, ...] = ("libero_90", "libero_10")
+    """which suites"""
+    attempts: int = 10
+    """placements per task"""
+    tasks: tuple[str, ...] = ()
+    """only these tasks, by name or number"""
+    workers: int = 2
+    """processes"""
+    noise: float = NOISE
+    """size of the disturbance of every action"""
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Measure, then count the tasks that reach eight in ten."""
+        from strap.libero.surveys import survey
+
+        scores = survey(
+            self.suites,
+            attempts=self.attempts,
+            out=self.out,
+            tasks=[_number(task) for task in self.tasks] or None,
+            workers=self.workers,
+            noise=self.noise,
+            quiet=self.json,
+        )
+        rows = {score.name: [score.solved, score.attempts] for score in scores}
+        if self.json:
+            print_json({"out": str(self.out), "solved": rows})
+            return
+        good = sum(solved >= 0.8 * attempts for solved, attempts in rows.values())
+        print(f"{good} of {len(rows)} tasks solved on at least 80 % of placements → {self.out}")
+
+
+Command: TypeAlias = (
+    Annotated[Collect, tyro.conf.subcommand("collect", prefix_name=False)]
+    | Annotated[Survey, tyro.conf.subcommand("survey", prefix_name=False)]
+)
+
+
+def _number(task: str) -> str | int:
+    return int(task) if task.isdigit() else task
