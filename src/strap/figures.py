@@ -44,6 +44,8 @@ def styled(draw: Any, *arguments: Any, **options: Any) -> Figure:
 
 def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
     """How many matches come from which prior task, most first."""
+    from matplotlib.ticker import MaxNLocator
+
     counts = Counter(match.instruction or "(no instruction)" for match in matches)
     rows = counts.most_common(top)
     rest = len(matches) - sum(count for _, count in rows)
@@ -57,7 +59,7 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
     axes.bar_label(bars, padding=3, fontsize=8)
     axes.set_yticks(range(len(rows)), names, fontsize=8)
     axes.invert_yaxis()
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("retrieved segments")
     axes.set_title("Tasks distribution", loc="left")
     return figure
