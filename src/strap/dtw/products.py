@@ -69,16 +69,19 @@ def _tile(
         bytes16, sums4 = ir.VectorType(ir.IntType(8), DEPTH), ir.VectorType(number, 4)
         wide16 = ir.VectorType(number, DEPTH)
 
-        def function(name: str, result: Any, *arguments: Any) -> Any:
-            kind = ir.FunctionType(result, arguments)
-            return cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.{name}")
-
-        dot = function("partial.reduce.add.v4i32.v16i32", sums4, sums4, wide16)
-        total = function("reduce.add.v4i32", number, sums4)
+        kind = ir.FunctionType(sums4, [sums4, wide16])
+        step = "llvm.vector.partial.reduce.add.v4i32.v16i32"
+        dot = cgutils.get_or_insert_function(builder.module, kind, step)
         cells = [(i, j) for i in range(TILE) for j in range(TILE)]
         sums = {
             cell: cgutils.alloca_once_value(builder, ir.Constant(sums4, [0] * 4)) for cell in cells
         }
+
+        def pairs_added(x: Any, y: Any) -> Any:
+            even, odd = ir.Constant(sums4, [0, 2, 4, 6]), ir.Constant(sums4, [1, 3, 5, 7])
+            return builder.add(
+                builder.shuffle_vector(x, y, even), builder.shuffle_vector(x, y, odd)
+            )
 
         def at(base: Any, stride: Any, index: int, extra: Any) -> Any:
             return builder.add(builder.add(base, builder.mul(stride, word(index))), extra)
@@ -93,10 +96,12 @@ def _tile(
             for i, j in cells:
                 added = [builder.load(sums[i, j]), builder.mul(left[i], right[j])]
                 builder.store(builder.call(dot, added), sums[i, j])
-        for i, j in cells:
-            value = builder.call(total, [builder.load(sums[i, j])])
-            address = at(out, out_stride, i, word(4 * j))
-            builder.store(value, builder.inttoptr(address, number.as_pointer()))
+        for i in range(TILE):
+            row = [builder.load(sums[i, j]) for j in range(TILE)]
+            while len(row) > 1:  # four sums of four → one vector of four totals
+                row = [pairs_added(x, y) for x, y in zip(row[::2], row[1::2], strict=True)]
+            address = at(out, out_stride, i, word(0))
+            builder.store(row[0], builder.inttoptr(address, sums4.as_pointer()), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 6), build
