@@ -190,6 +190,25 @@ def test_a_forked_process_opens_its_own_decoders(tmp_path: Path) -> None:
     assert child.exitcode == 0
 
 
+def test_tables_work_without_pyav(sound: Path) -> None:
+    script = textwrap.dedent("""
+        import sys
+        sys.modules["av"] = None
+        from pathlib import Path
+        from strap.datasets.lerobot import open_lerobot
+        from strap.errors import StrapError
+        trajectory = open_lerobot(Path(sys.argv[1]))[1].read("episode_000000")
+        assert trajectory.actions[:].shape == (9, 3)
+        try:
+            trajectory.frames("front")
+        except StrapError as error:
+            assert "needs PyAV: pip install" in str(error), error
+        else:
+            raise SystemExit("frames came from nowhere")
+    """)
+    subprocess.run([sys.executable, "-c", script, str(sound)], check=True, timeout=60)
+
+
 # --- writing -----------------------------------------------------------------------------------
 
 
