@@ -39,6 +39,8 @@ format: $(VENV)/.installed
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/search/cpu.py
+	$(BIN)/python benchmarks/formats/video.py
+	$(BIN)/python benchmarks/formats/rlds.py
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .coverage*

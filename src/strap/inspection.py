@@ -14,6 +14,7 @@ import numpy as np
 from strap.artifacts import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError
+from strap.segments import position_candidates
 from strap.types import Array, Trajectory
 
 SAMPLE = 2000
@@ -205,43 +206,6 @@ def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
 
 def _some(ids: Sequence[str]) -> str:
     return f"{len(ids)} trajectories ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
-
-
-def position_candidates(trajectory: Trajectory) -> list[str]:
-    """Proprioception that may be the end-effector's position, best first, as `--position` takes it.
-
-    By what the dataset itself says, by usual names, by column names x, y, z; a state whose columns
-    have no telling names is not offered: it may be joint angles.
-    """
-    found: list[str] = []
-    said = trajectory.attributes.get("position")
-    if isinstance(said, str):
-        found.append(said)
-    names = trajectory.attributes.get("feature_names") or {}
-    for key, array in trajectory.proprioception.items():
-        width = _width(array.shape)
-        word = key.rpartition(".")[2].lower()
-        columns = _xyz(names.get(key))
-        if columns:
-            found.append(f"{key}[{','.join(map(str, columns))}]")
-        elif width == 3 and any(part in word for part in ("pos", "xyz", "cartesian")):
-            found.append(key)
-        elif width > 3 and any(p in word for p in ("cartesian", "ee_", "eef", "tcp", "pose")):
-            found.append(f"{key}[0:3]")
-    return list(dict.fromkeys(found))
-
-
-def _xyz(names: Any) -> list[int] | None:
-    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
-    while isinstance(names, list) and len(names) == 1:
-        names = names[0]
-    if isinstance(names, dict):
-        names = next((v for v in names.values() if isinstance(v, list)), None)
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        return None
-    words = [n.lower().replace(".", "_").split("_") for n in names]
-    places = [[i for i, word in enumerate(words) if word[-1] == axis] for axis in "xyz"]
-    return [p[0] for p in places] if all(len(p) == 1 for p in places) else None
 
 
 def write_contact_sheet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -200,27 +201,54 @@ def position_name(trajectory: Trajectory, position: str | None = None) -> str:
 
 def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str, list[int] | None]:
     known = trajectory.proprioception
-    position = position or trajectory.attributes.get("position")  # a format that knows says so
-    if position is not None:
-        name, columns = _parse_position(position)
-        if name not in known:
-            raise StrapError(
-                f"trajectory '{trajectory.id}': {unknown('proprioception', name, known)}"
-            )
-        return name, columns
-    for candidate in POSITIONS:
-        name, columns = _parse_position(candidate)
-        if name in known:
-            return name, columns
-    for name, labels in trajectory.attributes.get("feature_names", {}).items():
-        if name in known and {"x", "y", "z"} <= set(labels or ()):
-            return name, [list(labels).index(axis) for axis in "xyz"]
-    raise StrapError(
-        f"trajectory '{trajectory.id}' has no end-effector position among its proprioception "
-        f"({', '.join(known) or 'none'}): say which columns to use with --position NAME or "
-        "--position 'NAME[0:3]' (joint angles work too, with their own --epsilon), or segment by "
-        "--method window or full"
-    )
+    candidates = [position] if position is not None else position_candidates(trajectory)
+    if not candidates:
+        raise StrapError(
+            f"trajectory '{trajectory.id}' has no end-effector position among its proprioception "
+            f"({', '.join(known) or 'none'}): say which columns to use with --position NAME or "
+            "--position 'NAME[0:3]' (joint angles work too, with their own --epsilon), or segment "
+            "by --method window or full"
+        )
+    name, columns = _parse_position(candidates[0])
+    if name not in known:
+        raise StrapError(f"trajectory '{trajectory.id}': {unknown('proprioception', name, known)}")
+    return name, columns
+
+
+def position_candidates(trajectory: Trajectory) -> list[str]:
+    """Proprioception that may be the end-effector's position, best first, as `--position` takes it.
+
+    By what the dataset itself says, by usual names, by column names x, y, z; a state whose columns
+    have no telling names is not offered: it may be joint angles.
+    """
+    found = [str(trajectory.attributes["position"])] if "position" in trajectory.attributes else []
+    names = trajectory.attributes.get("feature_names") or {}
+    arrays = trajectory.proprioception
+    found += [name for name in POSITIONS if _parse_position(name)[0] in arrays]
+    for key, array in arrays.items():
+        width = math.prod(array.shape[1:])
+        word = key.rpartition(".")[2].lower()
+        columns = _xyz(names.get(key))
+        if columns:
+            found.append(f"{key}[{','.join(map(str, columns))}]")
+        elif width == 3 and any(part in word for part in ("pos", "xyz", "cartesian")):
+            found.append(key)
+        elif width > 3 and any(p in word for p in ("cartesian", "ee_", "eef", "tcp", "pose")):
+            found.append(f"{key}[0:3]")
+    return list(dict.fromkeys(found))
+
+
+def _xyz(names: Any) -> list[int] | None:
+    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
+    while isinstance(names, list) and len(names) == 1:
+        names = names[0]
+    if isinstance(names, dict):
+        names = next((v for v in names.values() if isinstance(v, list)), None)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return None
+    words = [n.lower().replace(".", "_").split("_") for n in names]
+    places = [[i for i, word in enumerate(words) if word[-1] == axis] for axis in "xyz"]
+    return [p[0] for p in places] if all(len(p) == 1 for p in places) else None
 
 
 def _parse_position(text: str) -> tuple[str, list[int] | None]:

@@ -70,7 +70,7 @@ def datasets_of(run: Run) -> tuple[Dataset, list[Dataset]]:
     """The run's target and priors, opened as they were, and unchanged."""
     arguments = run.manifest["arguments"]
     saved: dict[str, Any] = dict(arguments["opening"])
-    saved |= {name: tuple(saved[name]) for name in ("language", "action")}
+    saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
     opening = OpenOptions(**saved)
     target = opening.open(arguments["target"])
     priors = [opening.open(path) for path in arguments["prior"]]

@@ -42,6 +42,8 @@ class OpenOptions:
     says (LIBERO: flipped)"""
     missing: Literal["error", "skip"] = "error"
     """episodes whose video or shard is absent: an error when they are read, or left out"""
+    camera: tuple[str, ...] = ()
+    """RLDS: the step's fields that are cameras, where their kind does not tell"""
     language: tuple[str, ...] = ()
     """RLDS: the step's field (or fields) with the instruction"""
     action: tuple[str, ...] = ()
@@ -49,7 +51,8 @@ class OpenOptions:
 
     def open(self, path: str | Path) -> Dataset:
         """Open a dataset with these options."""
-        fields = {k: v for k, v in (("language", self.language), ("action", self.action)) if v}
+        named = {"camera": self.camera, "language": self.language, "action": self.action}
+        fields = {role: paths for role, paths in named.items() if paths}
         return open_dataset(
             path,
             format=self.format,
