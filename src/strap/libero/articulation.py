@@ -14,8 +14,9 @@ from strap.libero.tasks import Goal
 Array = NDArray[np.float64]
 
 UP = np.array([0.0, 0.0, 1.0])
-TILT = np.radians(80)  # of the hand when it pulls a handle: 0 is pointing down
+TILT = np.radians((70, 82))  # of the hand when it pulls a handle: 0 is pointing down
 OPEN_WIDE = 0.155  # metres by which a drawer is pulled, of 0.16 that it can be
+LEAN = np.radians(52)  # of the hand when it pushes a handle below others
 TILT_LOW = np.radians(50)  # near the table, where the hand would touch it
 
 
@@ -37,25 +38,36 @@ def close_drawer(arm: Arm, goal: Goal) -> None:
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
     handle = _handle(arm, joint, outward)
-    yaw = _yaw_across(outward)
+    # Below other handles the hand leans back, or its palm would meet them first.
+    lean = LEAN if _height_above(arm, joint.fixture, handle) > 0.06 else 0.0
+    yaw = _wrap(_yaw_along(outward) + np.pi / 2)
+    hand = _tilted(outward, lean, yaw)
     arm.begin("reach", joint.fixture)
     arm.close_fingers()
     front = handle + outward * 0.06
-    travel(arm, front + UP * 0.10, yaw=yaw, clearance=0.05)
-    arm.move(front, tolerance=0.012, max_steps=60)
+    travel(arm, front + outward * 0.04 + UP * 0.10, yaw=yaw, clearance=0.05)
+    arm.move(front, rotation=hand, tolerance=0.012, angle_tolerance=0.15, max_steps=60)
     arm.begin("close", joint.fixture)
-    reach = abs(joint.position - joint.closed) + 0.075
+    reach = abs(joint.position - joint.closed) + 0.13
     arm.move(
         front - outward * reach,
+        rotation=hand,
         tolerance=0.004,
+        angle_tolerance=0.3,
         speed=0.5,
         max_steps=90,
         until=lambda: arm.env.holds(goal),
     )
     arm.pause(4)
     arm.begin("retreat", joint.fixture)
-    arm.move(arm.position() + outward * 0.06 + UP * 0.02, tolerance=0.02, max_steps=30)
+    back = arm.position() + outward * 0.08 + UP * 0.02
+    arm.move(back, rotation=hand, tolerance=0.02, angle_tolerance=0.4, max_steps=30)
     arm.open_fingers()
+
+
+def _height_above(arm: Arm, fixture: str, point: Array) -> float:
+    """How far a fixture rises above a point."""
+    return float(arm.scene.cloud(fixture)[:, 2].max() - point[2])
 
 
 def open_drawer(arm: Arm, goal: Goal) -> None:
@@ -64,11 +76,12 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     outward = _outward(joint)
     handle = _handle(arm, joint, outward)
     above_table = handle[2] - arm.scene.table_height()
-    hand = _tilted(outward, TILT_LOW if above_table < 0.11 else TILT)
+    yaw = _yaw_along(outward)
+    hand = _tilted(outward, TILT_LOW if above_table < 0.11 else arm.rng.uniform(*TILT), yaw)
     pointing = hand.as_matrix()[:, 2]
     ready = handle - pointing * 0.10
     arm.begin("reach", joint.fixture)
-    travel(arm, ready + UP * 0.12 + outward * 0.04, yaw=_yaw_along(outward), clearance=0.05)
+    travel(arm, ready + UP * 0.12 + outward * 0.04, yaw=yaw, clearance=0.05)
     arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
     arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
     arm.begin("grasp", joint.fixture)
@@ -92,10 +105,10 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     arm.move(back + UP * 0.10, yaw=0.0, tolerance=0.04, angle_tolerance=0.3, max_steps=50)
 
 
-def _tilted(outward: Array, angle: float) -> Rotation:
+def _tilted(outward: Array, angle: float, yaw: float) -> Rotation:
     """The hand turned from pointing down towards pointing against `outward`."""
     axis = np.cross(-UP, -outward)
-    return Rotation.from_rotvec(axis * angle) * pointing_down(_yaw_along(outward))
+    return Rotation.from_rotvec(axis * angle) * pointing_down(yaw)
 
 
 def turn_knob(arm: Arm, goal: Goal) -> None:
@@ -180,11 +193,6 @@ def _handle(arm: Arm, joint: Joint, outward: Array) -> Array:
 def _yaw_along(direction: Array) -> float:
     """The yaw at which the fingers close along a horizontal direction."""
     return _wrap(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
-
-
-def _yaw_across(direction: Array) -> float:
-    """The yaw at which the fingers close across a horizontal direction."""
-    return _wrap(float(np.arctan2(direction[1], direction[0])))
 
 
 def _wrap(angle: float) -> float:

@@ -100,8 +100,7 @@ def collect(
     """
     if demos < 1 or workers < 1 or demos > SEED_STRIDE:
         raise StrapError(
-            f"demos={demos}, workers={workers}: demos goes from 1 to {SEED_STRIDE}, "
-            "workers from 1"
+            f"demos={demos}, workers={workers}: demos goes from 1 to {SEED_STRIDE}, workers from 1"
         )
     if noise < 0 or noise > 0.3:
         raise StrapError(f"noise {noise}: the expert recovers from 0 to 0.3; try {DEFAULT_NOISE}")
@@ -170,7 +169,10 @@ def _jobs(
     tasks: Sequence[Task], missing: dict[int, tuple[int, ...]], out: Path, settings: Settings
 ) -> list[tuple[Task, Job]]:
     return [
-        (task, Job(task.suite, task.index, slots[start : start + SLOTS_PER_JOB], str(out), settings))
+        (
+            task,
+            Job(task.suite, task.index, slots[start : start + SLOTS_PER_JOB], str(out), settings),
+        )
         for task in tasks
         for slots in [missing[task.index]]
         for start in range(0, len(slots), SLOTS_PER_JOB)
@@ -209,9 +211,7 @@ def _run(
     return reports, tuple(files)
 
 
-def _finish(
-    jobs: list[tuple[Task, Job]], workers: int
-) -> Iterator[tuple[Task, JobReport]]:
+def _finish(jobs: list[tuple[Task, Job]], workers: int) -> Iterator[tuple[Task, JobReport]]:
     """Run jobs to their end, starting the pool again when a worker has been killed."""
     left = list(jobs)
     for restart in range(RESTARTS + 1):

@@ -228,7 +228,7 @@ class LiberoEnv:
 
     def render(self, camera: str) -> Image:
         """One camera's image [size size 3], bottom row first."""
-        return self.painter.render(CAMERAS[camera])
+        return np.asarray(self.painter.render(CAMERAS[camera]))
 
     @property
     def painter(self) -> Any:

@@ -36,9 +36,7 @@ class Outcome:
     tries: int
 
 
-def solve(
-    env: LiberoEnv, seed: int, *, noise: float = DEFAULT_NOISE, tries: int = 3
-) -> Outcome:
+def solve(env: LiberoEnv, seed: int, *, noise: float = DEFAULT_NOISE, tries: int = 3) -> Outcome:
     """Solve the fresh placement of a seed, planning anew from its start where a try fails."""
     for variation in range(tries):
         found = attempt(env, seed, noise=noise, variation=variation)
@@ -100,6 +98,7 @@ def plan(env: LiberoEnv) -> tuple[Goal, ...]:
 
 def _achieve(arm: Arm, goal: Goal) -> None:
     if goal.predicate in ("in", "on"):
-        transfer(arm, goal)
+        others = [other for other in arm.env.task.goals if other != goal]
+        transfer(arm, goal, shared=any(other.target == goal.target for other in others))
     else:
         operate(arm, goal)

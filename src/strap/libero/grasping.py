@@ -23,9 +23,9 @@ FINGER_IN, FINGER_OUT, FINGER_HALF = 0.037, 0.060, 0.013
 PALM_LENGTH, PALM_HALF, PALM_LOW = 0.105, 0.036, 0.045
 WRIST_LENGTH, WRIST_HALF, WRIST_LOW = 0.060, 0.048, 0.14
 TIP = 0.012  # how far the finger tips reach below the grip point
-DEPTHS = (0.032, 0.024, 0.016)  # grip point below the local top of the object
+DEPTHS = (0.032, 0.024, 0.016, 0.010)  # grip point below the local top of the object
 ANGLES = 24
-MAX_SLANT = 0.012
+MAX_SLANT = 0.010
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def find_grasps(
         0.3 * max(0.0, float(np.linalg.norm(grasp.position[:2] - base[:2]) - distance))
         for grasp in grasps
     ]
-    costed = [replace(grasp, cost=grasp.cost + more) for grasp, more in zip(grasps, farther, strict=True)]
+    costed = [
+        replace(grasp, cost=grasp.cost + more) for grasp, more in zip(grasps, farther, strict=True)
+    ]
     return sorted(costed, key=lambda grasp: grasp.cost)
 
 
@@ -114,7 +116,7 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[G
                 position = np.array([*(closing * u + across * v), height])
                 away = np.hypot(u - home[0], v - home[1])
                 cost = 4.0 * away + 0.5 * (right - left) + 0.01 * abs(yaw) + depth_cost(depth)
-                cost += 2.0 * slant
+                cost += 6.0 * slant
                 grasps.append(Grasp(position, yaw, right - left, cost))
     return grasps
 

@@ -45,13 +45,22 @@ class Transfer:
 
 
 def plan_transfer(
-    scene: Scene, name: str, target: str, *, inside: bool, rng: np.random.Generator
+    scene: Scene,
+    name: str,
+    target: str,
+    *,
+    inside: bool,
+    shared: bool = False,
+    rng: np.random.Generator,
 ) -> Transfer | None:
-    """The cheapest way of taking `name` to `target` that the hand can follow, or None."""
+    """The cheapest way of taking `name` to `target` that the hand can follow, or None.
+
+    inside: the goal is `in`, not `on`; shared: other objects have to find room there too.
+    """
     cloud, origin = scene.cloud(name), scene.origin(name)
     others = scene.obstacles(without=[name])
     grasps = find_grasps(cloud, others, _centre(cloud, origin), scene.base(), rng)
-    spots = find_spots(scene, name, target, inside=inside)
+    spots = find_spots(scene, name, target, inside=inside, shared=shared)
     best: Transfer | None = None
     for grasp in _spread(grasps):
         for spot in spots:
@@ -76,7 +85,9 @@ def _try(grasp: Grasp, spot: Spot, origin: Array, others: Array, bound: float) -
     return None
 
 
-def find_spots(scene: Scene, name: str, target: str, *, inside: bool) -> list[Spot]:
+def find_spots(
+    scene: Scene, name: str, target: str, *, inside: bool, shared: bool = False
+) -> list[Spot]:
     """Poses at which the goal would hold, cheapest first."""
     region = scene.region(target)
     cloud, origin = scene.cloud(name), scene.origin(name)
@@ -87,7 +98,7 @@ def find_spots(scene: Scene, name: str, target: str, *, inside: bool) -> list[Sp
     spots = []
     for turn in TURNS:
         turned = rotate(shape, float(turn))
-        for place in _places(region, turned, inside):
+        for place in _places(region, turned, inside, shared):
             height = _support(scene, region, turned, place, close, inside)
             resting = np.array([*place, height - turned[:, 2].min() + 0.004])
             cost = _cost(region, turned, resting, tree, origin, inside)
@@ -98,15 +109,20 @@ def find_spots(scene: Scene, name: str, target: str, *, inside: bool) -> list[Sp
 def rotate(points: Array, angle: float) -> Array:
     """Points [... 3] turned about the vertical."""
     cos, sin = np.cos(angle), np.sin(angle)
-    return points @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]])
+    return np.asarray(points @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]]))
 
 
-def _places(region: Region, shape: Array, inside: bool) -> list[Array]:
+def _places(region: Region, shape: Array, inside: bool, shared: bool) -> list[Array]:
     """Candidate positions [2] of the origin: a grid over the part of the region that is allowed."""
     if region.parent == region.name:  # on another object: one origin above the other
         return [region.centre[:2]]
     middle = (shape[:, :2].min(0) + shape[:, :2].max(0)) / 2
     room = np.maximum(region.half[:2] - MARGIN, 0.0)
+    if shared and not inside:
+        # Side by side across their narrow side, one each side of the middle.
+        spans = np.ptp(shape[:, :2], axis=0)
+        aside = np.eye(2)[int(np.argmin(spans))] * np.minimum(room, spans / 2 + 0.006)
+        return [region.centre[:2] + aside, region.centre[:2] - aside]
     if not inside:
         room = np.minimum(room, np.maximum(0.5 * region.half[:2], 0.0))
     axes = [np.unique(np.linspace(-side, side, 5 if side > 0.01 else 1)) for side in room]
@@ -144,6 +160,8 @@ def _cost(
     middle = resting[:2] + ((shape[:, :2].min(0) + shape[:, :2].max(0)) / 2 if inside else 0.0)
     cost = 0.5 * float(np.linalg.norm(middle - region.centre[:2]))
     cost += 0.05 * float(np.linalg.norm(resting[:2] - origin[:2]))
+    # Standing on something that stands there already isn't what is meant.
+    cost += 3.0 * max(0.0, float(resting[2] + shape[:, 2].min()) - float(region.high[2]) - 0.035)
     if tree is not None:
         body = shape[shape[:, 2] > shape[:, 2].min() + 0.008] + resting
         touching = np.isfinite(tree.query(body, distance_upper_bound=0.006)[0])

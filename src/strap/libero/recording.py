@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -118,15 +119,11 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
     partial = final.with_suffix(f".{os.getpid()}.partial")
     with h5py.File(partial, "w") as file:
         data = file.create_group("data")
-        sources = _open_sources(final, parts)
-        try:
+        with ExitStack() as opened:
+            sources = _open_sources([*([final] if final.exists() else []), *parts], opened)
             for number, slot in enumerate(sorted(sources)):
                 group = sources[slot]
                 group.file.copy(group, data, name=f"demo_{number}")
-        finally:
-            for group in sources.values():
-                if group.file:
-                    group.file.close()
         _write_header(data, task, settings)
     partial.replace(final)
     shutil.rmtree(folder, ignore_errors=True)
@@ -162,14 +159,13 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
         )
 
 
-def _open_sources(final: Path, parts: Sequence[Path]) -> dict[int, Any]:
+def _open_sources(paths: Sequence[Path], opened: ExitStack) -> dict[int, Any]:
+    """Every demonstration of some files, by its number."""
     sources = {}
-    if final.exists():
-        for group in h5py.File(final, "r")["data"].values():
+    for path in paths:
+        file = opened.enter_context(h5py.File(path, "r"))
+        for group in file["data"].values() if "data" in file else [file["demo"]]:
             sources[int(group.attrs["slot"])] = group
-    for path in parts:
-        group = h5py.File(path, "r")["demo"]
-        sources[int(group.attrs["slot"])] = group
     return sources
 
 

@@ -62,9 +62,9 @@ class Painter:
         return self.draw(number, self.unseen(number))[0]
 
     def draw(
-        self, camera: int, hidden: NDArray[np.bool_], *, sites: bool = True, depth: bool = False
-    ) -> tuple[Image, NDArray[np.float32] | None]:
-        """A camera's image and, on request, depth [size size], without the hidden shapes."""
+        self, camera: int, hidden: NDArray[np.bool_], *, sites: bool = True
+    ) -> tuple[Image, NDArray[np.float32]]:
+        """A camera's image and depth [size size], without the hidden shapes."""
         self._gl.make_current()
         self._camera.fixedcamid = camera
         self._options.sitegroup[0] = int(sites)
@@ -82,9 +82,9 @@ class Painter:
         self.model.geom_group[:] = groups
         mujoco.mjr_render(self._view, self._scene, self._context)
         image = np.empty((self.size, self.size, 3), np.uint8)
-        distance = np.empty((self.size, self.size), np.float32) if depth else None
-        mujoco.mjr_readPixels(image, distance, self._view, self._context)
-        return image, distance
+        depth = np.empty((self.size, self.size), np.float32)
+        mujoco.mjr_readPixels(image, depth, self._view, self._context)
+        return image, depth
 
     def unseen(self, camera: int) -> NDArray[np.bool_]:
         """Which shapes [geom] a camera can't see; none where unseen ones show in a mirror."""
@@ -131,11 +131,9 @@ class Film:
         if not self._layered:
             return self._painter.draw(self._camera, self._painter.unseen(self._camera))[0]
         if self._ground is None:
-            image, depth = self._painter.draw(self._camera, ~self._still, sites=False, depth=True)
-            assert depth is not None
-            self._ground = image, depth
+            self._ground = self._painter.draw(self._camera, ~self._still, sites=False)
         unseen = self._painter.unseen(self._camera)
-        image, depth = self._painter.draw(self._camera, self._still | unseen, depth=True)
+        image, depth = self._painter.draw(self._camera, self._still | unseen)
         behind = depth >= self._ground[1]  # drawn nothing, or something hidden
         image[behind] = self._ground[0][behind]
         return image
@@ -153,9 +151,7 @@ def _special_surfaces(model: Any) -> tuple[bool, bool]:
 
 
 def _stands_still(model: Any, camera: int) -> bool:
-    return int(model.cam_bodyid[camera]) == 0 or int(
-        model.body_weldid[model.cam_bodyid[camera]]
-    ) == 0
+    return int(model.body_weldid[model.cam_bodyid[camera]]) == 0
 
 
 def _still_shapes(model: Any, states: Sequence[Array]) -> NDArray[np.bool_]:

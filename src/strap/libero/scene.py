@@ -79,7 +79,7 @@ class Scene:
 
     def base(self) -> Array:
         """Where the robot stands [3]."""
-        return self.env.data.body("robot0_base").xpos.copy()
+        return np.array(self.env.data.body("robot0_base").xpos)
 
     def finger_gap(self) -> float:
         """Distance between the fingers in metres, 0.08 when open."""
@@ -93,11 +93,11 @@ class Scene:
 
     def origin(self, name: str) -> Array:
         """The point [3] whose place LIBERO's predicates look at."""
-        return self.env.data.xpos[self.body(name)].copy()
+        return np.array(self.env.data.xpos[self.body(name)])
 
     def rotation(self, name: str) -> Array:
         """An object's rotation [3 3]."""
-        return self.env.data.xmat[self.body(name)].reshape(3, 3).copy()
+        return np.array(self.env.data.xmat[self.body(name)]).reshape(3, 3)
 
     def category(self, name: str) -> str:
         """The kind of an object, e.g. `akita_black_bowl`."""

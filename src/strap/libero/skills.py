@@ -13,23 +13,29 @@ from strap.libero.tasks import Goal
 Array = NDArray[np.float64]
 
 CORRIDOR = 0.12  # metres either side of the way within which obstacles count
+SLIPPED = 0.08  # metres by which a held object may shift in the hand
+HELD_SPEED = 0.7  # of the full speed, when something could be dropped
 LIFTED = 0.04  # metres by which a grasped object must have risen
 
 
-def transfer(arm: Arm, goal: Goal) -> None:
-    """Take an object to where an `in` or `on` goal wants it."""
+def transfer(arm: Arm, goal: Goal, *, shared: bool = False) -> None:
+    """Take an object to where an `in` or `on` goal wants it; shared: with others beside it."""
     if goal.target is None:
         raise Failed(f"goal {goal} has no target")
     for _ in range(3):
         plan = plan_transfer(
-            arm.scene, goal.subject, goal.target, inside=goal.predicate == "in", rng=arm.rng
+            arm.scene,
+            goal.subject,
+            goal.target,
+            inside=goal.predicate == "in",
+            shared=shared,
+            rng=arm.rng,
         )
         if plan is None:
             raise Failed(f"no grasp of {goal.subject} reaches {goal.target}")
         if not pick(arm, goal.subject, plan):
             continue
-        place(arm, goal.subject, plan)
-        if arm.env.holds(goal):
+        if place(arm, goal.subject, plan) and arm.env.holds(goal):
             return
     raise Failed(f"{goal.subject} did not get to {goal.target}")
 
@@ -59,8 +65,8 @@ def pick(arm: Arm, name: str, plan: Transfer) -> bool:
     return False
 
 
-def place(arm: Arm, name: str, plan: Transfer) -> None:
-    """Carry a held object to its spot, let go and draw back."""
+def place(arm: Arm, name: str, plan: Transfer) -> bool:
+    """Carry a held object to its spot, let go and draw back; whether it was held all the way."""
     scene = arm.scene
     arm.begin("carry", name)
     hand, origin = arm.position(), scene.origin(name)
@@ -68,9 +74,11 @@ def place(arm: Arm, name: str, plan: Transfer) -> None:
     below = float(hand[2] - scene.cloud(name)[:, 2].min())
     over = spot + rotate(hand - origin, plan.spot.turn)
     over[2] += 0.06
+    grip = float(np.linalg.norm(origin - hand))
     travel(arm, over, yaw=plan.yaw, clearance=below + 0.02, held=name)
-    if np.linalg.norm(scene.origin(name) - arm.position()) > 0.3:
-        raise Failed(f"lost {name} on the way")
+    if abs(float(np.linalg.norm(scene.origin(name) - arm.position())) - grip) > SLIPPED:
+        release(arm, name)
+        return False
     arm.begin("place", name)
     # The object may have slipped or turned in the hand: aim anew with the offset it has now.
     final = spot + (arm.position() - scene.origin(name))
@@ -78,6 +86,7 @@ def place(arm: Arm, name: str, plan: Transfer) -> None:
     arm.move(high, tolerance=0.006, speed=0.5, max_steps=25)
     arm.move(final, tolerance=0.006, speed=0.45, max_steps=50)
     release(arm, name)
+    return True
 
 
 def release(arm: Arm, name: str) -> None:
@@ -95,16 +104,16 @@ def travel(
 
     clearance: how far above the obstacles the grip point must stay.
     """
-    here = arm.position()
+    here, speed = arm.position(), 1.0 if held is None else HELD_SPEED
     height = max(here[2], target[2], _tallest(arm.scene, here, target, held) + clearance)
     if height > here[2] + 0.01:
-        arm.move(np.array([here[0], here[1], height]), tolerance=0.03, max_steps=60)
+        arm.move(np.array([here[0], here[1], height]), tolerance=0.03, speed=speed, max_steps=60)
     sway = arm.rng.uniform(-arm.style.sway, arm.style.sway, 3) * [1, 1, 0.5]
     over = np.array([target[0], target[1], max(height, target[2])])
-    arm.move(over + sway, yaw=yaw, tolerance=0.03, angle_tolerance=0.25, max_steps=100)
-    arm.move(over, tolerance=0.015, angle_tolerance=0.10, max_steps=50)
+    arm.move(over + sway, yaw=yaw, tolerance=0.03, angle_tolerance=0.25, speed=speed, max_steps=120)
+    arm.move(over, tolerance=0.015, angle_tolerance=0.10, speed=speed, max_steps=50)
     if height > target[2] + 0.01:
-        arm.move(target, tolerance=0.012, speed=0.8, max_steps=60)
+        arm.move(target, tolerance=0.012, speed=0.8 * speed, max_steps=60)
     return bool(np.linalg.norm(arm.position() - target) < 0.05)
 
 

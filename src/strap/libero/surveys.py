@@ -124,9 +124,7 @@ def markdown(scores: Iterable[TaskScore]) -> str:
     return "\n".join(lines)
 
 
-def _measure(
-    tasks: list[Task], attempts: int, noise: float, workers: int
-) -> Iterator[TaskScore]:
+def _measure(tasks: list[Task], attempts: int, noise: float, workers: int) -> Iterator[TaskScore]:
     # One process per task: environments hold on to memory, processes give it back.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:

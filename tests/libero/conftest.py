@@ -1,0 +1,39 @@
+"""Fixtures shared by the LIBERO tests: one environment and one collected file for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libero.libero", reason="needs the libero extra")
+
+from strap.libero.collection import Collection, collect
+from strap.libero.environment import LiberoEnv
+from strap.libero.tasks import Task, find_task
+
+SUITE = "libero_90"
+SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    return find_task(SUITE, SHORT)
+
+
+@pytest.fixture(scope="session")
+def env(task: Task) -> Iterator[LiberoEnv]:
+    with LiberoEnv(task) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    out = tmp_path_factory.mktemp("demos")
+    return collect(SUITE, demos=2, out=out, tasks=[SHORT], workers=1, size=64, quiet=True)
+
+
+@pytest.fixture
+def demo_file(collected: Collection) -> Path:
+    return collected.files[0]

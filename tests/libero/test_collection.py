@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from strap.errors import StrapError
+from strap.libero import collection as collection_module
+from strap.libero.collection import Collection, Job, JobReport, collect, placement_seeds
+from strap.libero.motion import SKILLS
+from strap.libero.recording import Settings, assemble, parts_folder, recorded_slots
+from strap.libero.replays import replay
+from strap.libero.tasks import Task
+
+SUITE = "libero_90"
+SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
+
+
+def test_the_summary(collected: Collection) -> None:
+    assert collected.recorded == 2
+    assert collected.kept == 0
+    assert collected.given_up == {}
+    assert 0 < collected.peak_memory < 2.5e9
+
+
+def test_file_attributes(demo_file: Path, task: Task) -> None:
+    assert demo_file.name == f"{task.bddl.stem}_demo.hdf5"
+    with h5py.File(demo_file) as file:
+        data = file["data"]
+        assert set(data) == {"demo_0", "demo_1"}
+        information = json.loads(data.attrs["problem_info"])
+        assert information["language_instruction"] == task.instruction
+        assert data.attrs["env_name"] == "Libero_Kitchen_Tabletop_Manipulation"
+        assert data.attrs["macros_image_convention"] == "opengl"
+        assert data.attrs["bddl_file_name"].endswith(f"{task.suite}/{task.bddl.name}")
+        assert data.attrs["bddl_file_content"] == task.bddl.read_text()
+        assert json.loads(data.attrs["env_args"])["env_kwargs"]["control_freq"] == 20
+        assert data.attrs["num_demos"] == 2
+        lengths = [int(demo.attrs["num_samples"]) for demo in data.values()]
+        assert data.attrs["total"] == sum(lengths)
+
+
+def test_demonstration_datasets(demo_file: Path) -> None:
+    with h5py.File(demo_file) as file:
+        for demo in file["data"].values():
+            length = int(demo.attrs["num_samples"])
+            shapes = {
+                "obs/agentview_rgb": (length, 64, 64, 3),
+                "obs/eye_in_hand_rgb": (length, 64, 64, 3),
+                "obs/ee_pos": (length, 3),
+                "obs/ee_ori": (length, 3),
+                "obs/ee_states": (length, 6),
+                "obs/gripper_states": (length, 2),
+                "obs/joint_states": (length, 7),
+                "actions": (length, 7),
+                "robot_states": (length, 9),
+                "rewards": (length,),
+                "dones": (length,),
+            }
+            for name, shape in shapes.items():
+                assert demo[name].shape == shape, name
+            assert demo["obs/agentview_rgb"].dtype == np.uint8
+            assert demo["states"].shape[0] == length
+            assert np.array_equal(demo.attrs["init_state"], demo["states"][0])
+            assert demo.attrs["model_file"].startswith("<mujoco")
+            for name in ("dones", "rewards"):
+                assert demo[name][-1] == 1
+                assert demo[name][:-1].sum() == 0
+            joined = np.concatenate([demo["obs/ee_pos"], demo["obs/ee_ori"]], axis=1)
+            assert np.array_equal(demo["obs/ee_states"], joined)
+
+
+def test_actions_are_bounded_deltas_with_the_gripper_last(demo_file: Path) -> None:
+    with h5py.File(demo_file) as file:
+        actions = file["data/demo_0/actions"][()]
+    assert np.abs(actions).max() <= 1
+    assert set(np.unique(actions[:, 6])) <= {-1.0, 1.0}
+    assert np.abs(np.diff(actions[:, :3], axis=0)).max() < 0.8
+
+
+def test_images_are_stored_bottom_row_first(demo_file: Path) -> None:
+    with h5py.File(demo_file) as file:
+        first = file["data/demo_0/obs/agentview_rgb"][0].astype(float)
+    # The bright table is at the bottom of the scene, so it comes first.
+    assert first[:15].mean() > first[-15:].mean() + 20
+
+
+def test_labels_cover_every_frame(demo_file: Path) -> None:
+    with h5py.File(demo_file) as file:
+        for demo in file["data"].values():
+            skills = demo["skills/skill"].asstr()[()]
+            things = demo["skills/object"].asstr()[()]
+            assert len(skills) == len(things) == demo.attrs["num_samples"]
+            assert set(skills) <= set(SKILLS)
+            assert {"reach", "close"} <= set(skills)
+            assert set(things) == {"wooden_cabinet_1"}
+            assert "skills" not in demo["obs"]
+
+
+def test_demonstrations_differ(demo_file: Path) -> None:
+    with h5py.File(demo_file) as file:
+        first, second = (file[f"data/demo_{number}"] for number in range(2))
+        assert first.attrs["seed"] != second.attrs["seed"]
+        assert not np.array_equal(first["states"][0], second["states"][0])
+
+
+def test_replaying_the_actions_solves_the_task(env, demo_file: Path) -> None:
+    assert replay(env, demo_file, "demo_0")
+    assert replay(env, demo_file, "demo_1")
+    with pytest.raises(StrapError, match="has no 'demo_9'"):
+        replay(env, demo_file, "demo_9")
+
+
+def test_resuming_after_a_kill_makes_no_duplicates(
+    demo_file: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed run leaves: one finished part, one half-written file, nothing assembled."""
+    folder = parts_folder(tmp_path, task)
+    folder.mkdir()
+    _copy_demo(demo_file, "demo_0", folder / "00000.hdf5")
+    (folder / "00001.999.partial").write_bytes(b"half")
+    asked: list[tuple[int, ...]] = []
+
+    def finish(jobs, workers):
+        for entry, job in jobs:
+            asked.append(job.slots)
+            _copy_demo(demo_file, "demo_1", folder / "00001.hdf5")
+            yield entry, JobReport(1, 0, (), 0)
+
+    monkeypatch.setattr(collection_module, "_finish", finish)
+    done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+    assert asked == [(1,)]
+    assert (done.recorded, done.kept) == (1, 1)
+    with h5py.File(done.files[0]) as file:
+        assert [int(demo.attrs["slot"]) for demo in file["data"].values()] == [0, 1]
+        assert file["data"].attrs["num_demos"] == 2
+    assert not folder.exists()
+    again = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+    assert (again.recorded, again.kept) == (0, 2)
+    assert asked == [(1,)]
+
+
+def test_more_can_be_added_to_a_file(demo_file: Path, task: Task, tmp_path: Path) -> None:
+    shutil.copy(demo_file, tmp_path / demo_file.name)
+    folder = parts_folder(tmp_path, task)
+    folder.mkdir()
+    _copy_demo(demo_file, "demo_1", folder / "00002.hdf5", slot=2)
+    assert recorded_slots(task, tmp_path) == {0, 1, 2}
+    file = assemble(task, tmp_path, Settings(0, 0.04, 64))
+    assert file is not None
+    with h5py.File(file) as stored:
+        assert set(stored["data"]) == {"demo_0", "demo_1", "demo_2"}
+        assert stored["data"].attrs["num_demos"] == 3
+
+
+def test_other_options_or_foreign_files_are_refused(
+    demo_file: Path, task: Task, tmp_path: Path
+) -> None:
+    shutil.copy(demo_file, tmp_path / demo_file.name)
+    with pytest.raises(StrapError, match="use the same options or another --out"):
+        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=128, quiet=True)
+    with h5py.File(tmp_path / demo_file.name, "r+") as file:
+        del file["data"].attrs["collection"]
+    with pytest.raises(StrapError, match="was not made by `strap libero collect`"):
+        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(StrapError, match="demos=0, workers=2"):
+        collect(SUITE, demos=0, out=tmp_path, quiet=True)
+    with pytest.raises(StrapError, match="noise 1"):
+        collect(SUITE, demos=1, out=tmp_path, noise=1.0, quiet=True)
+
+
+def test_slots_never_share_a_placement() -> None:
+    seeds = [seed for slot in range(50) for seed in placement_seeds(0, slot)]
+    seeds += [seed for slot in range(50) for seed in placement_seeds(1, slot)]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_a_job_names_its_work() -> None:
+    job = Job(SUITE, 0, (0, 1), "out", Settings(0, 0.04, 64))
+    assert job.slots == (0, 1)
+
+
+def _copy_demo(source: Path, demo: str, target: Path, *, slot: int | None = None) -> None:
+    with h5py.File(source) as file, h5py.File(target, "w") as part:
+        file.copy(file[f"data/{demo}"], part, name="demo")
+        if slot is not None:
+            part["demo"].attrs["slot"] = slot

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from strap.libero.environment import LiberoEnv
+from strap.libero.expert import attempt, plan
+from strap.libero.grasping import find_grasps, hand_hits
+from strap.libero.motion import SKILLS, Arm, Failed, Style, pointing_down, reach_tilt
+from strap.libero.placing import rotate
+from strap.libero.scene import Scene
+from strap.libero.surveys import TaskScore, markdown
+from strap.libero.tasks import Goal, find_task
+
+
+def box(centre: tuple[float, float, float], half: tuple[float, float, float]) -> np.ndarray:
+    axes = [np.linspace(-side, side, 9) for side in half]
+    return np.stack(np.meshgrid(*axes), -1).reshape(-1, 3) + centre
+
+
+def test_a_short_task_is_solved_with_every_frame_labelled(env: LiberoEnv) -> None:
+    solved = attempt(env, 12)
+    assert solved.solved, solved.reason
+    assert {frame.skill for frame in solved.frames} <= set(SKILLS)
+    assert all(frame.thing for frame in solved.frames)
+    assert env.solved()
+
+
+def test_an_attempt_is_repeatable_and_varies_on_request(env: LiberoEnv) -> None:
+    first, again = attempt(env, 12), attempt(env, 12)
+    assert len(first.frames) == len(again.frames)
+    assert np.array_equal(first.frames[-1].state, again.frames[-1].state)
+    other = attempt(env, 12, variation=1)
+    assert np.array_equal(other.frames[0].state, first.frames[0].state)
+    assert not np.array_equal(other.frames[5].action, first.frames[5].action)
+
+
+def test_an_attempt_ends_at_its_step_limit(env: LiberoEnv) -> None:
+    env.sample(0)
+    arm = Arm(Scene(env), np.random.default_rng(0), Style(), max_steps=3)
+    with pytest.raises(Failed, match="not solved within 3 steps"):
+        arm.pause(5)
+
+
+def test_grasps_close_across_the_narrow_side() -> None:
+    slim = box((0.0, 0.0, 0.92), (0.05, 0.015, 0.02))  # long in x, 3 cm in y
+    best = find_grasps(
+        slim, np.zeros((0, 3)), np.array([0, 0, 0.9]), np.array([-0.6, 0, 0.9]),
+        np.random.default_rng(0),
+    )[0]  # fmt: skip
+    assert abs(best.yaw) < 0.3
+    assert best.width == pytest.approx(0.03, abs=0.01)
+    assert np.linalg.norm(best.position[:2]) < 0.02
+
+
+def test_grasps_avoid_what_stands_beside() -> None:
+    slim = box((0.0, 0.0, 0.92), (0.05, 0.015, 0.02))
+    wall = box((0.0, 0.05, 0.95), (0.012, 0.005, 0.05))
+    for grasp in find_grasps(
+        slim, wall, np.array([0, 0, 0.9]), np.array([-0.6, 0, 0.9]), np.random.default_rng(0)
+    ):
+        assert hand_hits(wall, grasp.position, grasp.yaw) == 0
+
+
+def test_a_wide_thing_has_no_grasp() -> None:
+    wide = box((0.0, 0.0, 0.95), (0.1, 0.1, 0.05))
+    assert not find_grasps(
+        wide, np.zeros((0, 3)), np.zeros(3), np.array([-0.6, 0, 0.9]), np.random.default_rng(0)
+    )
+
+
+def test_the_hand_tilts_outwards_only_when_far() -> None:
+    base = np.array([-0.6, 0.0, 0.9])
+    near = reach_tilt(base, np.array([-0.1, 0.0, 0.95])).magnitude()
+    far = reach_tilt(base, np.array([0.25, 0.0, 0.95]))
+    assert near == 0
+    assert far.magnitude() > 0.1
+    pointing = (far * pointing_down(0.0)).as_matrix()[:, 2]
+    assert pointing[0] > 0.1  # away from the base
+    assert pointing[2] < 0
+
+
+def test_rotate_turns_about_the_vertical() -> None:
+    assert np.allclose(rotate(np.array([1.0, 0.0, 2.0]), np.pi / 2), [0.0, 1.0, 2.0])
+
+
+class _Planned:
+    """As much of an environment as planning looks at."""
+
+    def __init__(self, suite: str, task: int | str) -> None:
+        self.task = find_task(suite, task)
+
+
+@pytest.mark.parametrize(
+    ("suite", "task", "order"),
+    [
+        ("libero_10", 3, ["in", "close"]),  # the bowl into the drawer, then close it
+        ("libero_10", 2, ["turnon", "on"]),
+        ("libero_90", 1, ["close", "on"]),
+        ("libero_90", 8, ["open", "in"]),
+        ("libero_90", 23, ["close", "open"]),
+        ("libero_10", 9, ["in", "close"]),
+    ],
+)
+def test_goals_are_put_in_order(suite: str, task: int, order: list[str]) -> None:
+    assert [goal.predicate for goal in plan(_Planned(suite, task))] == order  # type: ignore[arg-type]
+
+
+def test_what_carries_another_goes_first() -> None:
+    goals = plan(_Planned("libero_90", 63))  # type: ignore[arg-type]
+    assert goals[0] == Goal("in", "akita_black_bowl_2", "wooden_tray_1_contain_region")
+
+
+def test_the_table_counts_tasks_that_pass() -> None:
+    rows = [
+        TaskScore("libero_10", 0, "good", ("in",), 10, 9, 8, 120.0, ("slipped",)),
+        TaskScore("libero_10", 1, "bad", ("open",), 10, 3, 3, 90.0, ()),
+    ]
+    text = markdown(rows)
+    assert "libero_10: 1 of 2 tasks" in text
+    assert "| 0 | good | in | 9/10 | 8 | 120 |" in text
