@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, pieces, products, randomised
+from strap.dtw import bounds, cpu, pieces
 
 STEPS = tuple(dtw.STEPS)
 seeds = st.integers(0, 2**32 - 1)
@@ -63,9 +63,9 @@ def test_search_on_wide_frames_with_many_near_ties():
         assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def bound_of(kind, queries, trajectories, steps, metric):
+def bound_of(queries, trajectories, steps, metric):
     with ThreadPoolExecutor(2) as pool:
-        filter_ = kind(queries, steps, metric, pool)
+        filter_ = bounds.Filter(queries, steps, metric, pool)
         piece = pieces.Piece(list(range(len(trajectories))), trajectories)
         return filter_.bounds(piece, str)
 
@@ -102,14 +102,11 @@ def adversarial():
 
 @pytest.mark.parametrize("metric", dtw.METRICS)
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("kind", [bounds.Filter, randomised.RandomisedFilter])
-def test_bounds_never_exceed_costs(kind, steps, metric):
-    if kind is randomised.RandomisedFilter and steps == "classic":
-        pytest.skip("not proved for classic, and not used there")
+def test_bounds_never_exceed_costs(steps, metric):
     for name, queries, trajectories in adversarial():
         if metric == "cosine" and any(not f.any(axis=1).all() for f in queries + trajectories):
             continue
-        low = bound_of(kind, queries, trajectories, steps, metric)
+        low = bound_of(queries, trajectories, steps, metric)
         cost = costs_of(queries, trajectories, steps, metric)
         assert np.all(low <= cost), (name, (low - cost).max())
         assert np.all(np.isfinite(low) | np.isinf(cost)), name
@@ -121,8 +118,7 @@ def test_bounds_never_exceed_costs_at_random(seed):
     queries, trajectories = sets(seed)
     for metric in dtw.METRICS:
         cost = costs_of(queries, trajectories, "strap", metric)
-        for kind in (bounds.Filter, randomised.RandomisedFilter):
-            assert np.all(bound_of(kind, queries, trajectories, "strap", metric) <= cost)
+        assert np.all(bound_of(queries, trajectories, "strap", metric) <= cost)
 
 
 def test_bounds_are_close_enough_to_prune():
@@ -130,23 +126,7 @@ def test_bounds_are_close_enough_to_prune():
     queries = [rng.standard_normal((20, 256)).astype(np.float32)]
     trajectories = [rng.standard_normal((60, 256)).astype(np.float32) for _ in range(10)]
     cost = costs_of(queries, trajectories, "strap", "l2")
-    assert np.all(bound_of(bounds.Filter, queries, trajectories, "strap", "l2") > 0.999 * cost)
-    rounded = bound_of(randomised.RandomisedFilter, queries, trajectories, "strap", "l2")
-    assert np.all(rounded > 0.99 * cost)
-
-
-@pytest.mark.parametrize("corners", [True, False])
-def test_products_of_whole_numbers(corners):
-    rng = np.random.default_rng(0)
-    N, M = 9, 22
-    a = rng.integers(-127, 128, (12, 48)).astype(np.int8)
-    b = rng.integers(-127, 128, (M + products.TILE, 48)).astype(np.int8)
-    out = np.zeros((12, M + products.TILE), np.int32)
-    products.multiply(a, b, M, N, corners, out)
-    expected = a.astype(int) @ b.T.astype(int)
-    for n in range(N):
-        cells = slice(0, M) if corners else slice(n, M - N + n + 1)
-        assert np.array_equal(out[n, cells], expected[n, cells])
+    assert np.all(bound_of(queries, trajectories, "strap", "l2") > 0.999 * cost)
 
 
 def test_many_query_frames_go_in_groups(monkeypatch):
@@ -157,18 +137,9 @@ def test_many_query_frames_go_in_groups(monkeypatch):
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_either_filter_gives_the_same(monkeypatch, fast):
-    monkeypatch.setattr(products, "available", lambda: fast)
-    queries, trajectories = sets(4, trajectories=40)
-    found = dtw.search(queries, trajectories, k=3)
-    expected = dtw.search(queries, trajectories, k=3, backend="reference")
-    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
-
-
 @quick
-@given(seed=seeds, bytes_=st.sampled_from([1, 5_000, 20_000, 10**8]))
-def test_blocks_of_any_size_and_order(seed, bytes_):
+@given(seed=seeds, size=st.sampled_from([1, 20, 90, 10**6]), tile=st.sampled_from([1, 30, 512]))
+def test_blocks_of_any_size_and_order(seed, size, tile):
     queries, trajectories = sets(seed)
     expected = dtw.search(queries, trajectories, k=5)
     rng = np.random.default_rng(seed)
@@ -179,8 +150,8 @@ def test_blocks_of_any_size_and_order(seed, bytes_):
         offsets = np.cumsum([0, *(len(f) for f in frames)])
         blocks.append(dtw.Block(np.concatenate(frames), offsets, part))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "PIECE_BYTES", bytes_)
-        patch.setattr(randomised, "PIECE_BYTES", bytes_)
+        patch.setattr(cpu, "PIECE_FRAMES", size)
+        patch.setattr(bounds, "TILE_FRAMES", tile)
         for backend in ("cpu", "reference"):
             found = dtw.search_blocks(
                 queries, blocks, k=5, fetch=trajectories.__getitem__, backend=backend

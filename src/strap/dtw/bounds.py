@@ -1,4 +1,4 @@
-"""Lower bounds of the cost of every (query, trajectory), from one float32 product per piece.
+"""Lower bounds of the cost of every (query, trajectory), from float32 products.
 
 What is proved here: `Filter.bounds` never exceeds the cost that `kernels.align` returns.
 Let u = 2⁻²⁴, and let a, b be the frames in float64 (divided by their norms under cosine).
@@ -33,21 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import checks, kernels
-from strap.dtw.pieces import (
-    GROUP_ROWS,
-    PIECE_BYTES,
-    Buffers,
-    Piece,
-    Stacked,
-    as_values,
-    cuts,
-    spread,
-)
+from strap.dtw.pieces import Buffers, Piece, Stacked, as_values
 from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 U = 2.0**-24
 UNDERFLOW = 1e-33
 LARGEST_DIM = 2**20  # κ stays small
+TILE_FRAMES = 512
 
 
 def round_down(values: Floats) -> Singles:
@@ -66,7 +58,11 @@ def certain(lows: Singles, cells: Floats, scale: float, proved: NDArray[np.bool_
 
 
 class Filter:
-    """The float32 filter: certain, for every step set and metric."""
+    """Lower bounds of every query's cost, prepared once and asked about every piece.
+
+    A piece is worked on in tiles of a few hundred frames, each by one thread: moved frames,
+    product and recurrences of a tile stay in that core's cache.
+    """
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         self.metric, self.code, self.pool = metric, kernels.CODES[steps], pool
@@ -82,32 +78,43 @@ class Filter:
         self.rows *= np.float32(-2)
         self.buffers = Buffers()
 
-    def frames_per_piece(self) -> int:
-        """How many frames fit into PIECE_BYTES, with their product."""
-        rows, dim = self.rows.shape
-        return max(1, PIECE_BYTES // (4 * (dim + min(rows, GROUP_ROWS))))
-
     def bounds(self, piece: Piece, name: Name) -> Floats:
         """Lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
-        offsets = piece.offsets
-        values = self.buffers.get("values", np.float32, int(offsets[-1]), self.rows.shape[1])
-        squares = np.empty(int(offsets[-1]))
-
-        def prepare(i: int) -> bool:
-            part = slice(offsets[i], offsets[i + 1])
-            return self._prepare(piece.frames[i], name(piece.ids[i]), values[part], squares[part])
-
-        proved = np.array(spread(self.pool, prepare, len(piece.ids)))
-        borders = self.stacked.borders
+        offsets, borders = piece.offsets, self.stacked.borders
         lows = np.zeros((len(borders) - 1, len(piece.ids)), np.float32)
-        if self.usable:
-            beta = round_down(self.shrink * squares)
-            for group in self.stacked.groups():
-                self._group(group, values, beta, offsets, lows)
+        proved = np.zeros(len(piece.ids), np.bool_)
+        tiles = piece.tiles(TILE_FRAMES)
+
+        def work(tile: range) -> None:
+            part = slice(tile.start, tile.stop)
+            names = [name(index) for index in piece.ids[part]]
+            self._tile(piece.frames[part], names, lows[:, part], proved[part])
+
+        list(self.pool.map(work, tiles))
         cells = np.diff(borders)[:, None].astype(np.float64)
         if self.code == kernels.CODES["classic"]:
             cells = cells + np.diff(offsets)
         return certain(lows, cells, self.scale, proved)
+
+    def _tile(
+        self,
+        frames: Sequence[Frames],
+        names: Sequence[str],
+        lows: Singles,
+        proved: NDArray[np.bool_],
+    ) -> None:
+        """Fill lows [q t] and proved [t] for the trajectories of one tile."""
+        offsets = np.cumsum([0, *(len(own) for own in frames)])
+        total, dim = int(offsets[-1]), self.rows.shape[1]
+        values, squares = self.buffers.get("values", np.float32, total, dim), np.empty(total)
+        for i, (own, what) in enumerate(zip(frames, names, strict=True)):
+            part = slice(offsets[i], offsets[i + 1])
+            proved[i] = self._prepare(own, what, values[part], squares[part])
+        if not self.usable:
+            return
+        beta = round_down(self.shrink * squares)
+        for group in self.stacked.groups():
+            self._group(group, values, beta, offsets, lows)
 
     def _prepare(self, frames: Frames, what: str, out: Singles, squares: Floats) -> bool:
         """Fill out [m d] and squares [m]; False where the bound can't be used."""
@@ -124,24 +131,18 @@ class Filter:
     def _group(
         self, group: range, values: Singles, beta: Singles, offsets: Ints, lows: Singles
     ) -> None:
-        """One product for the queries of a group, then the recurrences, spread over threads."""
+        """One product for the queries of a group, then their recurrences."""
         borders = self.stacked.borders
         top, bottom = int(borders[group.start]), int(borders[group.stop])
         products = self.buffers.get("products", np.float32, bottom - top, len(values))
         np.dot(self.rows[top:bottom], values.T, out=products)
-        runs = cuts(lows.shape[1], 8)
-
-        def recur(task: int) -> None:
-            q, run = group.start + task % len(group), task // len(group)
-            first, last = runs[run], runs[run + 1]
+        for q in group:
             kernels.low_costs(
                 self.alpha[borders[q] : borders[q + 1]],
                 beta,
                 products[borders[q] - top : borders[q + 1] - top],
-                offsets[first : last + 1],
+                offsets,
                 self.code,
                 self.metric == "cosine",
-                lows[q, first:last],
+                lows[q],
             )
-
-        spread(self.pool, recur, len(group) * (len(runs) - 1))

@@ -8,11 +8,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from strap.dtw import kernels, reference
 from strap.dtw.bounds import Filter
-from strap.dtw.pieces import LowerBound, as_values, pieces
-from strap.dtw.randomised import RandomisedFilter, suits
+from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name, TopK, top
 
 
@@ -42,13 +42,6 @@ def _align(query: Floats, trajectory: Frames, steps: str, metric: str) -> Alignm
     return Alignment(cost, start, stop) if cost < np.inf else None
 
 
-def lower_bound(queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> LowerBound:
-    """The cheapest filter that is proved for these steps and quick on this machine."""
-    if suits(steps, queries[0].shape[1]):
-        return RandomisedFilter(queries, steps, metric, pool)
-    return Filter(queries, steps, metric, pool)
-
-
 def search(
     queries: Sequence[Frames],
     stream: Iterable[tuple[int, Frames]],
@@ -61,11 +54,12 @@ def search(
     name: Name,
 ) -> list[TopK]:
     """Each query's k best of the (id, frames) in stream; `fetch(id)` reads frames again."""
-    with ThreadPoolExecutor(threads()) as pool:
-        bound = lower_bound(queries, steps, metric, pool)
+    # One thread per tile, and each tile's product on that thread alone.
+    with ThreadPoolExecutor(threads()) as pool, threadpool_limits(1, "blas"):
+        bound = Filter(queries, steps, metric, pool)
         ids: list[int] = []
         parts = [np.empty((len(queries), 0))]
-        for piece in pieces(stream, bound.frames_per_piece()):
+        for piece in pieces(stream, PIECE_FRAMES):
             ids += piece.ids
             parts.append(bound.bounds(piece, name))
         indices, lows = np.array(ids, np.int64), np.concatenate(parts, axis=1)
@@ -74,8 +68,7 @@ def search(
             row = lows[q]
             if exclude is not None and len(exclude[q]):
                 row = np.where(np.isin(indices, list(exclude[q])), np.inf, row)
-            refine = _Refinement(query, fetch, k, steps, metric, name, pool)
-            results.append(refine.run(indices, row, tight=isinstance(bound, Filter)))
+            results.append(_Refinement(query, fetch, k, steps, metric, pool).run(indices, row))
     return results
 
 
@@ -88,7 +81,6 @@ class _Refinement:
     k: int
     steps: str
     metric: str
-    name: Name
     pool: Executor
     found: list[tuple[float, int, int, int]] = field(default_factory=list)
 
@@ -97,7 +89,7 @@ class _Refinement:
         """The cost to beat: that of the k-th best."""
         return self.found[-1][0] if len(self.found) == self.k else np.inf
 
-    def run(self, ids: Ints, lows: Floats, *, tight: bool) -> TopK:
+    def run(self, ids: Ints, lows: Floats) -> TopK:
         """Evaluate until the least bound left exceeds the k-th best cost found.
 
         An equal bound may hide an equal cost with a smaller index: only a larger one ends it.
@@ -107,10 +99,6 @@ class _Refinement:
         self._evaluate(ids[order[: self.k]])
         ids, lows = ids[order[self.k :]], lows[order[self.k :]]
         ids, lows = ids[lows <= self.worst], lows[lows <= self.worst]
-        if not tight and len(ids) > threads():
-            lows = self._tighten(ids)
-            order = np.lexsort((ids, lows))
-            ids, lows = ids[order], lows[order]
         batch = 2 * threads()
         for first in range(0, len(ids), batch):
             some = slice(first, first + batch)
@@ -131,10 +119,3 @@ class _Refinement:
             if match is not None:
                 self.found.append((match.cost, index, match.stop, -match.start))
         self.found = sorted(self.found)[: self.k]
-
-    def _tighten(self, ids: Ints) -> Floats:
-        """Bound the few that are left again, in float32: a tenth of an exact evaluation."""
-        filter_ = Filter([self.query], self.steps, self.metric, self.pool)
-        stream = ((int(index), self.fetch(int(index))) for index in ids)
-        parts = pieces(stream, filter_.frames_per_piece())
-        return np.concatenate([filter_.bounds(piece, self.name)[0] for piece in parts])

@@ -1,21 +1,21 @@
-"""What both filters share: trajectories cut into pieces, queries stacked, threads, memory."""
+"""Trajectories cut into pieces and tiles, queries stacked, memory reused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import reference
-from strap.dtw.types import Floats, Frames, Ints, Name
+from strap.dtw.types import Floats, Frames, Ints
 
-PIECE_BYTES = 48 * 2**20
-GROUP_ROWS = 4096
+PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
+GROUP_ROWS = 512  # query frames in one product
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +30,16 @@ class Piece:
         """Where each trajectory begins when they lie end to end [t + 1]."""
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
-
-class LowerBound(Protocol):
-    """A filter: prepared with the queries, then asked about every piece."""
-
-    def frames_per_piece(self) -> int:
-        """How many frames it wants at a time."""
-        ...
-
-    def bounds(self, piece: Piece, name: Name) -> Floats:
-        """Lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
-        ...
+    def tiles(self, limit: int) -> list[range]:
+        """Runs of trajectories with at most `limit` frames together, or one that is longer."""
+        runs, first, size = [], 0, 0
+        for i, frames in enumerate(self.frames):
+            if i > first and size + len(frames) > limit:
+                runs.append(range(first, i))
+                first, size = i, 0
+            size += len(frames)
+        runs.append(range(first, len(self.frames)))
+        return runs
 
 
 def pieces(stream: Iterable[tuple[int, Frames]], limit: int) -> Iterable[Piece]:
@@ -115,8 +114,8 @@ class Stacked:
         return groups
 
 
-class Buffers:
-    """Memory kept from piece to piece: fresh pages cost more than the copy into them."""
+class Buffers(threading.local):
+    """Memory kept by each thread: fresh pages cost more than the copy into them."""
 
     def __init__(self) -> None:
         self._kept: dict[str, NDArray[Any]] = {}
@@ -126,18 +125,3 @@ class Buffers:
         if key not in self._kept or self._kept[key].size < rows * columns:
             self._kept[key] = np.empty(rows * columns, dtype)
         return self._kept[key][: rows * columns].reshape(rows, columns)
-
-
-def cuts(count: int, parts: int) -> Ints:
-    """Borders of at most `parts` nearly equal runs of 0..count."""
-    return np.linspace(0, count, min(count, parts) + 1).astype(np.int64)
-
-
-def spread(pool: Executor, work: Callable[[int], Any], count: int) -> list[Any]:
-    """work(0) … work(count − 1), in order, in a few runs on the threads of the pool."""
-    borders = cuts(count, 16)
-
-    def run(part: int) -> list[Any]:
-        return [work(i) for i in range(borders[part], borders[part + 1])]
-
-    return [result for part in pool.map(run, range(len(borders) - 1)) for result in part]
