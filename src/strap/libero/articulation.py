@@ -27,8 +27,10 @@ def operate(arm: Arm, goal: Goal) -> None:
         turn_knob(arm, goal)
     elif joint.slides:
         (open_drawer if goal.predicate == "open" else close_drawer)(arm, goal)
+    elif goal.predicate == "close":
+        close_door(arm, goal)
     else:
-        (open_door if goal.predicate == "open" else close_door)(arm, goal)
+        raise Failed(f"no way known to open {goal.subject}")
     if not arm.env.holds(goal):
         raise Failed(f"{goal.subject} did not {goal.predicate}")
 
@@ -167,14 +169,8 @@ def close_door(arm: Arm, goal: Goal) -> None:
             break
     arm.pause(8)
     arm.begin("retreat", joint.fixture)
-    away = arm.position() - (behind(abs(joint.position) * sense, 0.0) - arm.position()) * 0.0
-    arm.move(away + UP * 0.10, tolerance=0.03, max_steps=30)
+    arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
     arm.open_fingers()
-
-
-def open_door(arm: Arm, goal: Goal) -> None:
-    """Pull a hinged door open at its handle."""
-    raise Failed(f"no way known to open {goal.subject}")
 
 
 def _outward(joint: Joint) -> Array:

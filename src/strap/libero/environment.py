@@ -8,8 +8,10 @@ benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import io
+import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -84,6 +86,8 @@ class LiberoEnv:
         self.world._observables = {}
         self._painter: Any = None
         self._unplaced = self._unplaced_fixtures()
+        self._xml = str(self.world.sim.model.get_xml())
+        _forget_last_model()
 
     @property
     def world(self) -> Any:
@@ -193,15 +197,21 @@ class LiberoEnv:
 
     def model_xml(self) -> str:
         """The model with the places of this episode's fixtures, as LIBERO's files store it."""
-        return str(self.world.sim.model.get_xml())
+        tree = ElementTree.fromstring(self._xml)
+        bodies = {element.get("name"): element for element in tree.iter("body")}
+        for body in self._unplaced:
+            element = bodies[self.model.body(body).name]
+            element.set("pos", " ".join(map(repr, self.model.body_pos[body].tolist())))
+            element.set("quat", " ".join(map(repr, self.model.body_quat[body].tolist())))
+        return ElementTree.tostring(tree, encoding="unicode")
 
-    def fixtures(self) -> tuple[Array, Array]:
-        """Positions [body 3] and orientations [body 4] of all bodies in their parents."""
-        return self.model.body_pos.copy(), self.model.body_quat.copy()
-
-    def place_fixtures(self, fixtures: tuple[Array, Array]) -> None:
-        """Undo what a later `sample` did to the fixtures: see `fixtures`."""
-        self.model.body_pos[:], self.model.body_quat[:] = fixtures
+    def place_fixtures(self, model_xml: str) -> None:
+        """Put the fixtures where they are in a stored model: states don't hold their places."""
+        tree = ElementTree.fromstring(model_xml)
+        bodies = {element.get("name"): element for element in tree.iter("body")}
+        for body in self._unplaced:
+            position, quaternion = _pose(bodies[self.model.body(body).name])
+            self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
 
     def observe(self) -> Observation:
         """The observation now; images only where the environment has cameras."""
@@ -272,14 +282,26 @@ class LiberoEnv:
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
 
     def _unplaced_fixtures(self) -> dict[int, tuple[Array, Array]]:
-        found = {}
-        for fixture in self.world.fixtures_dict.values():
-            element = fixture.get_obj()
-            position = np.array((element.get("pos") or "0 0 0").split(), dtype=np.float64)
-            quaternion = np.array((element.get("quat") or "1 0 0 0").split(), dtype=np.float64)
-            found[self.model.body(fixture.root_body).id] = (position, quaternion)
-        return found
+        return {
+            int(self.model.body(fixture.root_body).id): _pose(fixture.get_obj())
+            for fixture in self.world.fixtures_dict.values()
+        }
 
     def _settle(self) -> None:
         for _ in range(SETTLING_STEPS):
             self.step(IDLE)
+
+
+def _pose(element: ElementTree.Element) -> tuple[Array, Array]:
+    """Position [3] and quaternion [4] of a body in a model's XML."""
+    position = (element.get("pos") or "0 0 0").split()
+    quaternion = (element.get("quat") or "1 0 0 0").split()
+    return np.array(position, dtype=np.float64), np.array(quaternion, dtype=np.float64)
+
+
+def _forget_last_model() -> None:
+    """Free what MuJoCo keeps of the last model it has read: half a gigabyte with LIBERO's."""
+    mujoco.MjModel.from_xml_string("<mujoco/>")
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    if trim is not None:
+        trim(0)

@@ -155,7 +155,7 @@ def _stands_still(model: Any, camera: int) -> bool:
 
 
 def _still_shapes(model: Any, states: Sequence[Array]) -> NDArray[np.bool_]:
-    """Which shapes [geom] are in the same place in all states, to a tenth of a millimetre."""
+    """Which shapes [geom] are in the same place in all states, to a hundredth of a millimetre."""
     data = mujoco.MjData(model)
     low = np.full((model.ngeom, 12), np.inf)
     high = -low
@@ -164,4 +164,4 @@ def _still_shapes(model: Any, states: Sequence[Array]) -> NDArray[np.bool_]:
         mujoco.mj_kinematics(model, data)
         pose = np.concatenate([data.geom_xpos, data.geom_xmat], axis=1)
         low, high = np.minimum(low, pose), np.maximum(high, pose)
-    return np.asarray((high - low).max(axis=1) < 1e-4)
+    return np.asarray((high - low).max(axis=1) < 1e-5)

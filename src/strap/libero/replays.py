@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
-import numpy as np
 
 from strap.errors import StrapError
 from strap.libero.environment import LiberoEnv
@@ -22,7 +20,7 @@ def replay(env: LiberoEnv, file: str | Path, demo: str) -> bool:
         group = stored["data"][demo]
         actions, state = group["actions"][()], group["states"][0]
         model_xml = str(group.attrs["model_file"])
-    place_fixtures(env, model_xml)
+    env.place_fixtures(model_xml)
     env.restore(state)
     solved = False
     for action in actions:
@@ -42,17 +40,3 @@ def replay_all(file: str | Path, suite: str) -> Iterator[tuple[str, bool]]:
 def task_of(file: str | Path, suite: str) -> Task:
     """The task that a file's name says it is of."""
     return find_task(suite, Path(file).stem.removesuffix("_demo"))
-
-
-def place_fixtures(env: LiberoEnv, model_xml: str) -> None:
-    """Put the fixtures where they were in a stored model: states don't hold their places."""
-    tree = ElementTree.fromstring(model_xml)
-    bodies = {body.get("name"): body for body in tree.iter("body")}
-    for fixture in env.world.fixtures_dict.values():
-        element, body = bodies[fixture.root_body], env.model.body(fixture.root_body).id
-        env.model.body_pos[body] = _numbers(element, "pos", "0 0 0")
-        env.model.body_quat[body] = _numbers(element, "quat", "1 0 0 0")
-
-
-def _numbers(element: ElementTree.Element, name: str, default: str) -> np.ndarray:
-    return np.array((element.get(name) or default).split(), dtype=np.float64)
