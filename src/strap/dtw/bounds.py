@@ -12,8 +12,8 @@ Let u = 2⁻²⁴, and let a, b be the frames in float64 (divided by their norms
    d'² ≥ (A + B) + P − γ(A + B).
 3. The kernel adds three float32 numbers, (α + β) + P: each sum errs by at most u times its
    value, |P| ≤ (1 + γ)(A + B), so together by less than 3.2u(A + B).
-4. A and B are summed in float32 over runs of 64 (error below 64u), then in float64, and rounded
-   down. All in all: with t = d + 64 + 16, κ = tu/(1 − tu), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
+4. A and B are summed in float32 over runs of 256 (error below 256u), then in float64, and rounded
+   down. All in all: with t = d + 256 + 16, κ = tu/(1 − tu), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
    what the kernel gets is at most s²|a − b|². τ = 1e−33 covers underflow, which adds at most
    d·2⁻¹⁴⁹ to P and √d·2⁻¹⁵⁰ to |e|.
 5. Root and sums round: a path of p cells gains at most the factor (1 + u)^(p + 1), and the
@@ -39,7 +39,7 @@ from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 U = 2.0**-24
 UNDERFLOW = 1e-33
 LARGEST_DIM = 2**20  # κ stays small
-TILE_FRAMES = 512
+TILE_FRAMES = 1024
 
 
 def round_down(values: Floats) -> Singles:
