@@ -62,12 +62,12 @@ def _hits(local: Array, margin: float = 0.0) -> int:
 
 
 def find_grasps(
-    cloud: Array, obstacles: Array, origin: Array, base: Array, rng: np.random.Generator
+    cloud: Array, obstacles: Array, centre: Array, base: Array, rng: np.random.Generator
 ) -> list[Grasp]:
     """All ways found of taking an object, cheapest first.
 
-    cloud: [n 3] the object's points; obstacles: [m 3] everything else's; origin: [3] the point
-    that grasps should be near, about its centre of mass; base: [3] where the robot stands.
+    cloud: [n 3] the object's points; obstacles: [m 3] everything else's; centre: [3] the
+    object's centre of mass; base: [3] where the robot stands.
     """
     middle = (cloud[:, :2].min(0) + cloud[:, :2].max(0)) / 2
     near = obstacles[np.linalg.norm(obstacles[:, :2] - middle, axis=1) < 0.3]
@@ -75,7 +75,7 @@ def find_grasps(
     grasps: list[Grasp] = []
     for index in range(ANGLES):
         yaw = -np.pi / 2 + np.pi * (index + rng.uniform(-0.3, 0.3)) / ANGLES
-        grasps.extend(_grasps_at(yaw, cloud, around, origin))
+        grasps.extend(_grasps_at(yaw, cloud, around, centre))
     # The near side of an object is easier on the arm.
     distance = np.linalg.norm(middle - base[:2])
     farther = [
@@ -88,11 +88,11 @@ def find_grasps(
     return sorted(costed, key=lambda grasp: grasp.cost)
 
 
-def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[Grasp]:
+def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[Grasp]:
     """Grasps with one direction of closing: slabs across the object, walls within each slab."""
     local = in_hand_frame(cloud, np.zeros(3), yaw)
     scene = in_hand_frame(around, np.zeros(3), yaw)
-    home = in_hand_frame(origin[None], np.zeros(3), yaw)[0]
+    home = in_hand_frame(centre[None], np.zeros(3), yaw)[0]
     low, high = local[:, 1].min(), local[:, 1].max()
     bottom = cloud[:, 2].min()
     across = np.array([np.cos(yaw), np.sin(yaw)])
@@ -114,8 +114,9 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, origin: Array) -> list[G
                 if _hits(beside - [u, v, height]):
                     continue
                 position = np.array([*(closing * u + across * v), height])
-                away = np.hypot(u - home[0], v - home[1])
-                cost = 4.0 * away + 0.5 * (right - left) + 0.01 * abs(yaw) + depth_cost(depth)
+                # What hangs across the fingers turns between them; along them it is held.
+                away = 2.0 * abs(u - home[0]) + 6.0 * abs(v - home[1])
+                cost = away + 0.5 * (right - left) + 0.01 * abs(yaw) + depth_cost(depth)
                 cost += 6.0 * slant
                 grasps.append(Grasp(position, yaw, right - left, cost))
     return grasps

@@ -17,6 +17,7 @@ TURNS = np.linspace(-np.pi / 2, np.pi / 2, 13)
 DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above its place at which to let go
 GRASPS = 40  # cheapest grasps that are looked at more closely
 MAX_YAW = 1.9
+THIN = 3  # every which point of an object is tested for touching others
 MARGIN = 0.012  # the object's origin stays this far inside a region
 
 
@@ -59,7 +60,7 @@ def plan_transfer(
     """
     cloud, origin = scene.cloud(name), scene.origin(name)
     others = scene.obstacles(without=[name])
-    grasps = find_grasps(cloud, others, _centre(cloud, origin), scene.base(), rng)
+    grasps = find_grasps(cloud, others, scene.centre_of_mass(name), scene.base(), rng)
     spots = find_spots(scene, name, target, inside=inside, shared=shared)
     best: Transfer | None = None
     for grasp in _spread(grasps):
@@ -137,7 +138,7 @@ def _support(
 ) -> float:
     """The height of what the object will stand on at a place."""
     floor = scene.table_height()
-    foot = shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2] + place
+    foot = np.unique(shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2].round(3), axis=0) + place
     ceiling = region.high[2] - 0.01 if inside else np.inf
     low, high = foot.min(0) - 0.006, foot.max(0) + 0.006
     within = np.all((others[:, :2] > low) & (others[:, :2] < high), axis=1)
@@ -163,7 +164,7 @@ def _cost(
     # Standing on something that stands there already isn't what is meant.
     cost += 3.0 * max(0.0, float(resting[2] + shape[:, 2].min()) - float(region.high[2]) - 0.035)
     if tree is not None:
-        body = shape[shape[:, 2] > shape[:, 2].min() + 0.008] + resting
+        body = shape[shape[:, 2] > shape[:, 2].min() + 0.008][::THIN] + resting
         touching = np.isfinite(tree.query(body, distance_upper_bound=0.006)[0])
         cost += 1.5 * float(np.mean(touching))
     return cost
@@ -182,8 +183,3 @@ def _spread(grasps: list[Grasp]) -> list[Grasp]:
         if len(kept) >= GRASPS:
             break
     return kept
-
-
-def _centre(cloud: Array, origin: Array) -> Array:
-    """About the centre of mass: the mean of the cloud in the plane."""
-    return np.array([*cloud[:, :2].mean(0), origin[2]])

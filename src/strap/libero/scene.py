@@ -95,6 +95,10 @@ class Scene:
         """The point [3] whose place LIBERO's predicates look at."""
         return np.array(self.env.data.xpos[self.body(name)])
 
+    def centre_of_mass(self, name: str) -> Array:
+        """An object's centre of mass [3]."""
+        return np.array(self.env.data.subtree_com[self.body(name)])
+
     def rotation(self, name: str) -> Array:
         """An object's rotation [3 3]."""
         return np.array(self.env.data.xmat[self.body(name)]).reshape(3, 3)
