@@ -2,38 +2,55 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS := dev
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+GL_PACKAGES := libegl1 libgl1-mesa-dri
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench opengl clean
 
 help:
-	@echo "make demo    generated sample data -> matches -> augmented dataset"
+	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
 	@echo "make test    everything, offline, with coverage"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speeds against named peers, in one run"
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras, so that `make demo` does not wait for the simulator.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[encoders,report]'
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.installed
-	$(PIP_INSTALL) -c constraints.txt -e '.[bench]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[dev,encoders,report,zarr,libero]'
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.bench: $(VENV)/.demo
+	$(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
-demo: $(VENV)/.installed
+# The simulator renders through OpenGL, which is no Python package.
+opengl:
+	@if dpkg -s $(GL_PACKAGES) >/dev/null 2>&1 || ! command -v apt-get >/dev/null; then true; \
+	elif [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && apt-get install -y -qq $(GL_PACKAGES) >/dev/null; \
+	else \
+		echo "the simulator needs OpenGL; run: sudo apt-get install -y $(GL_PACKAGES)"; exit 1; \
+	fi
+
+demo: $(VENV)/.demo
 	$(BIN)/strap demo --out demo
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term-missing:skip-covered --cov-fail-under=90
+test: opengl $(VENV)/.test
+	$(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term:skip-covered \
+		--cov-fail-under=90
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.installed
+format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

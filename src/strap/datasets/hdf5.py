@@ -85,8 +85,10 @@ def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[st
 
 
 def _hdf5_files(folder: Path) -> list[Path]:
-    found = (p for p in folder.rglob("*") if p.suffix in SUFFIXES and not p.name.startswith("."))
-    return sorted(found, key=lambda p: natural(p.relative_to(folder).as_posix()))
+    """HDF5 files at any depth; what is hidden is somebody's work in progress."""
+    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    shown = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
+    return sorted(shown, key=lambda p: natural(p.relative_to(folder).as_posix()))
 
 
 @contextmanager

@@ -38,8 +38,9 @@ def load_encoder(
     Args:
         name: `dinov2-base`, `clip-vit-b16`, … (`strap.encoders.NAMES`), a hub id
             (`facebook/dinov2-base`), a local folder with a transformers checkpoint,
-            `efficientnet-lite0` (a small model whose weights come with the `encoders` extra), or
-            `pixels` (no model).
+            `efficientnet-lite0` (a small model whose weights come with the `encoders` extra;
+            `efficientnet-lite0@128` at 128 pixels a side, three times quicker), or `pixels` (no
+            model).
         device: where a model runs: `auto`, `cpu` or `cuda`.
         pooling: `mean` over all tokens (default), `cls`, or `patches`.
         layer: which hidden layer; by default the last (CLIP: the one before).
@@ -47,15 +48,17 @@ def load_encoder(
     """
     if name == "pixels":
         return PixelEncoder()
+    base, _, size = name.partition("@")
     is_path = "/" in name or Path(name).expanduser().is_dir()
-    if name not in NAMES and not is_path:
+    if base not in NAMES and not is_path:
         raise unknown("encoder", name, NAMES)
     _require_torch(name)
     from strap.encoders.efficientnet import load_efficientnet
     from strap.encoders.network import choose_device
 
-    if name == "efficientnet-lite0":
-        return load_efficientnet(choose_device(device))
+    if base == "efficientnet-lite0":
+        chosen = {"size": int(size)} if size.isdigit() else {}
+        return load_efficientnet(choose_device(device), **chosen)
     from strap.encoders.transformer import RECIPES, Recipe, load_transformer
 
     recipe = RECIPES.get(name) or Recipe(str(Path(name).expanduser()) if is_path else name)
