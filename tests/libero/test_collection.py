@@ -125,13 +125,13 @@ def test_resuming_after_a_kill_makes_no_duplicates(
     (folder / "00001.999.partial").write_bytes(b"half")
     asked: list[tuple[int, ...]] = []
 
-    def finish(jobs, workers):
-        for entry, job in jobs:
+    def run_each(function, jobs, workers):
+        for job in jobs:
             asked.append(job.slots)
             _copy_demo(demo_file, "demo_1", folder / "00001.hdf5")
-            yield entry, JobReport(1, 0, (), 0)
+            yield job, JobReport(1, 0, (), 0)
 
-    monkeypatch.setattr(collection_module, "_finish", finish)
+    monkeypatch.setattr(collection_module, "run_each", run_each)
     done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
     assert asked == [(1,)]
     assert (done.recorded, done.kept) == (1, 1)

@@ -8,13 +8,10 @@ succeeded is rendered.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import resource
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +31,11 @@ from strap.libero.recording import (
     write_part,
 )
 from strap.libero.tasks import Task, find_task, list_tasks
+from strap.libero.workers import run_each
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
 SLOTS_PER_JOB = 10  # a process ends after this many: environments hold on to memory
 SEED_STRIDE = 10_000  # placement seeds of one --seed; also the most demonstrations per task
-RESTARTS = 3  # of the pool, after workers that were killed
 
 
 @dataclass(frozen=True)
@@ -135,8 +132,9 @@ def run_job(job: Job) -> JobReport:
     folder = parts_folder(Path(job.out), task)
     recorded, failed, given_up = 0, 0, []
     settings = job.settings
+    there = recorded_slots(task, Path(job.out))  # by this job, if its first process was killed
     with LiberoEnv(task, size=settings.size, antialias=settings.antialias) as env:
-        for slot in job.slots:
+        for slot in sorted(set(job.slots) - there):
             failures = 0
             for seed in placement_seeds(settings.seed, slot):
                 outcome = solve(env, seed, noise=settings.noise)
@@ -198,7 +196,9 @@ def _run(
     with _progress(quiet) as progress:
         bar = progress.add_task("demonstrations", total=total)
         progress.advance(bar, total - sum(len(job.slots) for _, job in jobs))
-        for task, report in _finish(jobs, workers):
+        by_index = {task.index: task for task in tasks}
+        for job, report in run_each(run_job, [job for _, job in jobs], workers):
+            task = by_index[job.task]
             reports.append((task, report))
             waiting[task.index] -= 1
             progress.advance(bar, report.recorded + len(report.given_up))
@@ -209,38 +209,6 @@ def _run(
             if file is not None:
                 files.append(file)
     return reports, tuple(files)
-
-
-def _finish(jobs: list[tuple[Task, Job]], workers: int) -> Iterator[tuple[Task, JobReport]]:
-    """Run jobs to their end, starting the pool again when a worker has been killed."""
-    left = list(jobs)
-    for restart in range(RESTARTS + 1):
-        done: list[tuple[Task, Job]] = []
-        context = multiprocessing.get_context("spawn")
-        try:
-            with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-                futures: dict[Future[JobReport], tuple[Task, Job]] = {
-                    pool.submit(run_job, job): (task, job) for task, job in left
-                }
-                for future in as_completed(futures):
-                    report = future.result()
-                    done.append(futures[future])
-                    yield futures[future][0], report
-            return
-        except BrokenProcessPool:
-            left = [_without_recorded(entry) for entry in left if entry not in done]
-            if restart == RESTARTS:
-                raise StrapError(
-                    f"workers were killed {RESTARTS + 1} times with {len(left)} jobs left "
-                    "(memory?): use fewer --workers, then start again; nothing recorded is lost"
-                ) from None
-
-
-def _without_recorded(entry: tuple[Task, Job]) -> tuple[Task, Job]:
-    task, job = entry
-    there = recorded_slots(task, Path(job.out))
-    slots = tuple(slot for slot in job.slots if slot not in there)
-    return task, Job(job.suite, job.task, slots, job.out, job.settings)
 
 
 def _progress(quiet: bool) -> Progress:

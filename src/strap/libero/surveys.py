@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from strap.errors import StrapError
+from strap.libero.environment import LiberoEnv
 from strap.libero.expert import DEFAULT_NOISE, solve
-from strap.libero.tasks import Task, find_task, list_tasks
+from strap.libero.tasks import find_task, list_tasks
+from strap.libero.workers import run_each
 
 SUITES = ("libero_90", "libero_10")
 # Far from the seeds that `collect` starts from, so that a survey measures other placements.
 FIRST_SEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class SurveyJob:
+    """One task to be measured."""
+
+    suite: str
+    task: int
+    attempts: int
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ def survey(
     ]
     scores = _read(folder / "survey.json", attempts, noise)
     wanted = [task for task in chosen if (task.suite, task.index) not in scores]
-    for score in _measure(wanted, attempts, noise, workers):
+    jobs = [SurveyJob(task.suite, task.index, attempts, noise) for task in wanted]
+    for _, score in run_each(score_task, jobs, workers):
         scores[score.suite, score.index] = score
         _write(folder, scores, attempts, noise)
         if not quiet:
@@ -74,15 +85,13 @@ def survey(
     return tuple(done)
 
 
-def score_task(suite: str, index: int, attempts: int, noise: float) -> TaskScore:
+def score_task(job: SurveyJob) -> TaskScore:
     """Measure one task in this process."""
-    from strap.libero.environment import LiberoEnv
-
-    task = find_task(suite, index)
+    task = find_task(job.suite, job.task)
     solved, steps, first, reasons = 0, 0, 0, []
     with LiberoEnv(task, cameras=False) as env:
-        for number in range(attempts):
-            outcome = solve(env, FIRST_SEED + number, noise=noise)
+        for number in range(job.attempts):
+            outcome = solve(env, FIRST_SEED + number, noise=job.noise)
             solved += outcome.attempt.solved
             first += outcome.attempt.solved and outcome.tries == 1
             if outcome.attempt.solved:
@@ -90,11 +99,11 @@ def score_task(suite: str, index: int, attempts: int, noise: float) -> TaskScore
             else:
                 reasons.append(outcome.attempt.reason)
     return TaskScore(
-        suite=suite,
-        index=index,
+        suite=task.suite,
+        index=task.index,
         name=task.name,
         goals=tuple(goal.predicate for goal in task.goals),
-        attempts=attempts,
+        attempts=job.attempts,
         solved=solved,
         first_try=int(first),
         steps=round(steps / max(solved, 1), 1),
@@ -122,17 +131,6 @@ def markdown(scores: Iterable[TaskScore]) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
-
-
-def _measure(tasks: list[Task], attempts: int, noise: float, workers: int) -> Iterator[TaskScore]:
-    # One process per task: environments hold on to memory, processes give it back.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
-        futures = [
-            pool.submit(score_task, task.suite, task.index, attempts, noise) for task in tasks
-        ]
-        for future in as_completed(futures):
-            yield future.result()
 
 
 def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
