@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from strap.errors import StrapError
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert import attempt, plan
 from strap.libero.grasping import find_grasps, hand_hits
 from strap.libero.motion import SKILLS, Arm, Failed, Style, pointing_down, reach_tilt
 from strap.libero.placing import rotate
 from strap.libero.scene import Scene
-from strap.libero.surveys import TaskScore, markdown
+from strap.libero.surveys import MARKER, TaskScore, markdown, write_table
 from strap.libero.tasks import Goal, find_task
 
 
@@ -119,3 +122,16 @@ def test_the_table_counts_tasks_that_pass() -> None:
     text = markdown(rows)
     assert "libero_10: 1 of 2 tasks" in text
     assert "| 0 | good | in | 9/10 | 8 | 120 |" in text
+
+
+def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n")
+    row = TaskScore("libero_10", 0, "good", ("in",), 10, 9, 8, 120.0, ())
+    with pytest.raises(StrapError, match="has no line"):
+        write_table([row], page)
+    page.write_text(f"# Title\n{MARKER}\nold table\n")
+    write_table([row], page)
+    assert page.read_text().startswith("# Title")
+    assert "old table" not in page.read_text()
+    assert "| 0 | good |" in page.read_text()

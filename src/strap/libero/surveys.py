@@ -1,7 +1,8 @@
 """How often the expert succeeds, task by task, on fresh placements: the table of docs/libero.md.
 
 `python -m strap.libero.surveys --out FOLDER` measures all 100 tasks of LIBERO-90 and LIBERO-10,
-physics only, and writes `survey.json` and `survey.md`. A run that is interrupted goes on where it
+physics only, and writes `survey.json` and `survey.md`; with `--page docs/libero.md` it puts the
+table there. A run that is interrupted goes on where it
 was when started again with the same arguments.
 """
 
@@ -20,6 +21,7 @@ from strap.libero.tasks import find_task, list_tasks
 from strap.libero.workers import run_each
 
 SUITES = ("libero_90", "libero_10")
+MARKER = "<!-- survey -->"
 # Far from the seeds that `collect` starts from, so that a survey measures other placements.
 FIRST_SEED = 1_000_000
 
@@ -133,6 +135,15 @@ def markdown(scores: Iterable[TaskScore]) -> str:
     return "\n".join(lines)
 
 
+def write_table(scores: Iterable[TaskScore], page: Path) -> None:
+    """Put the table into a documentation page, in place of what follows the marker."""
+    text = page.read_text(encoding="utf-8")
+    if MARKER not in text:
+        raise StrapError(f"{page} has no line '{MARKER}': the table goes after it; add one")
+    head = text.split(MARKER)[0]
+    page.write_text(f"{head}{MARKER}\n\n{markdown(scores)}", encoding="utf-8")
+
+
 def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
     if not file.exists():
         return {}
@@ -169,8 +180,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--noise", type=float, default=DEFAULT_NOISE)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--page", type=Path, help="documentation page to put the table into")
     options = parser.parse_args()
-    survey(
+    scores = survey(
         options.suites,
         attempts=options.attempts,
         out=options.out,
@@ -178,6 +190,8 @@ def main() -> None:
         workers=options.workers,
         noise=options.noise,
     )
+    if options.page is not None:
+        write_table(scores, options.page)
 
 
 if __name__ == "__main__":
