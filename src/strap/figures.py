@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,9 +104,14 @@ def contact_sheet(
     ranks: int = 2,
     frames: int = 5,
 ) -> Figure:
-    """Queries and their best matches side by side: a row per query, evenly spaced frames."""
-    chosen = spread(matches.queries, queries)
-    width = 11.0
+    """Queries and their best matches side by side: a row per query, evenly spaced frames.
+
+    Shown are the queries of one demonstration, in order, where enough of them have a match.
+    """
+    chosen = telling_queries(matches, queries)
+    several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
+    ranks = ranks if 2 * several >= len(chosen) else 1
+    width, limit = 11.0, 190 // (1 + ranks)  # inches, letters that fit above a strip
     shape = target[chosen[0].trajectory_id].camera(camera).shape
     strip = width / (1 + ranks) / frames * shape[1] / shape[2]  # height of one film strip
     figure = _figure(width, (strip + 0.22) * len(chosen))
@@ -116,22 +121,29 @@ def contact_sheet(
         parts = row.subfigures(1, 1 + ranks, wspace=0.02)
         source = target[query.trajectory_id]
         label = f"query {query}: {source.instruction}"
-        _film(parts[0], source.frames(camera, query.start, query.stop), label, ORANGE, frames)
+        _film(
+            parts[0], source.frames(camera, query.start, query.stop), label, ORANGE, frames, limit
+        )
         for part, match in zip(parts[1:], own, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             images = trajectory.frames(camera, match.segment.start, match.segment.stop)
-            text = f"#{match.rank}, cost {match.cost:.3g}: {match.instruction}"
-            _film(part, images, text, BLUE, frames)
+            text = f"#{match.rank}, cost {match.cost:.4g}: {match.instruction}"
+            _film(part, images, text, BLUE, frames, limit)
     return figure
 
 
-def spread(items: Sequence[Segment], count: int) -> list[Segment]:
-    """Up to `count` items, evenly spaced."""
+def telling_queries(matches: Matches, count: int) -> list[Segment]:
+    """Up to `count` queries: those of the demonstration that has most, else evenly spaced ones."""
+    own = Counter(query.trajectory_id for query in matches.queries)
+    name, most = max(own.items(), key=lambda item: item[1])
+    if most >= min(count, 3):
+        return [query for query in matches.queries if query.trajectory_id == name][:count]
+    items = matches.queries
     places = np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))
     return [items[i] for i in places]
 
 
-def _film(part: Any, images: Any, label: str, colour: str, frames: int) -> None:
+def _film(part: Any, images: Any, label: str, colour: str, frames: int, limit: int) -> None:
     chosen = np.linspace(0, len(images) - 1, frames).round().astype(int)
     strip = np.concatenate([images[i] for i in chosen], axis=1)
     axes = part.add_subplot()
@@ -141,5 +153,5 @@ def _film(part: Any, images: Any, label: str, colour: str, frames: int) -> None:
     for spine in axes.spines.values():
         spine.set(visible=True, color=colour, linewidth=1.5)
     axes.set_title(
-        textwrap.shorten(label, 62, placeholder="…"), fontsize=6.5, fontweight="normal", pad=2
+        textwrap.shorten(label, limit, placeholder="…"), fontsize=6.5, fontweight="normal", pad=2
     )

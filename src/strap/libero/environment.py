@@ -12,6 +12,7 @@ import ctypes
 import gc
 import io
 import xml.etree.ElementTree as ElementTree
+import zlib
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -105,9 +106,14 @@ class LiberoEnv:
         return self.world.sim.data._data
 
     def sample(self, seed: int) -> None:
-        """A fresh placement from the task's own regions, the same for the same seed."""
+        """A fresh placement from the task's own regions, the same for the same task and seed.
+
+        Tasks that share a scene get different placements: else a demonstration of the one would be
+        the beginning of a demonstration of the other.
+        """
         errors = import_libero("robosuite.utils.errors")
-        np.random.seed(seed)  # robosuite's samplers draw from the global generator
+        # robosuite's samplers draw from the global generator
+        np.random.seed(zlib.crc32(f"{self.task.suite}/{self.task.name}/{seed}".encode()))
         for _ in range(100):
             try:
                 self._reset()

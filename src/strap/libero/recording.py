@@ -1,6 +1,6 @@
 """Demonstrations on disk in LIBERO's own HDF5 layout, one file per task.
 
-A finished demonstration is first a file of its own in `<task>_demo.parts/`, put there by a rename:
+A finished demonstration is first a file of its own in `.<task>_demo.parts/`, put there by a rename:
 a process that dies leaves none half written. `assemble` makes the task's file of the parts, again
 by a rename. Skill labels lie beside the observations, in `data/demo_i/skills`, where training code
 doesn't look.
@@ -106,7 +106,7 @@ def part_path(folder: Path, slot: int) -> Path:
 
 def parts_folder(out: Path, task: Task) -> Path:
     """Where the parts of a task lie until they are assembled."""
-    return out / f"{task.bddl.stem}_demo.parts"
+    return out / f".{task.bddl.stem}_demo.parts"  # hidden: not part of the dataset yet
 
 
 def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
