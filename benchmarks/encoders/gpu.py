@@ -6,6 +6,7 @@ Weights are random (speed does not depend on them); images are uint8 in host mem
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import platform
 import time
@@ -16,7 +17,7 @@ import torch
 import transformers
 from transformers import Dinov2Config, Dinov2Model
 
-from strap.encoders.network import NetworkEncoder, prepare
+from strap.encoders.network import NetworkEncoder, precision, prepare
 from strap.encoders.preprocessing import Preprocessing
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -35,8 +36,9 @@ def plain_loop(model, images: np.ndarray, device: torch.device) -> np.ndarray:
 
 def ours(model, device: torch.device, batch: int) -> NetworkEncoder:
     features = lambda net, x: net(pixel_values=x).last_hidden_state.mean(1)  # noqa: E731
+    network = prepare(copy.deepcopy(model), device)
     return NetworkEncoder(
-        "dinov2-base", prepare(model, device), PREPROCESSING, features, 768, device, batch=batch
+        "dinov2-base", network, PREPROCESSING, features, 768, device, "random", batch=batch
     )
 
 
@@ -69,7 +71,7 @@ def main() -> None:
     expected = plain_loop(model, images[:64], device)
     for batch in options.batches:
         encoder = ours(model, device, batch)
-        rows[f"ours, {encoder.precision}, batch {batch}"] = rate(
+        rows[f"ours, {precision(device)}, batch {batch}"] = rate(
             encoder.encode, images, options.rounds
         )
     found = encoder.encode(images[:64])

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strap.encoders.network import NetworkEncoder, prepare
+from strap.encoders.network import NetworkEncoder, prepare, weights_fingerprint
 from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
 
@@ -129,6 +129,7 @@ def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncod
     preprocessing = Preprocessing(
         mean=(127 / 255,) * 3, std=(128 / 255,) * 3, size=(size, size), resample="bicubic"
     )
+    fingerprint = weights_fingerprint(model)
     return NetworkEncoder(
         name="efficientnet-lite0" if size == SIZE else f"efficientnet-lite0@{size}",
         model=prepare(model, device),
@@ -136,5 +137,6 @@ def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncod
         features=lambda network, pixels: network(pixels).mean(dim=(2, 3)),
         dim=DIM,
         device=device,
+        weights=fingerprint,
         settings={"pooling": "mean"},
     )

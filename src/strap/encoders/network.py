@@ -31,9 +31,11 @@ class NetworkEncoder:
     features: Features
     dim: int
     device: torch.device
+    weights: str
+    """fingerprint of the weights, taken before they were cast"""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """what else decides the vectors (pooling, layer)"""
-    batch: int = 64
+    batch: int = 256
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -41,39 +43,36 @@ class NetworkEncoder:
         preprocessing = {k: v for k, v in asdict(self.preprocessing).items() if v is not None}
         return {
             "name": self.name,
-            "weights": weights_fingerprint(self.model),
+            "weights": self.weights,
             **self.settings,
             "preprocessing": {
                 k: list(v) if isinstance(v, tuple) else v for k, v in preprocessing.items()
             },
         }
 
-    @property
-    def precision(self) -> torch.dtype:
-        """bfloat16 where the hardware multiplies it fast, else float32."""
-        if self.device.type == "cuda":
-            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        return torch.bfloat16 if cpu_has_fast_bf16() else torch.float32
-
     @torch.inference_mode()
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """uint8 [n h w 3], upright -> float32 [n dim]."""
-        parts = [
-            self._forward(images[i : i + self.batch]) for i in range(0, len(images), self.batch)
-        ]
+        starts = range(0, len(images), self.batch)
+        parts = [self._forward(images[start : start + self.batch]) for start in starts]
         return torch.cat(parts).cpu().numpy() if parts else np.zeros((0, self.dim), np.float32)
 
     def _forward(self, images: Array) -> Tensor:
         pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device, non_blocking=True)
-        with torch.autocast(
-            self.device.type, self.precision, enabled=self.precision != torch.float32
-        ):
-            return self.features(self.model, self.preprocessing(pixels)).float()
+        prepared = self.preprocessing(pixels, precision(self.device))
+        return self.features(self.model, prepared).float()
+
+
+def precision(device: torch.device) -> torch.dtype:
+    """What weights and activations are held in: bfloat16 where the hardware multiplies it fast."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return torch.bfloat16 if cpu_has_fast_bf16() else torch.float32
 
 
 def prepare(model: nn.Module, device: torch.device) -> nn.Module:
-    """Frozen, in evaluation mode, on the device, laid out for its convolutions."""
-    model = model.eval().requires_grad_(False).to(device)
+    """Frozen, in evaluation mode, on the device, in its precision and memory layout."""
+    model = model.eval().requires_grad_(False).to(device, precision(device))
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from strap.encoders.network import NetworkEncoder, prepare
+from strap.encoders.network import NetworkEncoder, precision, prepare, weights_fingerprint
 from strap.encoders.preprocessing import from_processor
 from strap.errors import StrapError
 
@@ -54,6 +54,7 @@ def load_transformer(
 ) -> NetworkEncoder:
     """Load model and processor; `released` squashes images to 224×224 first, as the authors do."""
     model, processor = _load(name, recipe.source)
+    weights = weights_fingerprint(model)
     network = prepare(model, device)
     preprocessing = from_processor(processor)
     if released:
@@ -67,7 +68,7 @@ def load_transformer(
 
     dim = _dim(network, preprocessing, features, device)
     settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
-    return NetworkEncoder(name, network, preprocessing, features, dim, device, settings)
+    return NetworkEncoder(name, network, preprocessing, features, dim, device, weights, settings)
 
 
 def _load(name: str, source: str) -> tuple[Any, Any]:
@@ -122,4 +123,4 @@ def _pool(tokens: Tensor, pooling: Pooling, registers: int) -> Tensor:
 def _dim(network: nn.Module, preprocessing: Any, features: Any, device: torch.device) -> int:
     """The length of a vector, found by encoding one black image."""
     black = torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device)
-    return int(features(network, preprocessing(black)).shape[1])
+    return int(features(network, preprocessing(black, precision(device))).shape[1])
