@@ -25,8 +25,8 @@ def test_the_readme_runs(tmp_path: Path) -> None:
     }
     assert len(blocks("bash")) >= 2
     assert len(blocks("python")) >= 2
-    scripts = ["strap demo --out demo", *blocks("bash")]
-    commands = [["bash", "-euc", script] for script in scripts]
+    (tmp_path / "samples").symlink_to(README.parent / "samples")
+    commands = [["bash", "-euc", script] for script in blocks("bash")]
     commands += [[sys.executable, "-c", snippet] for snippet in blocks("python")]
     for command in commands:
         done = subprocess.run(
