@@ -18,8 +18,9 @@ def local_cost(a, b, metric: str) -> float:
     """Cost of two frames, given as sequences of numbers."""
     if metric == "l2":
         return math.dist(a, b)
-    norm_a, norm_b = math.hypot(*a), math.hypot(*b)
-    return 0.5 * sum((x / norm_a - y / norm_b) ** 2 for x, y in zip(a, b, strict=True))
+    norm_a, norm_b = (math.sqrt(sum(x * x for x in frame)) for frame in (a, b))
+    differences = [x / norm_a - y / norm_b for x, y in zip(a, b, strict=True)]
+    return 0.5 * sum(difference * difference for difference in differences)
 
 
 def paths(N: int, M: int, steps: str):
@@ -39,18 +40,27 @@ def paths(N: int, M: int, steps: str):
         yield from extend([(0, m)])
 
 
+def all_matches(query, trajectory, steps: str, metric: str):
+    """(cost, stop, −start) of every path."""
+    C = [[local_cost(a, b, metric) for b in trajectory] for a in query]
+    for path in paths(len(query), len(trajectory), steps):
+        cost = 0.0
+        for n, m in path:
+            cost += C[n][m]
+        yield cost, path[-1][1] + 1, -path[0][1]
+
+
 def best_match(query, trajectory, steps: str, metric: str):
     """(cost, start, stop) of the cheapest path, or None.
 
     Ties: the smaller stop, then the larger start.
     """
-    C = [[local_cost(a, b, metric) for b in trajectory] for a in query]
-    best = None
-    for path in paths(len(query), len(trajectory), steps):
-        cost = 0.0
-        for n, m in path:
-            cost += C[n][m]
-        key = (cost, path[-1][1] + 1, -path[0][1])
-        if best is None or key < best:
-            best = key
+    best = min(all_matches(query, trajectory, steps, metric), default=None)
     return None if best is None else (best[0], -best[2], best[1])
+
+
+def cheapest_borders(query, trajectory, steps: str, metric: str):
+    """(start, stop) of every path that costs as little as any, but for the last bits."""
+    found = list(all_matches(query, trajectory, steps, metric))
+    limit = min(found)[0] * (1 + 1e-14) + 1e-15
+    return {(-start, stop) for cost, stop, start in found if cost <= limit}

@@ -42,7 +42,7 @@ def random_case(rng: np.random.Generator, metric: str, kind: int):
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("steps", STEPS)
 def test_three_ways_agree_on_ten_thousand_cases(steps, chunk):
-    rng = np.random.default_rng([STEPS.index(steps), chunk])
+    rng, last_bits = np.random.default_rng([STEPS.index(steps), chunk]), 0
     for case in range(CASES // CHUNKS):
         metric = "l2" if case % 3 else "cosine"
         query, trajectory = random_case(rng, metric, case % 4)
@@ -58,9 +58,14 @@ def test_three_ways_agree_on_ten_thousand_cases(steps, chunk):
         assert reference is not None
         cost, start, stop = expected
         assert reference.cost == pytest.approx(cost, rel=1e-10, abs=1e-12)
-        exact_ties = metric == "l2" or case % 4 == 0
-        if exact_ties:
-            assert (reference.start, reference.stop) == (start, stop)
+        if (reference.start, reference.stop) != (start, stop):
+            # Two sums of roots can differ in their last bit before the last cell is added and be
+            # equal after: a tie for the enumeration, none for the recurrence.
+            borders = naive.cheapest_borders(query.tolist(), trajectory.tolist(), steps, metric)
+            assert metric == "cosine"
+            assert (reference.start, reference.stop) in borders
+            last_bits += 1
+    assert last_bits <= 2
 
 
 @pytest.mark.parametrize("steps", STEPS)
