@@ -304,3 +304,18 @@ def test_a_shard_on_a_full_disk(planted: Planted, tmp_path: Path) -> None:
     assert len(strap.open_store(tmp_path / "s")) == 0
     assert list((tmp_path / "s" / "shards").iterdir()) == []
     assert len(strap.embed(strap.open_dataset(planted.target), "pixels", tmp_path / "s")) == 2
+
+
+def test_what_a_killed_writer_leaves_is_not_in_the_way(planted: Planted, tmp_path: Path) -> None:
+    """Killed before its first file was whole, a store or a run starts afresh."""
+    from strap.runs import RetrievalOptions, run_retrieval
+
+    for name in ("s", "run"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".store.json.4711.tmp").write_text("{")
+    dataset = strap.open_dataset(planted.target)
+    assert len(strap.embed(dataset, "pixels", tmp_path / "s")) == 2
+    options = RetrievalOptions(encoder="pixels", top_k=6)
+    run = run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
+    assert len(run.matches) == 6
+    assert not list(tmp_path.glob("*/.*.tmp"))

@@ -34,6 +34,18 @@ def replacing(path: Path) -> Iterator[Path]:
             raise
 
 
+def is_free(folder: Path) -> bool:
+    """Whether nothing but the temporary files of killed writers lies there; those are removed."""
+    if not folder.is_dir():
+        return not folder.exists()
+    left = list(folder.iterdir())
+    if not all(file.name.startswith(".") and file.name.endswith(".tmp") for file in left):
+        return False
+    for file in left:
+        file.unlink(missing_ok=True)
+    return True
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the system's errors about writing `path` into one that says what to do."""

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.artifacts import Progress, fingerprint_json, is_free, silent, versions, write_json
 from strap.datasets.base import Dataset
 from strap.encoders import Encoder, checked_encode, load_encoder
 from strap.errors import StrapError, unknown
@@ -91,7 +91,7 @@ def _open_or_create(out: Path, config: StoreConfig) -> EmbeddingStore:
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
     if not (out / "store.json").is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not is_free(out):
             raise StrapError(
                 f"'{out}' exists and is no embedding store; choose another output folder"
             )

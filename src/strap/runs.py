@@ -21,6 +21,7 @@ from strap.artifacts import (
     Progress,
     cache_folder,
     fingerprint_json,
+    is_free,
     read_json,
     silent,
     versions,
@@ -218,7 +219,7 @@ def _finished(
 ) -> Run | None:
     """The run that lies there, when it is what would be made; None when it must be made."""
     if not (out / "manifest.json").is_file():
-        if out.is_dir() and any(out.iterdir()) and not (out / "segments.json").is_file():
+        if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
         return None
     run = open_run(out)
