@@ -25,7 +25,8 @@ class Command:
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     encoder: str
-    """which model: pixels"""
+    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
+    local folder"""
     out: Path
     """the store's folder, new or begun before"""
     cameras: tuple[str, ...] = ()

@@ -31,7 +31,8 @@ class Command:
     prior: tuple[Path, ...]
     """one or more big datasets"""
     encoder: str
-    """which model embeds the frames: pixels"""
+    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
+    local folder"""
     out: Path
     """the run folder"""
     top_k: int = 100

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from strap.artifacts import fingerprint_json
 from strap.encoders.base import Encoder, checked_encode
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
@@ -14,7 +13,7 @@ from strap.errors import StrapError, unknown
 if TYPE_CHECKING:
     from strap.encoders.transformer import Pooling
 
-__all__ = ["Encoder", "PixelEncoder", "checked_encode", "fingerprint", "load_encoder"]
+__all__ = ["Encoder", "PixelEncoder", "checked_encode", "load_encoder"]
 
 NAMES = (
     *("dinov2-small", "dinov2-base", "dinov2-large"),
@@ -68,11 +67,6 @@ def load_encoder(
         layer=recipe.layer if layer is None else layer,
     )
     return load_transformer(name, recipe, choose_device(device), released=preset == "released")
-
-
-def fingerprint(encoder: Encoder) -> str:
-    """A hash of the encoder's configuration."""
-    return fingerprint_json(dict(encoder.config))
 
 
 def _require_torch(name: str) -> None:
