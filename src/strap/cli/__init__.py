@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "embed": "turn a dataset's frames into vectors, once",
+    "store": "look after embedding stores: info, verify, merge, gc",
     "segment": "cut demonstrations into sub-trajectories",
     "inspect": "what is in a dataset",
     "convert": "write a dataset in another format",

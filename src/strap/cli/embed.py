@@ -36,6 +36,9 @@ class Command:
     opening: Opening = field(default_factory=OpenOptions)
     device: str = "auto"
     """where a model runs: auto, cpu, cuda"""
+    part: str | None = None
+    """2/4: the second of four parts, for machines without a common file system (join the stores
+    with strap store merge)"""
     json: Json = False
     """print the outcome as JSON"""
 
@@ -50,6 +53,7 @@ class Command:
                 self.out,
                 cameras=self.cameras or None,
                 dtype=self.dtype,
+                part=self.part,
                 progress=progress,
             )
         summary = {

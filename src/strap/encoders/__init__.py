@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from strap.encoders.base import Encoder, checked_encode
+from strap.encoders.base import Encoder, check_vectors
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
     from strap.encoders.transformer import Pooling
 
-__all__ = ["Encoder", "PixelEncoder", "checked_encode", "load_encoder"]
+__all__ = ["Encoder", "EncoderSpec", "PixelEncoder", "check_vectors", "load_encoder"]
 
 NAMES = (
     *("dinov2-small", "dinov2-base", "dinov2-large"),
@@ -22,6 +22,22 @@ NAMES = (
     *("siglip-base", "siglip-so400m", "resnet18", "resnet50"),
     *("efficientnet-lite0", "pixels"),
 )
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Which encoder, in words: what other processes and machines load theirs from."""
+
+    name: str
+    pooling: Pooling | None = None
+    layer: int | None = None
+    preset: Literal["released"] | None = None
+
+    def load(self, device: str = "auto") -> Encoder:
+        """Load it onto a device."""
+        return load_encoder(
+            self.name, device=device, pooling=self.pooling, layer=self.layer, preset=self.preset
+        )
 
 
 def load_encoder(
@@ -40,17 +56,21 @@ def load_encoder(
             `efficientnet-lite0` (a small model whose weights come with the `encoders` extra;
             `efficientnet-lite0@128` at 128 pixels a side, three times quicker), or `pixels` (no
             model).
-        device: where a model runs: `auto`, `cpu` or `cuda`.
+        device: where a model runs: `auto`, `cpu`, `cuda` or `cuda:1`.
         pooling: `mean` over all tokens (default), `cls`, or `patches`.
         layer: which hidden layer; by default the last (CLIP: the one before).
         preset: `released` embeds as the authors' code does: images squashed to 224×224 first.
     """
-    if name == "pixels":
-        return PixelEncoder()
     base, _, size = name.partition("@")
     is_path = "/" in name or Path(name).expanduser().is_dir()
     if base not in NAMES and not is_path:
         raise unknown("encoder", name, NAMES)
+    if base in ("pixels", "efficientnet-lite0") and (pooling or layer is not None or preset):
+        raise StrapError(
+            f"encoder '{name}' has one way to pool: leave out --pooling, --layer and --preset"
+        )
+    if name == "pixels":
+        return PixelEncoder()
     _require_torch(name)
     from strap.encoders.efficientnet import load_efficientnet
     from strap.encoders.network import choose_device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,18 +28,23 @@ class Encoder(Protocol):
         """uint8 [n h w 3], upright -> float32 [n dim]."""
 
 
-def checked_encode(encoder: Encoder, images: Array, where: str) -> npt.NDArray[np.float32]:
-    """Encode, and refuse vectors that are not finite or not of the promised shape."""
-    vectors = np.asarray(encoder.encode(images), np.float32)
-    if vectors.shape != (len(images), encoder.dim):
+def check_vectors(
+    encoder: Encoder, vectors: Array, count: int, where: Callable[[int], str]
+) -> npt.NDArray[np.float32]:
+    """Refuse vectors that are not finite or not of the promised shape.
+
+    `where` names an image of the batch by its number.
+    """
+    vectors = np.asarray(vectors, np.float32)
+    if vectors.shape != (count, encoder.dim):
         raise StrapError(
-            f"encoder {encoder.config.get('name')!r} gave shape {vectors.shape} for {len(images)} "
-            f"images, not {(len(images), encoder.dim)}; its `encode` or `dim` is wrong"
+            f"encoder {encoder.config.get('name')!r} gave shape {vectors.shape} for {count} "
+            f"images, not {(count, encoder.dim)}; its `encode` or `dim` is wrong"
         )
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if bad.size:
         raise StrapError(
-            f"{where}: the embedding of frame {bad[0]} is not finite (NaN or infinite); check that "
+            f"{where(int(bad[0]))}: the embedding is not finite (NaN or infinite); check that "
             "image and the encoder"
         )
     return vectors

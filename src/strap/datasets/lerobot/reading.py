@@ -100,11 +100,18 @@ class LeRobotReader:
             cameras=cameras,
             proprioception=proprioception,
             actions=episode.column(self.layout.features[self.action]),
-            source=Source(self.layout.root, trajectory_id),
+            source=Source(self.layout.root, trajectory_id, self._files_of(row)),
             fps=float(self.layout.fps),
             orientation=self.orientation,
             extras=extras,
             attributes=_attributes(self.layout, row),
+        )
+
+    def _files_of(self, row: int) -> tuple[Path, ...]:
+        videos = [f.name for f in self.layout.features.values() if f.dtype == "video"]
+        return (
+            self.layout.data_file(row),
+            *(self.layout.video_file(row, key) for key in videos),
         )
 
     def _row(self, trajectory_id: str) -> int:

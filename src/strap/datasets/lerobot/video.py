@@ -253,13 +253,20 @@ class DecoderPool:
                 self._open.popitem()[1].close()
 
 
-_pools: dict[int, DecoderPool] = {}
+_own = threading.local()
+_parents: list[DecoderPool] = []
 
 
 def pool() -> DecoderPool:
-    """This process's decoders.
+    """This thread's decoders: threads that read one file do not wait for each other.
 
     After a fork the parent's are left alone, neither used nor closed: their threads exist only in
     the parent.
     """
-    return _pools.setdefault(os.getpid(), DecoderPool())
+    process, found = getattr(_own, "pool", (None, None))
+    if process != os.getpid() or found is None:
+        if found is not None:
+            _parents.append(found)
+        found = DecoderPool()
+        _own.pool = (os.getpid(), found)
+    return found

@@ -1,0 +1,224 @@
+"""Embedding a dataset into a store: resumable, shared by several writers, nothing done twice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.datasets.base import Dataset
+from strap.embeddings.local import embed_here
+from strap.embeddings.work import parse_part, same_place
+from strap.encoders import Encoder, EncoderSpec
+from strap.errors import StrapError, unknown
+from strap.store import (
+    EmbeddingStore,
+    Session,
+    StoreConfig,
+    create_store,
+    open_store,
+    slug,
+)
+from strap.store.layout import list_partials
+from strap.store.locks import locked
+
+__all__ = ["EmbeddingStore", "embed", "open_store"]
+
+Dtype = Literal["float16", "float32"]
+Engine = Literal["local", "ray"]
+Compile = Literal["auto", "on", "off"]
+AGENT_VIEWS = ("agentview_rgb", "agentview_image", "observation.images.agentview")
+"""Cameras the paper retrieves by alone (LIBERO); where none of them is there, all are averaged."""
+BATCH = 64
+"""for encoders that do not say how many images they like at a time"""
+MAX_WORKERS = 8
+COMPILE_IMAGES = 3_000_000
+"""from here on a minute of compiling is less than it saves on a fast GPU"""
+
+
+def embed(
+    dataset: Dataset,
+    encoder: Encoder | EncoderSpec | str,
+    out: str | Path,
+    *,
+    cameras: Sequence[str] | None = None,
+    dtype: Dtype = "float16",
+    batch: int | None = None,
+    workers: int | None = None,
+    devices: Sequence[str] = ("auto",),
+    compile: Compile = "auto",
+    engine: Engine = "local",
+    part: str | None = None,
+    progress: Progress = silent,
+) -> EmbeddingStore:
+    """Embed every frame of a dataset into a store; only what the store lacks is embedded.
+
+    Several processes may embed into one store at the same time, on one machine or over a shared
+    file system: they share the work. A killed one loses the batch in flight.
+
+    Args:
+        dataset: what to embed.
+        encoder: an `Encoder`, the name of one, or an `EncoderSpec`.
+        out: the store's folder, new or begun before with the same encoder and cameras.
+        cameras: which cameras; each is kept, reading averages them. By default the agent view
+            alone where there is one (as the paper does in LIBERO), else all of them.
+        dtype: `float16` or `float32`.
+        batch: images per forward pass; by default what the encoder likes on its device.
+        workers: threads that read and decode frames (with Ray: worker processes); by default one
+            per core, at most 8.
+        devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
+            `cuda:0`, …; several run in a process each.
+        compile: compile the model: `auto` does for long jobs on a GPU.
+        engine: `local`, or `ray` for a cluster.
+        part: `2/4` embeds the second of four parts, for machines without a common file system;
+            `strap store merge` joins their stores.
+        progress: called with (what, images done, images in all).
+    """
+    _check_choices(dtype, compile, engine)
+    if not len(dataset):
+        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
+    out = Path(out).expanduser()
+    spec = EncoderSpec(encoder) if isinstance(encoder, str) else encoder
+    model = spec.load(devices[0]) if isinstance(spec, EncoderSpec) else spec
+    chosen = choose_cameras(dataset, cameras)
+    config = StoreConfig(dict(model.config), dtype, model.dim, chosen)
+    store = _open_or_create(out, config, dataset)
+    if _is_finished(store, dataset):
+        return store
+    (out / "manifest.json").unlink(missing_ok=True)
+    model = _tuned(model, batch, _should_compile(compile, dataset, chosen))
+    session = Session(out, config)
+    threads = workers or min(MAX_WORKERS, os.cpu_count() or 1)
+    size = batch or int(getattr(model, "batch", BATCH))
+    embed_here(
+        dataset,
+        model,
+        session,
+        batch=size,
+        workers=threads,
+        progress=progress,
+        part=parse_part(part),
+    )
+    with session.hold():
+        store = open_store(out)
+        if all(key in store for key in dataset.ids):  # one part alone is not
+            _write_manifest(dataset, store)
+    return open_store(out)
+
+
+def _check_choices(dtype: str, compile: str, engine: str) -> None:
+    for kind, value, known in (
+        ("dtype", dtype, get_args(Dtype)),
+        ("choice for compile", compile, get_args(Compile)),
+        ("engine", engine, get_args(Engine)),
+    ):
+        if value not in known:
+            raise unknown(kind, value, known)
+
+
+def _should_compile(compile: Compile, dataset: Dataset, cameras: Sequence[str]) -> bool | None:
+    """None: leave it to the encoder's device."""
+    if compile != "auto":
+        return compile == "on"
+    about = len(dataset) * dataset[dataset.ids[0]].length * len(cameras)
+    return None if about >= COMPILE_IMAGES else False
+
+
+def _tuned(encoder: Any, batch: int | None, compiled: bool | None) -> Encoder:
+    """An encoder that has such settings, with these."""
+    changes: dict[str, Any] = {}
+    if batch and hasattr(encoder, "batch"):
+        changes["batch"] = batch
+    if hasattr(encoder, "compiled"):
+        on_gpu = getattr(getattr(encoder, "device", None), "type", "") == "cuda"
+        changes["compiled"] = on_gpu if compiled is None else compiled
+    tuned: Encoder = replace(encoder, **changes) if changes else encoder
+    return tuned
+
+
+def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str, ...]:
+    """The cameras to embed: as asked, else the agent view, else all."""
+    first = dataset[dataset.ids[0]]
+    if cameras:
+        for name in cameras:
+            first.camera(name)
+        return tuple(dict.fromkeys(cameras))
+    if not first.cameras:
+        raise StrapError(
+            f"dataset '{dataset.path}' has no camera images in '{first.id}', so there is nothing "
+            "to embed; record it with images, or render them first"
+        )
+    for name in AGENT_VIEWS:
+        if name in first.cameras:
+            return (name,)
+    return tuple(first.cameras)
+
+
+def _open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> EmbeddingStore:
+    if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
+        raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
+    if not (out / "store.json").is_file():
+        if _has_other_files(out):
+            raise StrapError(
+                f"'{out}' exists and is no embedding store; choose another output folder"
+            )
+        with locked(out / "lock"):  # two that begin one store at the same moment agree on it
+            if not (out / "store.json").is_file():
+                for left in out.glob(".*.tmp"):
+                    left.unlink()
+                create_store(out, config, dataset=dataset.name)
+    store = open_store(out)
+    for name in ("encoder", "dtype", "dim", "cameras"):
+        old, new = getattr(store.config, name), getattr(config, name)
+        if old != new:
+            raise StrapError(
+                f"store '{out}' was made with {name} {_short(old)}, not {_short(new)}; "
+                "choose another output folder, or delete that store to make it anew"
+            )
+    if not same_place(store.dataset, dataset.name):
+        raise StrapError(
+            f"store '{out}' holds dataset '{store.dataset}', not '{dataset.name}': choose another "
+            "output folder (a store holds one dataset)"
+        )
+    return store
+
+
+def _has_other_files(out: Path) -> bool:
+    if not out.is_dir():
+        return out.exists()
+    names = [file.name for file in out.iterdir()]
+    return any(
+        name != "lock" and not (name.startswith(".") and name.endswith(".tmp")) for name in names
+    )
+
+
+def _short(value: object) -> str:
+    return str(value.get("name", value) if isinstance(value, dict) else value)
+
+
+def _is_finished(store: EmbeddingStore, dataset: Dataset) -> bool:
+    if not store.complete or any(list_partials(store.path)):
+        return False
+    same = store.manifest.get("fingerprint") == dataset.fingerprint()
+    upright = store.manifest.get("orientation") == dataset[dataset.ids[0]].orientation
+    return same and upright and all(key in store for key in dataset.ids)
+
+
+def _write_manifest(dataset: Dataset, store: EmbeddingStore) -> None:
+    present = set(dataset.ids)
+    manifest = {
+        "dataset": dataset.name,
+        "format": dataset.format,
+        "fingerprint": dataset.fingerprint(),
+        "orientation": dataset[dataset.ids[0]].orientation,
+        "encoder_fingerprint": fingerprint_json(dict(store.config.encoder)),
+        "trajectories": len(present),
+        "frames": sum(store.entry(key).length for key in present),
+        "shards": sorted(store.shards),
+        "dropped": [key for key in store.ids if key not in present],
+        "versions": versions(),
+    }
+    write_json(store.path / "manifest.json", manifest)

@@ -1,0 +1,90 @@
+"""Embedding in this process: claims, frames, batches, rows into the store."""
+
+from __future__ import annotations
+
+import time
+
+from strap.artifacts import Progress
+from strap.datasets.base import Dataset
+from strap.embeddings.batches import Packer
+from strap.embeddings.work import Job, Work
+from strap.encoders import Encoder
+from strap.store import Session
+from strap.store.layout import SHARD_BYTES
+from strap.types import Array
+
+POLL_SECONDS = 0.2
+
+
+class StoreSink:
+    """Puts rows where they belong in the session's shard."""
+
+    def __init__(self, session: Session, work: Work, progress: Progress) -> None:
+        self._session, self._work, self._progress = session, work, progress
+        self._job: Job | None = None
+        self._fingerprints: dict[tuple[int, int], str] = {}
+        self._done = 0
+
+    def rows(self, job: Job, camera: int, vectors: Array) -> None:
+        """Append them, and enter the trajectories that are whole with them."""
+        self._start(job)
+        self._session.append(camera, vectors)
+        self._enter(job)
+        self._done += len(vectors)
+        self._progress("embedding", self._done, max(self._work.images, self._done))
+
+    def whole(self, job: Job, index: int, fingerprint: str) -> None:
+        """Remember the fingerprint until the rows are there."""
+        self._fingerprints[id(job), index] = fingerprint
+
+    def end(self, job: Job) -> None:
+        """Finish the shard when it is big enough."""
+        self._start(job)
+        self._enter(job)
+        for index in range(len(job.trajectories)):
+            del self._fingerprints[id(job), index]
+        if job.partial is not None or self._session.nbytes > SHARD_BYTES:
+            self._session.flush()
+
+    def _start(self, job: Job) -> None:
+        if self._job is job:
+            return
+        self._job = job
+        if job.partial is not None:
+            self._session.switch(job.partial)
+        else:
+            self._session.begin(job.begun)
+
+    def _enter(self, job: Job) -> None:
+        shard = self._session.partial
+        while shard and shard.next_is_whole:
+            index = len(job.trajectories) - len(shard.begun)
+            fingerprint = self._fingerprints.get((id(job), index))
+            if fingerprint is None:
+                return
+            self._session.complete(fingerprint)
+
+
+def embed_here(
+    dataset: Dataset,
+    encoder: Encoder,
+    session: Session,
+    *,
+    batch: int,
+    workers: int,
+    progress: Progress,
+    part: tuple[int, int] = (0, 1),
+) -> None:
+    """Embed what the store lacks, until nothing is lacking: neither ours nor another writer's."""
+    cameras = session.config.cameras
+    work = Work(dataset, session, cameras, part=part)
+    sink = StoreSink(session, work, progress)
+    try:
+        while True:
+            Packer(encoder, cameras, batch, sink).run(work.jobs(), workers)
+            session.flush()
+            if not work.unfinished:
+                return
+            time.sleep(POLL_SECONDS)
+    finally:
+        session.close()

@@ -1,0 +1,184 @@
+"""What there is to embed: groups of trajectories, claimed one at a time.
+
+Groups are cut from the dataset in its own order, whether or not their trajectories are embedded
+already, and batches never cross a group's border: so the images that share a batch, and with them
+the last bits of the vectors, do not depend on how many workers there are or who was killed when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strap.datasets.base import Dataset
+from strap.errors import StrapError
+from strap.store import Begun, Entry, Partial, Session
+from strap.types import Trajectory
+
+GROUP_IMAGES = 2048
+
+
+@dataclass(frozen=True)
+class Job:
+    """Trajectories embedded together, and how far a killed writer got with them."""
+
+    trajectories: tuple[Trajectory, ...]
+    stamps: tuple[str, ...]
+    done: tuple[int, ...]
+    """rows that are there already, camera by camera"""
+    partial: Partial | None = None
+    """the unfinished shard they lie in; None: none are there"""
+
+    @property
+    def begun(self) -> list[Begun]:
+        """As the store's journal has them."""
+        pairs = zip(self.trajectories, self.stamps, strict=True)
+        return [Begun(t.id, t.length, t.instruction, stamp) for t, stamp in pairs]
+
+
+class Work:
+    """Finds what a store lacks of a dataset and claims it, beside other writers."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        session: Session,
+        cameras: Sequence[str],
+        *,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._part = part
+        self.dataset, self.session, self.cameras = dataset, session, tuple(cameras)
+        self.images_left = 0
+        """found missing so far, done by whomever"""
+        self._scanned = 0
+        self._images_seen = 0
+        self._unknown = sum(key not in session.places for key in dataset.ids)
+        self._waiting: list[list[str]] = []
+        self._stamp = dataset.fingerprint()
+
+    @property
+    def images(self) -> int:
+        """How many images are missing in all: those found, and a guess for what is unseen."""
+        if not self._scanned:
+            return self.images_left
+        unseen = self._unknown * self._images_seen // self._scanned
+        return self.images_left + unseen // self._part[1]
+
+    def jobs(self) -> Iterator[Job]:
+        """Everything that can be claimed now; call again while `unfinished`."""
+        yield from self._resumed()
+        if self._scanned < len(self.dataset):
+            groups: Iterator[list[Trajectory]] = self._scan()
+        else:
+            waiting, self._waiting = self._waiting, []
+            groups = ([self.dataset[key] for key in keys] for keys in waiting)
+        for group in groups:
+            missing = [t for t in group if not self._is_current(t)]
+            if missing:
+                yield from self._claim(missing)
+
+    def job_of(self, ids: Sequence[str]) -> Job:
+        """Named trajectories as one job, for a worker who was told what to do."""
+        own = tuple(self.dataset[key] for key in ids)
+        return Job(own, tuple(map(self.stamp, own)), (0,) * len(self.cameras))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether other writers are still at something; they may die and leave it to us."""
+        self.session.refresh()
+        return bool(self._waiting)
+
+    def stamp(self, trajectory: Trajectory) -> str:
+        """Of the trajectory's files (of all the dataset's, where a format does not name them).
+
+        The same file read the other way up holds other images.
+        """
+        source = trajectory.source
+        own = source.stamp() if source.files or source.path.is_file() else self._stamp
+        return f"{own} {trajectory.orientation}"
+
+    def _scan(self) -> Iterator[list[Trajectory]]:
+        """Groups in the dataset's order; of n parts, every n-th of them."""
+        index, count = self._part
+        for number, group in enumerate(self._groups()):
+            known = [t.id in self.session.places for t in group]
+            images = [t.length * len(self.cameras) for t in group]
+            self._scanned += len(group)
+            self._images_seen += sum(images)
+            self._unknown -= len(group) - sum(known)
+            if number % count == index:
+                self.images_left += sum(n for n, k in zip(images, known, strict=True) if not k)
+                yield group
+
+    def _groups(self) -> Iterator[list[Trajectory]]:
+        group: list[Trajectory] = []
+        for trajectory in self.dataset:
+            _require_frames(trajectory, self.cameras)
+            group.append(trajectory)
+            if sum(t.length for t in group) * len(self.cameras) >= GROUP_IMAGES:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _claim(self, missing: Sequence[Trajectory]) -> Iterator[Job]:
+        seen: dict[str, Entry | None] = {t.id: self.session.places.get(t.id) for t in missing}
+        free = set(self.session.claim(seen))
+        own = tuple(t for t in missing if t.id in free)
+        if len(own) < len(missing):
+            self._waiting.append([t.id for t in missing if t.id not in free])
+        if own:
+            yield Job(own, tuple(map(self.stamp, own)), (0,) * len(self.cameras))
+
+    def _resumed(self) -> Iterator[Job]:
+        """What dead writers had begun, where it still is what the dataset holds."""
+        for partial in self.session.adopt():
+            own = self._still_there(partial.begun)
+            if own is None:
+                self.session.discard(partial)
+                continue
+            done = tuple(rows - partial.rows for rows in partial.done)
+            yield Job(own, tuple(one.stamp for one in partial.begun), done, partial)
+
+    def _still_there(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
+        known = set(self.dataset.ids)
+        if not all(one.id in known for one in begun):
+            return None
+        own = tuple(self.dataset[one.id] for one in begun)
+        now = [Begun(t.id, t.length, t.instruction, self.stamp(t)) for t in own]
+        return own if now == list(begun) else None
+
+    def _is_current(self, trajectory: Trajectory) -> bool:
+        """Whether the store holds this very content: by the files' stamp, else by reading it."""
+        entry = self.session.places.get(trajectory.id)
+        if entry is None or entry.length != trajectory.length:
+            return False
+        if entry.instruction != trajectory.instruction:
+            return False
+        if entry.stamp == self.stamp(trajectory):
+            return True
+        return entry.fingerprint == trajectory.fingerprint(self.cameras)
+
+
+def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:
+    if trajectory.length == 0:
+        raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
+    for camera in cameras:
+        trajectory.camera(camera)
+
+
+def parse_part(text: str | None) -> tuple[int, int]:
+    """`2/4`, the second of four parts, as (1, 4)."""
+    if text is None:
+        return 0, 1
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise StrapError(f"part is '{text}': give it as 1/4 … 4/4 for four machines")
+    return int(index) - 1, int(count)
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two paths of a dataset are one place, or the first is gone (it was moved)."""
+    return one in ("", other) or not Path(one).exists()

@@ -1,0 +1,154 @@
+"""What lies where in a store, and the bytes of its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import read_json, write_json
+from strap.errors import StrapError
+
+VERSION = 2
+HEADER_BYTES = 128
+SHARD_BYTES = 128 << 20
+"""a shard is finished when it has this many; big enough to scan at disk speed"""
+SHARDS, PARTIAL = "shards", "partial"
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """What the vectors of a store are; two stores compare only where this agrees."""
+
+    encoder: Mapping[str, Any]
+    dtype: str
+    dim: int
+    cameras: tuple[str, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one vector."""
+        return self.dim * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One trajectory in a shard."""
+
+    id: str
+    offset: int
+    length: int
+    instruction: str
+    fingerprint: str
+    """of the content that was embedded"""
+    stamp: str
+    """of the files it came from"""
+    checksums: tuple[int, ...]
+    """CRC-32 of its rows, camera by camera"""
+
+    @property
+    def stop(self) -> int:
+        """The row after its last."""
+        return self.offset + self.length
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Trajectories end to end in one file per camera."""
+
+    name: str
+    files: tuple[str, ...]
+    frames: int
+    entries: tuple[Entry, ...]
+
+
+def create_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
+    """Lay down an empty store."""
+    identity = {"format": "strap-store", "version": VERSION, **asdict(config), "dataset": dataset}
+    write_json(path / "store.json", identity)
+
+
+def read_identity(path: Path) -> tuple[StoreConfig, str]:
+    """What `store.json` says: the configuration, and the dataset's path."""
+    raw = read_json(path / "store.json")
+    if raw.get("format") != "strap-store" or raw.get("version") != VERSION:
+        raise StrapError(
+            f"'{path}' is a store of version {raw.get('version')!r}; this strap reads {VERSION}: "
+            "embed again into a new folder, or use the strap that made it"
+        )
+    config = StoreConfig(raw["encoder"], raw["dtype"], raw["dim"], tuple(raw["cameras"]))
+    return config, str(raw.get("dataset", ""))
+
+
+def slug(camera: str) -> str:
+    """A camera's name as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", camera)
+
+
+def shard_files(name: str, config: StoreConfig) -> tuple[str, ...]:
+    """The data files of a shard, camera by camera."""
+    return tuple(f"{name}.{slug(camera)}.npy" for camera in config.cameras)
+
+
+def npy_header(config: StoreConfig, frames: int) -> bytes:
+    """The first 128 bytes of a shard's file: NumPy's format 1.0, as wide for any shape.
+
+    Since the width is fixed, rows can be appended first and counted later.
+    """
+    descr = np.dtype(config.dtype).newbyteorder("<").str
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({frames}, {config.dim}), }}"
+    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
+    return start + text.ljust(HEADER_BYTES - 11).encode() + b"\n"
+
+
+def write_shard(store: Path, shard: Shard) -> None:
+    """Write a shard's JSON, which makes it part of the store."""
+    value = asdict(shard)
+    write_json(store / SHARDS / f"{shard.name}.json", {**value, "checksum": json_checksum(value)})
+
+
+def read_shard(file: Path) -> Shard:
+    """Read a shard's JSON and check it."""
+    raw = read_json(file)
+    try:
+        if json_checksum(raw) != raw["checksum"]:
+            raise ValueError("its checksum does not fit")
+        entries = tuple(Entry(**{**e, "checksums": tuple(e["checksums"])}) for e in raw["entries"])
+        return Shard(raw["name"], tuple(raw["files"]), raw["frames"], entries)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StrapError(
+            f"shard '{file}' is damaged ({error}): delete that file and embed again; only that "
+            "shard is made anew"
+        ) from error
+
+
+def json_checksum(value: Mapping[str, Any]) -> int:
+    """CRC-32 of everything but the checksum itself, as compact JSON with sorted keys."""
+    rest = {key: item for key, item in value.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return zlib.crc32(text.encode())
+
+
+def list_shards(store: Path) -> list[Path]:
+    """The JSON files of the shards, in the order of their names."""
+    return sorted((store / SHARDS).glob("*.json"))
+
+
+def list_partials(store: Path) -> Iterator[str]:
+    """Names of the shards being written, or left by writers that died."""
+    folder = store / PARTIAL
+    if folder.is_dir():
+        yield from sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+
+
+def next_name(store: Path) -> str:
+    """A name no shard has had; call it while holding the store's lock."""
+    taken = [*list_partials(store)]  # before the shards: a finished one is there already
+    taken += [file.name.partition(".")[0] for file in (store / SHARDS).glob("*.*")]
+    return f"{max((int(name) for name in taken if name.isdigit()), default=-1) + 1:06d}"

@@ -1,0 +1,69 @@
+"""Locks that die with their holder: `flock` on an open file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strap.artifacts import writing
+from strap.errors import StrapError
+
+UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class Lock:
+    """A lock file, held until `release` or until the process ends, however it ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let go; twice does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def try_lock(path: Path) -> Lock | None:
+    """Take the lock, or None when somebody holds it."""
+    return _lock(path, wait=False)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait for the lock and hold it for the block."""
+    lock = _lock(path, wait=True)
+    assert lock is not None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock(path: Path, *, wait: bool) -> Lock | None:
+    import fcntl  # here: reading a store must work where there is no flock
+
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in UNSUPPORTED:
+            raise StrapError(
+                f"the file system of '{path.parent}' has no file locks ({error.strerror}): choose "
+                "an output folder on another one"
+            ) from error
+        raise
+    return Lock(path, descriptor)

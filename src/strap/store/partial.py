@@ -1,0 +1,309 @@
+"""A shard being written: rows are appended, and a journal says what they are.
+
+    STORE/partial/000007/
+      lock         held by its writer; when nobody holds it, the writer is dead
+      journal      claims, begun trajectories, rows with their checksums, whole trajectories
+      CAMERA.npy   128 bytes of header, then rows
+
+A group of trajectories is begun together; its rows come camera by camera, in any number of pieces:
+
+    row        0 ....... 90 ........ 170 ...... 260
+    group      | demo_0  | demo_1    | demo_2   |
+    camera 0   ##################################    all there
+    camera 1   ###############                       demo_0 is whole, demo_1 begun
+
+A trajectory becomes an entry when its rows of every camera are there. A writer killed at any moment
+leaves a journal from which the next one goes on, with the very next row.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from strap.artifacts import writing
+from strap.errors import StrapError
+from strap.store.journal import Line, pack, unpack
+from strap.store.layout import (
+    HEADER_BYTES,
+    PARTIAL,
+    SHARDS,
+    Entry,
+    Shard,
+    StoreConfig,
+    next_name,
+    npy_header,
+    shard_files,
+    slug,
+    write_shard,
+)
+from strap.store.locks import Lock, try_lock
+from strap.types import Array
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trajectory whose rows are being written."""
+
+    id: str
+    length: int
+    instruction: str
+    stamp: str
+
+
+class Partial:
+    """One unfinished shard, locked by this process."""
+
+    def __init__(self, store: Path, config: StoreConfig, name: str, lock: Lock) -> None:
+        self.store, self.config, self.name = store, config, name
+        self.folder = store / PARTIAL / name
+        self.entries: list[Entry] = []
+        self.begun: list[Begun] = []
+        """of the group at hand, those not whole yet"""
+        self.done = [0] * len(config.cameras)
+        """rows that are there, camera by camera"""
+        self._sums: list[list[int]] = [[] for _ in config.cameras]
+        self._lock = lock
+        self._data: list[IO[bytes]] = []
+        self._journal: IO[bytes] | None = None
+
+    @classmethod
+    def create(cls, store: Path, config: StoreConfig) -> Partial:
+        """A new shard; the caller holds the store's lock."""
+        name = next_name(store)
+        lock = try_lock(store / PARTIAL / name / "lock")
+        assert lock is not None
+        partial = cls(store, config, name, lock)
+        partial._open(journal_end=0)
+        return partial
+
+    @classmethod
+    def take_over(cls, store: Path, config: StoreConfig, name: str) -> Partial | None:
+        """The shard a dead writer left, as far as it got; None while its writer lives.
+
+        The caller holds the store's lock.
+        """
+        lock = try_lock(store / PARTIAL / name / "lock")
+        if lock is None:
+            return None
+        partial = cls(store, config, name, lock)
+        if (store / SHARDS / f"{name}.json").is_file():  # killed after its last step but one
+            partial.remove()
+            return None
+        partial._bring_back()
+        partial._open(journal_end=partial._replay())
+        partial._log({"release": True})  # what the dead had only claimed is free again
+        partial.claim([one.id for one in partial.begun])
+        return partial
+
+    @property
+    def rows(self) -> int:
+        """Rows of whole trajectories."""
+        return self.entries[-1].stop if self.entries else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of whole trajectories."""
+        return self.rows * self.config.row_bytes * len(self.config.cameras)
+
+    def claim(self, ids: Sequence[str]) -> None:
+        """Say that these trajectories are being embedded here."""
+        self._log({"claim": list(ids)})
+
+    def begin(self, group: Sequence[Begun]) -> None:
+        """Lay out the rows of the next trajectories."""
+        self._begin(list(group))
+        self._log({"begin": [asdict(one) for one in group]})
+
+    def append(self, camera: int, vectors: Array) -> None:
+        """The next rows [n d] of a camera; they may span several of the group's trajectories."""
+        data = self._stored(camera, vectors).reshape(-1).view(np.uint8).data
+        first, count = self.done[camera], len(vectors)
+        with writing(self._file(camera)):
+            _write_all(self._data[camera], data)
+        self._accumulate(camera, data)
+        self._log({"rows": [camera, first, count, zlib.crc32(data)]})
+
+    @property
+    def next_is_whole(self) -> bool:
+        """Whether every row of the first begun trajectory is there."""
+        return bool(self.begun) and min(self.done) >= self.rows + self.begun[0].length
+
+    def complete(self, fingerprint: str) -> Entry:
+        """Enter the first begun trajectory, all of whose rows are there."""
+        one = self.begun[0]
+        sums = tuple(own[0] for own in self._sums)
+        entry = Entry(one.id, self.rows, one.length, one.instruction, fingerprint, one.stamp, sums)
+        self._complete(entry)
+        self._log({"entry": asdict(entry)})
+        return entry
+
+    def drop_group(self) -> None:
+        """Forget the begun trajectories and their rows."""
+        self._drop()
+        self._cut()
+        self._log({"drop": True})
+
+    def publish(self) -> Shard | None:
+        """Make what is whole a shard of the store; None when nothing is."""
+        if not self.entries:
+            return None
+        if self.begun:
+            self.drop_group()
+        names = shard_files(self.name, self.config)
+        shard = Shard(self.name, names, self.rows, tuple(self.entries))
+        with writing(self.store / SHARDS):
+            (self.store / SHARDS).mkdir(exist_ok=True)
+            for camera, handle in enumerate(self._data):
+                handle.seek(0)
+                _write_all(handle, memoryview(npy_header(self.config, self.rows)))
+                os.fsync(handle.fileno())
+                self._file(camera).replace(self.store / SHARDS / names[camera])
+        write_shard(self.store, shard)
+        return shard
+
+    def remove(self) -> None:
+        """Delete what is left in the folder; the caller holds the store's lock."""
+        self._close_files()
+        left = sorted(self.folder.iterdir(), key=lambda file: file.name == "lock")
+        for file in left:
+            file.unlink()
+        self.folder.rmdir()
+        self._lock.release()
+
+    def close(self) -> None:
+        """Leave it as it is, for the next writer."""
+        self._close_files()
+        self._lock.release()
+
+    def _file(self, camera: int) -> Path:
+        return self.folder / f"{slug(self.config.cameras[camera])}.npy"
+
+    def _open(self, *, journal_end: int) -> None:
+        with writing(self.folder):
+            for camera in range(len(self.config.cameras)):
+                descriptor = os.open(self._file(camera), os.O_RDWR | os.O_CREAT, 0o666)
+                handle = os.fdopen(descriptor, "r+b", buffering=0)
+                self._data.append(handle)
+                if os.fstat(descriptor).st_size < HEADER_BYTES:
+                    _write_all(handle, memoryview(npy_header(self.config, 0)))
+            journal = os.open(self.folder / "journal", os.O_RDWR | os.O_CREAT, 0o666)
+            os.ftruncate(journal, journal_end)
+            self._journal = os.fdopen(journal, "r+b", buffering=0)
+            self._journal.seek(journal_end)
+            self._cut()
+
+    def _cut(self) -> None:
+        """Files end after the rows that count."""
+        for handle, rows in zip(self._data, self.done, strict=True):
+            handle.truncate(HEADER_BYTES + rows * self.config.row_bytes)
+            handle.seek(0, os.SEEK_END)
+
+    def _close_files(self) -> None:
+        for handle in self._data:
+            handle.close()
+        if self._journal:
+            self._journal.close()
+        self._data, self._journal = [], None
+
+    def _bring_back(self) -> None:
+        """Undo a publication that was killed between its files."""
+        for camera, name in enumerate(shard_files(self.name, self.config)):
+            moved = self.store / SHARDS / name
+            if moved.is_file():
+                moved.replace(self._file(camera))
+
+    def _replay(self) -> int:
+        """Bring the state to the last line that the data bears out; the position after it."""
+        journal = self.folder / "journal"
+        content = journal.read_bytes() if journal.is_file() else b""
+        data = [_contents(self._file(camera)) for camera in range(len(self.config.cameras))]
+        good = 0
+        for line, position in unpack(content):
+            if not self._apply(line, data):
+                break
+            good = position
+        return good
+
+    def _apply(self, line: Line, data: Sequence[memoryview]) -> bool:
+        if "begin" in line:
+            self._begin([Begun(**one) for one in line["begin"]])
+        elif "rows" in line:
+            camera, first, count, crc = line["rows"]
+            width = self.config.row_bytes
+            piece = data[camera][HEADER_BYTES + first * width :][: count * width]
+            if len(piece) < count * width or zlib.crc32(piece) != crc:
+                return False
+            self._accumulate(camera, piece)
+        elif "entry" in line:
+            raw: dict[str, Any] = dict(line["entry"])
+            self._complete(Entry(**{**raw, "checksums": tuple(raw["checksums"])}))
+        elif "drop" in line:
+            self._drop()
+        return True
+
+    def _begin(self, group: list[Begun]) -> None:
+        self.begun = group
+        self._sums = [[0] * len(group) for _ in self.config.cameras]
+
+    def _accumulate(self, camera: int, data: memoryview) -> None:
+        """Add rows to the checksums of the trajectories they belong to."""
+        width, at = self.config.row_bytes, self.done[camera]
+        stop, offset = at + len(data) // width, self.rows
+        for index, one in enumerate(self.begun):
+            low, high = max(at, offset), min(stop, offset + one.length)
+            if low < high:
+                piece = data[(low - at) * width : (high - at) * width]
+                self._sums[camera][index] = zlib.crc32(piece, self._sums[camera][index])
+            offset += one.length
+        self.done[camera] = stop
+
+    def _complete(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.begun.pop(0)
+        for own in self._sums:
+            own.pop(0)
+
+    def _drop(self) -> None:
+        self._begin([])
+        self.done = [self.rows] * len(self.config.cameras)
+
+    def _stored(self, camera: int, vectors: Array) -> Array:
+        dtype = np.dtype(self.config.dtype).newbyteorder("<")
+        with np.errstate(over="ignore"):  # what overflows is reported below, by name
+            stored = np.ascontiguousarray(vectors, dtype)
+        bad = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+        if bad.size:
+            row, offset = self.done[camera] + int(bad[0]), self.rows
+            for one in self.begun:
+                offset += one.length
+                if row < offset:
+                    break
+            raise StrapError(
+                f"trajectory '{one.id}': an embedding is too large for {self.config.dtype}; embed "
+                "with --dtype float32"
+            )
+        return stored
+
+    def _log(self, line: Line) -> None:
+        assert self._journal is not None
+        with writing(self.folder / "journal"):
+            _write_all(self._journal, memoryview(pack([line])))
+
+
+def _write_all(handle: IO[bytes], data: memoryview) -> None:
+    """An unbuffered file may take a part at a time."""
+    while len(data):
+        data = data[handle.write(data) :]
+
+
+def _contents(file: Path) -> memoryview:
+    if not file.is_file() or not file.stat().st_size:
+        return memoryview(b"")
+    return np.memmap(file, np.uint8, mode="r").data

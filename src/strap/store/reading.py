@@ -1,0 +1,223 @@
+"""Reading a store: vectors by trajectory, memory-mapped and checked."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import read_json
+from strap.datasets.base import natural
+from strap.errors import StrapError, unknown
+from strap.store.layout import (
+    HEADER_BYTES,
+    SHARDS,
+    Entry,
+    Shard,
+    StoreConfig,
+    list_shards,
+    npy_header,
+    read_identity,
+    read_shard,
+)
+from strap.types import Array
+
+
+@dataclass(frozen=True, repr=False)
+class EmbeddingStore:
+    """Embeddings by trajectory: `store[id]` is [t d]; `store.ids` in natural order."""
+
+    path: Path
+    config: StoreConfig
+    shards: Mapping[str, Shard]
+    places: Mapping[str, tuple[str, Entry]]
+    """id -> (shard name, entry), in natural order of the ids"""
+    manifest: Mapping[str, Any]
+    """empty while the store is not complete"""
+    cameras: tuple[str, ...] = ()
+    """the cameras that are averaged on reading"""
+    named: str = ""
+    """the dataset's path as it was when the store was begun"""
+    _maps: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
+    _checked: set[tuple[str, str]] = field(default_factory=set, compare=False)
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Trajectory ids in natural order."""
+        return tuple(self.places)
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector."""
+        return self.config.dim
+
+    @property
+    def frames(self) -> int:
+        """How many frames there are in all."""
+        return sum(entry.length for _, entry in self.places.values())
+
+    @property
+    def dataset(self) -> str:
+        """The path of the dataset that was embedded."""
+        return str(self.manifest.get("dataset", self.named))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the embedding ran to its end."""
+        return bool(self.manifest)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __contains__(self, trajectory_id: object) -> bool:
+        return trajectory_id in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __repr__(self) -> str:
+        name = self.config.encoder.get("name")
+        return f"EmbeddingStore('{self.path}', {name}, {len(self)} trajectories of {self.dim}-d)"
+
+    def entry(self, trajectory_id: str) -> Entry:
+        """Length, instruction and fingerprint of a trajectory."""
+        if trajectory_id not in self.places:
+            raise StrapError(
+                f"store '{self.path}' has no trajectory '{trajectory_id}': embed the dataset that "
+                f"holds it (the store has {len(self)}"
+                + (f", {self.ids[0]} to {self.ids[-1]})" if self.places else ")")
+            )
+        return self.places[trajectory_id][1]
+
+    def __getitem__(self, trajectory_id: str) -> Array:
+        """The embeddings [t d] of a trajectory, checked by their checksum; cameras averaged."""
+        return average([self.of_camera(trajectory_id, camera) for camera in self.cameras])
+
+    def of_camera(self, trajectory_id: str, camera: str) -> Array:
+        """The embeddings [t d] of a trajectory by one camera, as stored and checked."""
+        entry = self.entry(trajectory_id)
+        shard = self.shards[self.places[trajectory_id][0]]
+        if (shard.name, camera) not in self._checked:
+            self._check(shard, camera, entry)
+        return self._map(shard, camera)[entry.offset : entry.stop]
+
+    def shard_frames(self, shard: Shard) -> Array:
+        """All rows [frames d] of a shard, cameras averaged; a memory map if there is but one.
+
+        The rows of live entries are checked the first time.
+        """
+        maps = [self._map(shard, camera) for camera in self.cameras]
+        for camera in self.cameras:
+            if (shard.name, camera) not in self._checked:
+                self._check_all(shard, camera)
+                self._checked.add((shard.name, camera))
+        return average(maps)
+
+    def live_entries(self, shard: Shard) -> list[Entry]:
+        """The shard's entries that no later shard replaces."""
+        return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
+
+    def verify(self) -> list[str]:
+        """Read everything; the messages of what is damaged (none: the store is sound)."""
+        from strap.store.upkeep import verify
+
+        return [damage.message for damage in verify(self)]
+
+    def _map(self, shard: Shard, camera: str) -> Array:
+        key = (shard.name, camera)
+        if key not in self._maps:
+            file = self.path / SHARDS / shard.files[self.config.cameras.index(camera)]
+            self._maps[key] = load_rows(file, shard.frames, self.config)
+        return self._maps[key]
+
+    def _check_all(self, shard: Shard, camera: str) -> None:
+        """CRC-32 lets other threads run, so checking takes a fraction of reading from disk."""
+        live = self.live_entries(shard)
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+            list(threads.map(lambda entry: self._check(shard, camera, entry), live))
+
+    def _check(self, shard: Shard, camera: str, entry: Entry) -> None:
+        if not is_sound(self._map(shard, camera), entry, self.config.cameras.index(camera)):
+            raise StrapError(damage_message(self.path, self.config, shard, camera, entry))
+
+
+def is_sound(rows: Array, entry: Entry, camera: int) -> bool:
+    """Whether a trajectory's rows still have the checksum they were written with."""
+    return zlib.crc32(rows[entry.offset : entry.stop].data) == entry.checksums[camera]
+
+
+def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, entry: Entry) -> str:
+    """Which file is damaged where, and what to do."""
+    file = shard.files[config.cameras.index(camera)]
+    return (
+        f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
+        f"{entry.stop - 1}): run `strap store verify {path} --drop` and embed again; only what is "
+        "damaged is made anew"
+    )
+
+
+def average(rows: Sequence[Array]) -> Array:
+    """The mean over cameras; one camera is passed through untouched."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.asarray(np.mean([np.asarray(r, np.float32) for r in rows], axis=0))
+
+
+def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> EmbeddingStore:
+    """Open a store that `embed` wrote; vectors are memory-mapped, not read.
+
+    Args:
+        path: the store's folder.
+        cameras: average only these of its cameras; by default all of them.
+    """
+    path = Path(path).expanduser()
+    if not (path / "store.json").is_file():
+        raise StrapError(
+            f"'{path}' is no embedding store (it has no store.json): make one with "
+            "`strap embed DATASET --out STORE`"
+        )
+    config, dataset = read_identity(path)
+    for camera in cameras or ():
+        if camera not in config.cameras:
+            raise StrapError(f"store '{path}': {unknown('camera', camera, config.cameras)}")
+    shards = {shard.name: shard for shard in map(read_shard, list_shards(path))}
+    manifest = read_json(path / "manifest.json") if (path / "manifest.json").is_file() else {}
+    dropped = set(manifest.get("dropped", ()))
+    places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
+    ordered = {key: places[key] for key in sorted(places, key=natural)}
+    chosen = tuple(cameras or config.cameras)
+    return EmbeddingStore(path, config, shards, ordered, manifest, chosen, dataset)
+
+
+def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
+    """A shard's file as a memory map [frames dim], its header checked to the byte."""
+    remedy = "delete the .json beside it and embed again; only that shard is made anew"
+    try:
+        with file.open("rb") as handle:
+            header, size = handle.read(HEADER_BYTES), file.stat().st_size
+    except OSError as error:
+        raise StrapError(f"cannot read shard '{file}' ({error}): {remedy}") from error
+    if header != npy_header(config, frames):
+        shape = (frames, config.dim)
+        raise StrapError(
+            f"shard '{file}' holds {_held(file)}, not {config.dtype} {shape}: {remedy}"
+        )
+    if size != HEADER_BYTES + frames * config.row_bytes:
+        raise StrapError(f"shard '{file}' is cut off or has bytes after its last row: {remedy}")
+    return np.memmap(file, np.dtype(config.dtype), "r", HEADER_BYTES, (frames, config.dim))
+
+
+def _held(file: Path) -> str:
+    """What a file with another header than ours is, for the message."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception:  # NumPy lets whatever its parser meets escape
+        return "a damaged header"
+    return f"{array.dtype} {array.shape}"

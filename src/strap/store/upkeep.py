@@ -1,0 +1,329 @@
+"""Looking after stores: checking, describing, merging, clearing out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.errors import StrapError
+from strap.store.journal import unpack
+from strap.store.layout import (
+    PARTIAL,
+    SHARD_BYTES,
+    SHARDS,
+    Entry,
+    Shard,
+    StoreConfig,
+    create_store,
+    list_partials,
+    list_shards,
+    read_identity,
+    read_shard,
+    write_shard,
+)
+from strap.store.locks import locked, try_lock
+from strap.store.partial import Begun
+from strap.store.reading import (
+    EmbeddingStore,
+    damage_message,
+    is_sound,
+    load_rows,
+    open_store,
+)
+from strap.store.writing import Session
+
+SMALL = SHARD_BYTES // 8
+"""shards below this are joined when there are several"""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is not as it was written."""
+
+    shard: str
+    entry: Entry | None
+    """the trajectory, or None: the whole shard"""
+    message: str
+
+
+def verify(store: EmbeddingStore, progress: Progress = silent) -> list[Damage]:
+    """Read every byte of every shard and compare with the checksums."""
+    found: list[Damage] = []
+    for done, shard in enumerate(store.shards.values()):
+        progress("verifying", done, len(store.shards))
+        found += _verify_shard(store.path, store.config, shard)
+    progress("verifying", len(store.shards), len(store.shards))
+    return found
+
+
+def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
+    """The same for a store that may not open: damaged descriptions of shards are found too."""
+    path = Path(path).expanduser()
+    if not (path / "store.json").is_file():
+        open_store(path)  # which says what is missing
+    config, _ = read_identity(path)
+    found: list[Damage] = []
+    files = list_shards(path)
+    for done, file in enumerate(files):
+        progress("verifying", done, len(files))
+        try:
+            found += _verify_shard(path, config, read_shard(file))
+        except StrapError as error:
+            found.append(Damage(file.stem, None, str(error)))
+    progress("verifying", len(files), len(files))
+    return found
+
+
+def _verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Damage]:
+    for index, camera in enumerate(config.cameras):
+        try:
+            rows = load_rows(path / SHARDS / shard.files[index], shard.frames, config)
+        except StrapError as error:
+            yield Damage(shard.name, None, str(error))
+            continue
+        for entry in shard.entries:
+            if not is_sound(rows, entry, index):
+                message = damage_message(path, config, shard, camera, entry)
+                yield Damage(shard.name, entry, message)
+
+
+def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
+    """Take what is damaged out of the store, so that the next embed makes it anew."""
+    with locked(path / "lock"):
+        for name in dict.fromkeys(damage.shard for damage in damages):
+            own = [damage.entry for damage in damages if damage.shard == name]
+            file = path / SHARDS / f"{name}.json"
+            left: tuple[Entry, ...] = ()
+            if None not in own:
+                shard = read_shard(file)
+                left = tuple(entry for entry in shard.entries if entry not in own)
+            if left:
+                write_shard(path, replace(shard, entries=left))
+            else:
+                _delete_shard(path, name)
+        (path / "manifest.json").unlink(missing_ok=True)
+
+
+def _delete_shard(path: Path, name: str) -> None:
+    """The JSON first: without it the rest is no part of the store."""
+    (path / SHARDS / f"{name}.json").unlink(missing_ok=True)
+    for file in (path / SHARDS).glob(f"{name}.*.npy"):
+        file.unlink()
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A shard being written, or left by a writer that died."""
+
+    name: str
+    alive: bool
+    trajectories: int
+    frames: int
+    """of whole trajectories and begun ones, the camera that is furthest"""
+
+
+def unfinished(path: Path) -> list[Unfinished]:
+    """What is in `partial/`."""
+    found = []
+    for name in list_partials(path):
+        folder = path / PARTIAL / name
+        journal = folder / "journal"
+        lines = [ln for ln, _ in unpack(journal.read_bytes())] if journal.is_file() else []
+        rows = max((first + count for _, first, count, _ in _rows(lines)), default=0)
+        alive = False
+        if (folder / "lock").is_file():
+            lock = try_lock(folder / "lock")
+            alive = lock is None
+            if lock:
+                lock.release()
+        found.append(Unfinished(name, alive, sum("entry" in ln for ln in lines), rows))
+    return found
+
+
+def _rows(lines: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
+    return (tuple(line["rows"]) for line in lines if "rows" in line)
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """What a store holds, in plain values."""
+    store = open_store(path)
+    config = store.config
+    width = config.row_bytes * len(config.cameras)
+    kept = sum(len(store.live_entries(shard)) for shard in store.shards.values())
+    return {
+        "store": str(store.path),
+        "dataset": store.dataset,
+        "complete": store.complete,
+        "encoder": dict(config.encoder),
+        "encoder_fingerprint": fingerprint_json(dict(config.encoder)),
+        "cameras": list(config.cameras),
+        "dtype": config.dtype,
+        "dim": config.dim,
+        "trajectories": len(store),
+        "frames": store.frames,
+        "shards": len(store.shards),
+        "bytes": store.frames * width,
+        "replaced_trajectories": sum(len(s.entries) for s in store.shards.values()) - kept,
+        "replaced_bytes": sum(_dead_rows(store, s) for s in store.shards.values()) * width,
+        "unfinished": [vars(one) for one in unfinished(store.path)],
+    }
+
+
+def _dead_rows(store: EmbeddingStore, shard: Shard) -> int:
+    return shard.frames - sum(entry.length for entry in store.live_entries(shard))
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What clearing out removed, or would remove."""
+
+    files: tuple[str, ...]
+    """leftovers of killed writers"""
+    rewritten: tuple[str, ...]
+    """shards with replaced trajectories, and small ones that were joined"""
+    freed: int
+    """bytes"""
+
+
+def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
+    """Remove what no reader needs.
+
+    These are files of killed writers, trajectories that later shards replace or the dataset no
+    longer has, and many small shards, which become few. Unfinished shards and files it does not
+    know are left alone.
+    """
+    path = Path(path).expanduser()
+    store = open_store(path)
+    if any(one.alive for one in unfinished(path)):
+        raise StrapError(f"store '{path}' is being written to: clear it out when that has ended")
+    width = store.config.row_bytes * len(store.config.cameras)
+    leftovers = _leftovers(path)
+    freed = sum(file.stat().st_size for file in leftovers)
+    dead = [s for s in store.shards.values() if _dead_rows(store, s)]
+    small = [s for s in store.shards.values() if s.frames * width < SMALL and s not in dead]
+    untidy = dead + (small if len(small) + len(dead) > 1 else [])
+    freed += sum(_dead_rows(store, shard) for shard in dead) * width
+    if not dry_run:
+        for file in leftovers:
+            file.unlink(missing_ok=True)
+        _rewrite(store, untidy)
+    names = tuple(file.relative_to(path).as_posix() for file in leftovers)
+    return Cleared(names, tuple(sorted(shard.name for shard in untidy)), freed)
+
+
+def _leftovers(path: Path) -> list[Path]:
+    temporary = [*path.glob(".*.tmp"), *(path / SHARDS).glob(".*.tmp")]
+    known = {file.stem for file in list_shards(path)} | set(list_partials(path))
+    orphans = [f for f in (path / SHARDS).glob("*.npy") if f.name.partition(".")[0] not in known]
+    return sorted(temporary + orphans)
+
+
+def _rewrite(store: EmbeddingStore, shards: Sequence[Shard]) -> None:
+    """The live trajectories of these shards go into new ones, in natural order."""
+    names = {shard.name for shard in shards}
+    session = Session(store.path, store.config)
+    _copy(store, [key for key in store.ids if store.places[key][0] in names], session)
+    with session.hold():
+        for name in sorted(names):
+            _delete_shard(store.path, name)
+    if store.complete:
+        shards_now = [file.stem for file in list_shards(store.path)]
+        manifest = {**store.manifest, "shards": shards_now, "dropped": []}
+        write_json(store.path / "manifest.json", manifest)
+
+
+def _copy(
+    source: EmbeddingStore, ids: Sequence[str], session: Session, progress: Progress = silent
+) -> None:
+    """Trajectories of one store into another, each checked as it is read."""
+    for done, key in enumerate(ids):
+        progress(f"merging {source.path.name}", done, len(ids))
+        entry = source.entry(key)
+        rows = [source.of_camera(key, camera) for camera in source.config.cameras]
+        one = Begun(entry.id, entry.length, entry.instruction, entry.stamp)
+        session.add(one, rows, entry.fingerprint)
+        if session.nbytes > SHARD_BYTES:
+            session.flush()
+    session.flush()
+
+
+def merge(
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    dataset: str | None = None,
+    progress: Progress = silent,
+) -> EmbeddingStore:
+    """Put several stores of one dataset, made apart (on several machines, say), into one.
+
+    Args:
+        sources: stores with the same encoder, dtype and cameras.
+        out: the merged store, new or begun before; what it has is not copied again.
+        dataset: the dataset's path for the merged store, where the sources name different ones.
+        progress: called with (what, trajectories done, of how many).
+    """
+    stores = [open_store(source) for source in sources]
+    if not stores:
+        raise StrapError("no store to merge: give at least one")
+    out = Path(out).expanduser()
+    name = _one_dataset(stores, dataset)
+    if not (out / "store.json").is_file():
+        create_store(out, stores[0].config, dataset=name)
+    session = Session(out, read_identity(out)[0])
+    for partial in session.adopt():
+        session.discard(partial)
+    for store in stores:
+        _require_same(store, session.config, out)
+        _copy(store, _lacking(store, session.places), session, progress)
+    if all(store.complete for store in stores):
+        _write_merged_manifest(stores, out, name)
+    return open_store(out)
+
+
+def _one_dataset(stores: Sequence[EmbeddingStore], dataset: str | None) -> str:
+    names = list(dict.fromkeys(store.dataset for store in stores))
+    if dataset is None and len(names) > 1:
+        raise StrapError(
+            f"the stores are of different datasets ({', '.join(names)}): a store holds one; if "
+            "they are parts of one dataset, name it with --dataset"
+        )
+    return str(Path(dataset).expanduser().resolve()) if dataset else names[0]
+
+
+def _require_same(store: EmbeddingStore, config: StoreConfig, out: Path) -> None:
+    for field in ("encoder", "dtype", "dim", "cameras"):
+        theirs, ours = getattr(store.config, field), getattr(config, field)
+        if theirs != ours:
+            raise StrapError(
+                f"store '{store.path}' differs from '{out}' in its {field} ({theirs} against "
+                f"{ours}): vectors of different kinds are never mixed"
+            )
+
+
+def _lacking(store: EmbeddingStore, places: dict[str, Entry]) -> list[str]:
+    for key in store.ids:
+        if key in places and places[key].fingerprint != store.entry(key).fingerprint:
+            raise StrapError(
+                f"trajectory '{key}' of store '{store.path}' was embedded from other content than "
+                "the one already merged: leave one of the stores out, or embed it again"
+            )
+    return [key for key in store.ids if key not in places]
+
+
+def _write_merged_manifest(stores: Sequence[EmbeddingStore], out: Path, name: str) -> None:
+    merged = open_store(out)
+    fingerprints = {str(store.manifest.get("fingerprint", "")) for store in stores}
+    manifest = {
+        **stores[0].manifest,
+        "dataset": name,
+        "fingerprint": fingerprints.pop() if len(fingerprints) == 1 else "",
+        "trajectories": len(merged),
+        "frames": merged.frames,
+        "shards": sorted(merged.shards),
+        "dropped": [],
+        "versions": versions(),
+    }
+    write_json(out / "manifest.json", manifest)
