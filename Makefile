@@ -22,7 +22,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev,encoders,report,zarr,libero]'
+	$(PIP_INSTALL) -e '.[dev,encoders,report,zarr,libero,ray]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.demo

@@ -141,7 +141,7 @@ def test_devices() -> None:
     with pytest.raises(StrapError, match="unknown device 'gpuu'"):
         load_encoder("efficientnet-lite0", device="gpuu")
     if not torch.cuda.is_available():
-        with pytest.raises(StrapError, match="torch sees no GPU: use --device cpu"):
+        with pytest.raises(StrapError, match="torch sees no GPU: use cpu"):
             load_encoder("efficientnet-lite0", device="cuda")
 
 

@@ -228,7 +228,7 @@ def test_nan_in_a_store_is_named(tmp_path: Path) -> None:
     frames = np.load(shard)
     frames[6] = np.nan  # frame 1 of the second trajectory written
     np.save(shard, frames)
-    with pytest.raises(StrapError, match=r"trajectory 'p10' of '.*p'.*frame 1"):
+    with pytest.raises(StrapError, match=r"store '.*p': .*is damaged at trajectory 'p10'"):
         strap.retrieve(QUERIES, target, strap.open_store(prior.path))
 
 

@@ -64,7 +64,8 @@ def assert_same(one: EmbeddingStore, other: EmbeddingStore) -> None:
 
 def test_twenty_kills(dataset: Path, undisturbed: EmbeddingStore, tmp_path: Path) -> None:
     """Whenever a writer is killed, the next goes on with the very next batch."""
-    report, batches = execute(tmp_path, dataset=str(dataset), kills=20, after=(0.05, 0.25))
+    plan = {"kills": 20, "after": (0.05, 0.22), "seconds": 0.03}  # 4 s of work, 3 s of kills
+    report, batches = execute(tmp_path, dataset=str(dataset), **plan)
     assert report["codes"] == [0]
     assert report["killed"] == 20
     finished = strap.open_store(tmp_path / "store")

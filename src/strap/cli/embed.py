@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
 from strap.cli.options import Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
-from strap.embeddings import Dtype, embed
-from strap.encoders import load_encoder
+from strap.embeddings import Compile, Dtype, Engine, embed
+from strap.encoders import EncoderSpec
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,8 @@ class Command:
     """Turn every frame of a dataset into a vector, once.
 
     The store can be interrupted and taken up again, and grows with its dataset: only what it lacks
-    is embedded.
+    is embedded. The same command in several terminals, or on machines with a common file system,
+    shares the work.
     """
 
     dataset: tyro.conf.Positional[Path]
@@ -33,9 +35,29 @@ class Command:
     """which cameras (default: the agent view where there is one, else all; reading averages)"""
     dtype: Dtype = "float16"
     """how vectors are stored"""
+    pooling: Literal["mean", "cls", "patches"] | None = None
+    """what is taken of the model's tokens: the mean of all (default), the CLS token, or the mean
+    of the patches"""
+    layer: int | None = None
+    """which hidden layer (default: the last; CLIP: the one before)"""
+    preset: Literal["released"] | None = None
+    """released: embed as the authors' code does (images squashed to 224×224 first, mean of all
+    tokens)"""
     opening: Opening = field(default_factory=OpenOptions)
-    device: str = "auto"
-    """where a model runs: auto, cpu, cuda"""
+    batch: int | None = None
+    """images per forward pass (default: 256 on a GPU, 32 on a CPU)"""
+    workers: int | None = None
+    """threads that read and decode frames; with --engine ray, worker processes (default: one per
+    core, at most 8)"""
+    devices: tuple[str, ...] = ("auto",)
+    """where the model runs, one process each: cuda:0 cuda:1 …, cpu (default: every GPU, else the
+    CPU)"""
+    compile: Compile = "auto"
+    """compile the model; auto: for jobs of millions of frames on a GPU"""
+    engine: Engine = "local"
+    """ray: spread the work over a cluster"""
+    address: str | None = None
+    """of a running Ray cluster (default: one is started on this machine)"""
     part: str | None = None
     """2/4: the second of four parts, for machines without a common file system (join the stores
     with strap store merge)"""
@@ -45,14 +67,20 @@ class Command:
     def run(self) -> None:
         """Embed, then say what the store holds."""
         dataset = self.opening.open(self.dataset)
-        encoder = load_encoder(self.encoder, device=self.device)
+        spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset)
         with showing() as progress:
             store = embed(
                 dataset,
-                encoder,
+                spec,
                 self.out,
                 cameras=self.cameras or None,
                 dtype=self.dtype,
+                batch=self.batch,
+                workers=self.workers,
+                devices=self.devices,
+                compile=self.compile,
+                engine=self.engine,
+                address=self.address,
                 part=self.part,
                 progress=progress,
             )

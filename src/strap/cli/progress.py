@@ -33,6 +33,8 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
+        ProgressColumn,
+        Task,
         TaskID,
         TextColumn,
         TimeElapsedColumn,
@@ -41,11 +43,20 @@ def _bars() -> Iterator[Progress]:
     from rich.progress import (
         Progress as Bars,
     )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        """How many a second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:.0f}/s" if speed else "")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        Rate(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
@@ -61,13 +72,24 @@ def _bars() -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line per task every ten seconds."""
+    """One line per task every ten seconds: how far, how fast, how long yet."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
+        self.begun: dict[str, tuple[float, int]] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self.last >= LOG_SECONDS:
-            self.last = now
-            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+        begin, first = self.begun.setdefault(what, (now, done))
+        if now - self.last < LOG_SECONDS:
+            return
+        self.last = now
+        rate = (done - first) / (now - begin) if now > begin else 0.0
+        left = f", {rate:.0f}/s, {_duration((total - done) / rate)} left" if rate > 0 else ""
+        print(f"{what}: {done} of {total}{left}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
 from strap.datasets.base import Dataset
+from strap.embeddings.cluster import embed_on_ray
 from strap.embeddings.local import embed_here
+from strap.embeddings.processes import embed_on_devices
 from strap.embeddings.work import parse_part, same_place
-from strap.encoders import Encoder, EncoderSpec
+from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
 from strap.store import (
     EmbeddingStore,
@@ -35,6 +37,8 @@ AGENT_VIEWS = ("agentview_rgb", "agentview_image", "observation.images.agentview
 BATCH = 64
 """for encoders that do not say how many images they like at a time"""
 MAX_WORKERS = 8
+RAY_THREADS = 2
+"""that read frames, in each of Ray's workers"""
 COMPILE_IMAGES = 3_000_000
 """from here on a minute of compiling is less than it saves on a fast GPU"""
 
@@ -51,6 +55,7 @@ def embed(
     devices: Sequence[str] = ("auto",),
     compile: Compile = "auto",
     engine: Engine = "local",
+    address: str | None = None,
     part: str | None = None,
     progress: Progress = silent,
 ) -> EmbeddingStore:
@@ -73,50 +78,117 @@ def embed(
             `cuda:0`, …; several run in a process each.
         compile: compile the model: `auto` does for long jobs on a GPU.
         engine: `local`, or `ray` for a cluster.
+        address: of a running Ray cluster; by default one is started on this machine's loopback.
         part: `2/4` embeds the second of four parts, for machines without a common file system;
             `strap store merge` joins their stores.
         progress: called with (what, images done, images in all).
     """
-    _check_choices(dtype, compile, engine)
+    settings = _Settings(dtype, batch, workers, compile, engine, address, part, progress)
+    settings.check()
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     out = Path(out).expanduser()
     spec = EncoderSpec(encoder) if isinstance(encoder, str) else encoder
-    model = spec.load(devices[0]) if isinstance(spec, EncoderSpec) else spec
+    places = resolve_devices(spec, devices) if engine == "local" else ("cpu",)
+    model = spec.load(places[0]) if isinstance(spec, EncoderSpec) else spec
     chosen = choose_cameras(dataset, cameras)
     config = StoreConfig(dict(model.config), dtype, model.dim, chosen)
     store = _open_or_create(out, config, dataset)
     if _is_finished(store, dataset):
         return store
     (out / "manifest.json").unlink(missing_ok=True)
-    model = _tuned(model, batch, _should_compile(compile, dataset, chosen))
-    session = Session(out, config)
-    threads = workers or min(MAX_WORKERS, os.cpu_count() or 1)
-    size = batch or int(getattr(model, "batch", BATCH))
+    if len(places) > 1:
+        assert isinstance(spec, EncoderSpec)
+        del model  # each process loads its own
+        options = settings.for_child(chosen, len(places))
+        embed_on_devices(dataset, spec, out, places, options, progress)
+    elif engine == "ray":
+        _on_ray(dataset, spec, model, Session(out, config), settings)
+    else:
+        _here(dataset, model, Session(out, config), settings)
+    return _finished(dataset, out)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of `embed` that decide how, not what."""
+
+    dtype: Dtype
+    batch: int | None
+    workers: int | None
+    compile: Compile
+    engine: Engine
+    address: str | None
+    part: str | None
+    progress: Progress
+
+    def check(self) -> None:
+        for kind, value, known in (
+            ("dtype", self.dtype, get_args(Dtype)),
+            ("choice for compile", self.compile, get_args(Compile)),
+            ("engine", self.engine, get_args(Engine)),
+        ):
+            if value not in known:
+                raise unknown(kind, value, known)
+        for name, number in (("batch", self.batch), ("workers", self.workers)):
+            if number is not None and number < 1:
+                raise StrapError(f"{name} is {number}: give at least 1")
+        parse_part(self.part)
+
+    @property
+    def count(self) -> int:
+        return self.workers or min(MAX_WORKERS, os.cpu_count() or 1)
+
+    def batch_of(self, encoder: Encoder) -> int:
+        return self.batch or int(getattr(encoder, "batch", BATCH))
+
+    def for_child(self, cameras: Sequence[str], children: int) -> dict[str, Any]:
+        """What a process of its own is told; together they use as many threads."""
+        names = ("dtype", "batch", "compile", "part")
+        options: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return {**options, "cameras": cameras, "workers": max(1, self.count // children)}
+
+
+def _here(dataset: Dataset, model: Encoder, session: Session, settings: _Settings) -> None:
+    cameras = session.config.cameras
     embed_here(
         dataset,
-        model,
+        _tuned(model, settings.batch, _should_compile(settings.compile, dataset, cameras)),
         session,
-        batch=size,
-        workers=threads,
-        progress=progress,
-        part=parse_part(part),
+        batch=settings.batch_of(model),
+        workers=settings.count,
+        part=parse_part(settings.part),
+        progress=settings.progress,
     )
-    with session.hold():
+
+
+def _on_ray(
+    dataset: Dataset,
+    spec: Encoder | EncoderSpec,
+    model: Encoder,
+    session: Session,
+    settings: _Settings,
+) -> None:
+    embed_on_ray(
+        dataset,
+        spec,
+        session,
+        batch=settings.batch_of(model),
+        workers=settings.count,
+        threads=RAY_THREADS,
+        address=settings.address,
+        part=parse_part(settings.part),
+        progress=settings.progress,
+    )
+
+
+def _finished(dataset: Dataset, out: Path) -> EmbeddingStore:
+    """The store, with its manifest where nothing is lacking (one part alone is not all)."""
+    with locked(out / "lock"):
         store = open_store(out)
-        if all(key in store for key in dataset.ids):  # one part alone is not
+        if all(key in store for key in dataset.ids):
             _write_manifest(dataset, store)
     return open_store(out)
-
-
-def _check_choices(dtype: str, compile: str, engine: str) -> None:
-    for kind, value, known in (
-        ("dtype", dtype, get_args(Dtype)),
-        ("choice for compile", compile, get_args(Compile)),
-        ("engine", engine, get_args(Engine)),
-    ):
-        if value not in known:
-            raise unknown(kind, value, known)
 
 
 def _should_compile(compile: Compile, dataset: Dataset, cameras: Sequence[str]) -> bool | None:

@@ -47,8 +47,9 @@ class Work:
         cameras: Sequence[str],
         *,
         part: tuple[int, int] = (0, 1),
+        resume: bool = True,
     ) -> None:
-        self._part = part
+        self._part, self._resume = part, resume
         self.dataset, self.session, self.cameras = dataset, session, tuple(cameras)
         self.images_left = 0
         """found missing so far, done by whomever"""
@@ -78,11 +79,6 @@ class Work:
             missing = [t for t in group if not self._is_current(t)]
             if missing:
                 yield from self._claim(missing)
-
-    def job_of(self, ids: Sequence[str]) -> Job:
-        """Named trajectories as one job, for a worker who was told what to do."""
-        own = tuple(self.dataset[key] for key in ids)
-        return Job(own, tuple(map(self.stamp, own)), (0,) * len(self.cameras))
 
     @property
     def unfinished(self) -> bool:
@@ -135,7 +131,7 @@ class Work:
     def _resumed(self) -> Iterator[Job]:
         """What dead writers had begun, where it still is what the dataset holds."""
         for partial in self.session.adopt():
-            own = self._still_there(partial.begun)
+            own = self._still_there(partial.begun) if self._resume else None
             if own is None:
                 self.session.discard(partial)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +14,14 @@ from strap.errors import StrapError, unknown
 if TYPE_CHECKING:
     from strap.encoders.transformer import Pooling
 
-__all__ = ["Encoder", "EncoderSpec", "PixelEncoder", "check_vectors", "load_encoder"]
+__all__ = [
+    "Encoder",
+    "EncoderSpec",
+    "PixelEncoder",
+    "check_vectors",
+    "load_encoder",
+    "resolve_devices",
+]
 
 NAMES = (
     *("dinov2-small", "dinov2-base", "dinov2-large"),
@@ -87,6 +95,25 @@ def load_encoder(
         layer=recipe.layer if layer is None else layer,
     )
     return load_transformer(name, recipe, choose_device(device), released=preset == "released")
+
+
+def resolve_devices(encoder: Encoder | EncoderSpec, devices: Sequence[str]) -> tuple[str, ...]:
+    """The devices to use, one process each: `auto` is every GPU there is, else the CPU."""
+    if not isinstance(encoder, EncoderSpec):
+        if len(devices) > 1:
+            raise StrapError(
+                f"several devices ({', '.join(devices)}) need an encoder that each process can "
+                "load: give it by name"
+            )
+        return ("auto",)
+    if "auto" not in devices:
+        return tuple(devices) or ("auto",)
+    if encoder.name == "pixels":
+        return ("cpu",)
+    _require_torch(encoder.name)
+    from strap.encoders.network import all_devices
+
+    return tuple(all_devices())
 
 
 def _require_torch(name: str) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from strap.encoders.network import NetworkEncoder, prepare, weights_fingerprint
+from strap.encoders.network import NetworkEncoder, batch_for, prepare, weights_fingerprint
 from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
 
@@ -139,4 +139,5 @@ def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncod
         device=device,
         weights=fingerprint,
         settings={"pooling": "mean"},
+        batch=batch_for(device),
     )

@@ -36,6 +36,9 @@ class NetworkEncoder:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """what else decides the vectors (pooling, layer)"""
     batch: int = 256
+    """images per forward pass"""
+    compiled: bool = False
+    """run the model through torch.compile; pays for long jobs on a GPU"""
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -53,14 +56,60 @@ class NetworkEncoder:
     @torch.inference_mode()
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """uint8 [n h w 3], upright -> float32 [n dim]."""
-        starts = range(0, len(images), self.batch)
-        parts = [self._forward(images[start : start + self.batch]) for start in starts]
-        return torch.cat(parts).cpu().numpy() if parts else np.zeros((0, self.dim), np.float32)
+        return self._forward(images).cpu().numpy()
+
+    @torch.inference_mode()
+    def start(self, images: Array) -> Callable[[], npt.NDArray[np.float32]]:
+        """Begin to encode; the function it returns waits for the vectors.
+
+        On a GPU the work is queued and this returns at once, so that the next batch can be read
+        and copied meanwhile; on a CPU it is done when this returns.
+        """
+        if self.device.type != "cuda":
+            vectors = self.encode(images)
+            return lambda: vectors
+        with torch.cuda.device(self.device):
+            found = self._forward(images)
+            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            host.copy_(found, non_blocking=True)
+            landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            landed.record()
+
+        def wait() -> npt.NDArray[np.float32]:
+            landed.synchronize()
+            return host.numpy()
+
+        return wait
 
     def _forward(self, images: Array) -> Tensor:
-        pixels = torch.from_numpy(np.ascontiguousarray(images)).to(self.device, non_blocking=True)
+        starts = range(0, len(images), self.batch)
+        parts = [self._batch(images[start : start + self.batch]) for start in starts]
+        return torch.cat(parts) if parts else torch.zeros((0, self.dim))
+
+    def _batch(self, images: Array) -> Tensor:
+        pixels = torch.from_numpy(np.ascontiguousarray(images))
+        if self.device.type == "cuda":
+            # From pinned memory the copy runs beside the GPU's work and the caller's.
+            pixels = pixels.pin_memory().to(self.device, non_blocking=True)
         prepared = self.preprocessing(pixels, precision(self.device))
-        return self.features(self.model, prepared).float()
+        if self.compiled and len(prepared) < self.batch:
+            # Every new shape would be compiled anew: the last batch is filled up.
+            rest = prepared[-1:].expand(self.batch - len(prepared), -1, -1, -1)
+            filled = torch.cat([prepared, rest]).contiguous(memory_format=torch.channels_last)
+            return self._run(filled)[: len(prepared)].float()
+        return self._run(prepared).float()
+
+    @cached_property
+    def _run(self) -> Callable[[Tensor], Tensor]:
+        def run(pixels: Tensor) -> Tensor:
+            return self.features(self.model, pixels)
+
+        return torch.compile(run, dynamic=False) if self.compiled else run
+
+
+def batch_for(device: torch.device) -> int:
+    """Images per forward pass: enough to fill a GPU; on a CPU more would only delay."""
+    return 256 if device.type == "cuda" else 32
 
 
 def precision(device: torch.device) -> torch.dtype:
@@ -76,6 +125,12 @@ def prepare(model: nn.Module, device: torch.device) -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def all_devices() -> list[str]:
+    """Every GPU, else the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [f"cuda:{index}" for index in range(count)] or ["cpu"]
+
+
 def choose_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if name == "auto":
@@ -85,7 +140,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise StrapError(f"unknown device '{name}': give auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise StrapError("device 'cuda' was asked for, but torch sees no GPU: use --device cpu")
+        raise StrapError(f"device '{name}' was asked for, but torch sees no GPU: use cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise StrapError(f"device '{name}': there are {torch.cuda.device_count()} GPUs here")
     return device
 
 

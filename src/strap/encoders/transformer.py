@@ -9,7 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from strap.encoders.network import NetworkEncoder, precision, prepare, weights_fingerprint
+from strap.encoders.network import (
+    NetworkEncoder,
+    batch_for,
+    precision,
+    prepare,
+    weights_fingerprint,
+)
 from strap.encoders.preprocessing import from_processor
 from strap.errors import StrapError
 
@@ -68,7 +74,17 @@ def load_transformer(
 
     dim = _dim(network, preprocessing, features, device)
     settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
-    return NetworkEncoder(name, network, preprocessing, features, dim, device, weights, settings)
+    return NetworkEncoder(
+        name,
+        network,
+        preprocessing,
+        features,
+        dim,
+        device,
+        weights,
+        settings,
+        batch=batch_for(device),
+    )
 
 
 def _load(name: str, source: str) -> tuple[Any, Any]:

@@ -1,0 +1,144 @@
+"""Many workers, one result: processes per device, and Ray."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from threading import Thread
+
+import h5py
+import numpy as np
+import pytest
+from tests.killing import Logged
+from tests.test_store import IMAGES, assert_same, write_dataset
+
+import strap
+from strap.cli import main
+from strap.embeddings import work
+from strap.encoders import PixelEncoder
+from strap.errors import StrapError
+from strap.store import EmbeddingStore
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("data") / "a.hdf5")
+
+
+@pytest.fixture(scope="module")
+def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
+    out = tmp_path_factory.mktemp("alone") / "store"
+    return strap.embed(strap.open_dataset(dataset), PixelEncoder(4), out, batch=16)
+
+
+def test_two_devices(dataset: Path, tmp_path: Path) -> None:
+    words = ["embed", str(dataset), "--encoder", "pixels", "--out", str(tmp_path / "two")]
+    assert main([*words, "--devices", "cpu", "cpu", "--workers", "2"]) == 0
+    one = strap.embed(strap.open_dataset(dataset), "pixels", tmp_path / "one")
+    assert_same(strap.open_store(tmp_path / "two"), one)
+    with pytest.raises(StrapError, match=r"several devices \(cpu, cpu\) need an encoder"):
+        strap.embed(
+            strap.open_dataset(dataset), PixelEncoder(), tmp_path / "x", devices=("cpu", "cpu")
+        )
+
+
+def test_a_failure_in_a_process_is_told(dataset: Path, tmp_path: Path) -> None:
+    opened = strap.open_dataset(dataset)
+    gone = tmp_path / "gone.hdf5"
+    gone.write_bytes(dataset.read_bytes())
+    missing = strap.open_dataset(gone)
+    ids = missing.ids
+    with h5py.File(gone, "a") as handle:
+        del handle[f"data/{ids[3]}/obs/right"]
+    with pytest.raises(StrapError, match=r"on cpu: trajectory 'demo_3': unknown camera 'right'"):
+        strap.embed(missing, "pixels", tmp_path / "s", devices=("cpu", "cpu"))
+    with pytest.raises(StrapError, match="batch is 0: give at least 1"):
+        strap.embed(opened, "pixels", tmp_path / "s", batch=0)
+    with pytest.raises(StrapError, match="unknown engine 'spark': Known: local, ray"):
+        strap.embed(opened, "pixels", tmp_path / "s", engine="spark")  # type: ignore[arg-type]
+
+
+class Slow(Logged):
+    """Each process leaves its number, so that a test can kill one."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rebuilt, (self.size, Logged.log)
+
+
+def rebuilt(size: int, log: str) -> Slow:
+    Logged.log, Logged.seconds = log, 0.01
+    return Slow(size)
+
+
+def listening(process: int) -> set[str]:
+    """The addresses a process listens on, as the kernel writes them."""
+    links = [str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()]
+    inodes = {link[8:-1] for link in links if link.startswith("socket:")}
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def kill_the_first(log: Path, killed: list[int], addresses: set[str]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        lines = log.read_text().splitlines() if log.is_file() else []
+        if len(lines) >= 8:
+            killed.append(int(lines[0].split()[0]))
+            addresses |= listening(killed[0])
+            os.kill(killed[0], signal.SIGKILL)
+            return
+        time.sleep(0.01)
+
+
+def test_ray_with_a_killed_worker(
+    dataset: Path, alone: EmbeddingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers on loopback; one is killed in the middle, and nothing of it is seen."""
+    pytest.importorskip("ray")
+    monkeypatch.setattr(work, "GROUP_IMAGES", 150)
+    log, killed, addresses = tmp_path / "log", list[int](), set[str]()
+    Logged.log = str(log)
+    killer = Thread(target=kill_the_first, args=(log, killed, addresses))
+    killer.start()
+    store = strap.embed(
+        strap.open_dataset(dataset), Slow(4), tmp_path / "s", engine="ray", workers=2, batch=16
+    )
+    killer.join()
+    processes = {int(line.split()[0]) for line in log.read_text().splitlines()}
+    assert killed
+    assert addresses
+    assert addresses <= LOOPBACK
+    assert len(processes) == 3  # two, and the one that took the killed one's place
+    assert os.getpid() not in processes
+    assert sum(int(line.split()[1]) for line in log.read_text().splitlines()) >= IMAGES
+    assert_same(store, alone)
+
+
+def test_ray_is_named_where_it_is_missing(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(StrapError, match=r"needs Ray: pip install 'strap-robot\[ray\]'"):
+        strap.embed(strap.open_dataset(dataset), "pixels", tmp_path / "s", engine="ray")
+
+
+def test_batches_cross_the_borders_of_trajectories(dataset: Path, tmp_path: Path) -> None:
+    """Few, full batches; and what shares a batch does not depend on the size of reads."""
+    sizes: list[int] = []
+
+    class Counting(PixelEncoder):
+        def encode(self, images: np.ndarray) -> np.ndarray:
+            sizes.append(len(images))
+            return super().encode(images)
+
+    strap.embed(strap.open_dataset(dataset), Counting(4), tmp_path / "s", batch=64, workers=3)
+    assert sizes == [*[64] * 15, 40] * 2  # 1000 frames by each of two cameras
