@@ -33,6 +33,8 @@ ORDER = (
     "skills",
     "figures",
     "report",
+    "policies",
+    "training",
     "libero",
     "diagnosis",
     "cli",

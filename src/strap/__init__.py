@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from strap.embeddings import EmbeddingStore, embed, open_store
     from strap.encoders import Encoder, load_encoder
     from strap.errors import StrapError
+    from strap.policies import load_policy
     from strap.retrieval import retrieve
     from strap.segments import segment
     from strap.types import Match, Matches, Segment, Trajectory
@@ -34,6 +35,7 @@ _HOMES = {
     "augment": "augmentation",
     "embed": "embeddings",
     "load_encoder": "encoders",
+    "load_policy": "policies",
     "open_dataset": "datasets",
     "open_store": "embeddings",
     "retrieve": "retrieval",
@@ -54,6 +56,7 @@ __all__ = [
     "dtw",
     "embed",
     "load_encoder",
+    "load_policy",
     "open_dataset",
     "open_store",
     "retrieve",

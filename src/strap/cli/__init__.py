@@ -14,6 +14,7 @@ from strap.errors import StrapError, unknown
 COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
+    "train": "train a policy on your demonstrations and what was retrieved for them",
     "embed": "turn a dataset's frames into vectors, once",
     "store": "look after embedding stores: info, verify, merge, gc",
     "segment": "cut demonstrations into sub-trajectories",

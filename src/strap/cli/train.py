@@ -1,0 +1,167 @@
+"""`strap train`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from strap.artifacts import cache_folder, fingerprint_json, read_json
+from strap.cli.options import Json, Opening, print_json
+from strap.cli.progress import showing
+from strap.datasets import OpenOptions
+from strap.errors import StrapError
+
+if TYPE_CHECKING:
+    from strap.training import FrameCache, Trained
+
+
+@dataclass(frozen=True)
+class Command:
+    """Train a policy on a run of `strap retrieve`, or on a dataset of demonstrations.
+
+    Frames are decoded once into a cache (the frozen vision's features computed once), then trained
+    on from there. Killed, it goes on where it was; with more --steps it goes on from the end.
+    """
+
+    data: Annotated[Path, tyro.conf.Positional]
+    """a run folder, a dataset, or a frame cache"""
+    out: Path
+    """the checkpoint folder"""
+    method: Literal["bc", "ft", "mt", "strap"] | None = None
+    """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
+    (default: strap on a run, bc on a dataset)"""
+    preset: Literal["fixed", "paper", "released"] = "fixed"
+    """fixed: full attention; paper: the text; released: the authors' code, causal mask included"""
+    kind: Literal["transformer", "diffusion"] = "transformer"
+    """which policy"""
+    vision: Literal["resnet", "frozen"] = "resnet"
+    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU"""
+    prior: tuple[Path, ...] = ()
+    """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
+    steps: int | None = None
+    """optimiser steps (default: the preset's)"""
+    batch: int | None = None
+    """windows per step"""
+    learning_rate: float | None = None
+    warmup: int | None = None
+    """steps over which the learning rate rises"""
+    alpha: float | None = None
+    """the target's share of every batch (default: every frame is as likely as any other)"""
+    match_weights: Path | None = None
+    """a JSON list, one weight per match in the order of matches.parquet"""
+    holdout: int = 0
+    """target demonstrations kept aside; their likelihood is logged"""
+    seed: int = 1234
+    history: int | None = None
+    chunk: int | None = None
+    normalize: Literal["none", "proprioception", "all"] | None = None
+    """what is normalised by the data's statistics (default: the preset's)"""
+    ema: bool = False
+    """keep and run an exponential average of the weights"""
+    imagenet: Path | None = None
+    """a file of ResNet-18 weights to begin from (torchvision, timm or transformers)"""
+    text_encoder: str = "minilm"
+    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder"""
+    cameras: tuple[str, ...] = ()
+    """which cameras (default: all)"""
+    proprioception: tuple[str, ...] = ()
+    """which keys (default: all)"""
+    image_size: int = 128
+    """side of the images the policy sees; others are resized"""
+    cache: Path | None = None
+    """where decoded frames are kept (default: the user's cache folder, or $STRAP_CACHE)"""
+    compile: bool = False
+    """fuse the network's operations (takes a minute to begin)"""
+    device: str = "auto"
+    """auto, cpu or cuda"""
+    opening: Opening = field(default_factory=OpenOptions)
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Cache, train, say what came of it."""
+        from strap.policies.settings import policy_preset
+        from strap.training import train, training_preset
+
+        with showing(quiet=self.json) as progress:
+            cache = self._cache(progress)
+        vision: Any = "resnet" if cache.has_frames else "frozen"
+        policy = policy_preset(self.preset, kind=self.kind, vision=vision)
+        training = training_preset(self.preset, kind=self.kind, vision=vision)
+        method = self.method or ("strap" if cache.retrieved else "bc")
+        training = replace(
+            training,
+            method=method,
+            holdout=self.holdout,
+            seed=self.seed,
+            alpha=self.alpha,
+            compile=self.compile,
+            ema=self.ema or training.ema,
+            **self._given("steps", "batch", "learning_rate", "warmup"),
+        )
+        done = train(
+            cache,
+            self.out,
+            policy=replace(policy, **self._given("history", "chunk", "normalize")),
+            training=training,
+            match_weights=self._weights(),
+            imagenet=self.imagenet,
+            device=self.device,
+            quiet=self.json,
+        )
+        self._report(done, method)
+
+    def _report(self, done: Trained, method: str) -> None:
+        if self.json:
+            values = {"held_out": done.held_out, "best": done.best, "best_step": done.best_step}
+            print_json({"path": str(done.path), "method": method, "step": done.step, **values})
+            return
+        print(f"{method}: {done.step} steps → {done.path}")
+        if done.best is not None:
+            print(
+                f"held-out −log π: {done.held_out:.4g} at the end, best {done.best:.4g} "
+                f"at step {done.best_step}"
+            )
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _cache(self, progress: Any) -> FrameCache:
+        from strap.training.cache import open_cache
+        from strap.training.caching import CacheOptions, build_cache
+        from strap.training.sources import open_source
+
+        if (self.data / "content.json").is_file():
+            return open_cache(self.data)
+        source = open_source(
+            self.data,
+            prior=self.prior,
+            whole_prior=self.method in ("ft", "mt"),
+            opening=self.opening,
+        )
+        options = CacheOptions(
+            vision=self.vision,
+            image_size=self.image_size,
+            cameras=self.cameras,
+            proprioception=self.proprioception,
+            language=self.text_encoder,
+        )
+        name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
+        place = self.cache or cache_folder() / "frames" / name
+        return build_cache(source, place, options, progress=progress)
+
+    def _weights(self) -> list[float] | None:
+        if self.match_weights is None:
+            return None
+        values = read_json(self.match_weights)
+        if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
+            shown = json.dumps(values)[:60]
+            raise StrapError(
+                f"'{self.match_weights}' holds {shown}: match weights are a JSON list of numbers"
+            )
+        return [float(value) for value in values]

@@ -1,0 +1,172 @@
+"""A trained policy that acts: observations in, actions out, one stream or many at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from strap.errors import StrapError, unknown
+from strap.policies.checkpoints import Checkpoint, Which, as_tensor, load_checkpoint
+from strap.policies.frozen import FrozenVision
+from strap.policies.images import centre, fit
+from strap.policies.language import embed_instructions
+from strap.types import Array
+
+Action = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a robot sees at one moment."""
+
+    images: Mapping[str, Array]
+    """camera -> uint8 [h w 3], upright"""
+    proprioception: Mapping[str, Array]
+    """key -> [d]"""
+    instruction: str
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One robot's recent past."""
+
+    generator: torch.Generator
+    features: deque[Tensor]
+    pending: list[Action] = field(default_factory=list)
+    instruction: str = ""
+
+
+class Policy:
+    """Acts on observations: `policy.act(observation)` gives the next action [a].
+
+    Keeps the frames it has seen; call `reset` when an episode begins.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> None:
+        self.interface, self.settings = checkpoint.interface, checkpoint.settings
+        self.device = torch.device(device)
+        self.module: Any = checkpoint.policy.to(self.device).eval()
+        self._projection = checkpoint.projection
+        self._encoder = checkpoint.instructions.encoder
+        told = checkpoint.instructions
+        self._language: dict[str, Tensor] = dict(zip(told.texts, told.vectors, strict=True))
+        self._frozen: FrozenVision | None = None
+        self._streams: dict[int, _Stream] = {}
+
+    def reset(self, stream: int = 0, *, seed: int = 0) -> None:
+        """Forget what a stream has seen; its random choices follow from the seed."""
+        generator = torch.Generator().manual_seed(seed)
+        self._streams[stream] = _Stream(generator, deque(maxlen=self.settings.history))
+
+    def act(self, observation: Observation) -> Action:
+        """The next action [a] of stream 0."""
+        return self.act_many({0: observation})[0]
+
+    @torch.inference_mode()
+    def act_many(self, observations: Mapping[int, Observation]) -> dict[int, Action]:
+        """The next action of each stream, all in one batch."""
+        for stream, seen in observations.items():
+            self._check(seen)
+            if stream not in self._streams:
+                self.reset(stream)
+            own = self._streams[stream]
+            if own.instruction != seen.instruction:
+                own.features.clear()
+                own.pending.clear()
+                own.instruction = seen.instruction
+        self._look(observations)
+        waiting = [s for s in observations if not self._streams[s].pending]
+        if waiting:
+            self._plan(waiting)
+        return {stream: self._streams[stream].pending.pop(0) for stream in observations}
+
+    def _look(self, observations: Mapping[int, Observation]) -> None:
+        seen = list(observations.values())
+        images = {name: self._images(name, seen) for name in self.interface.cameras}
+        state = torch.stack([self._state(one) for one in seen]).to(self.device)
+        language = torch.stack([self.language(one.instruction) for one in seen]).to(self.device)
+        features = self.module.observation(images, state[:, None], language)[:, 0]
+        for stream, vector in zip(observations, features, strict=True):
+            past = self._streams[stream].features
+            # The first frame stands for those before it, as in training.
+            past.extend([vector] * (1 if past else self.settings.history))
+
+    def _plan(self, waiting: Sequence[int]) -> None:
+        streams = [self._streams[stream] for stream in waiting]
+        features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
+        actions = self.module.predict(features, [own.generator for own in streams])
+        begin = -self.settings.first_action
+        chosen = actions[:, begin : begin + self.settings.execute].double().cpu().numpy()
+        for own, rows in zip(streams, chosen, strict=True):
+            own.pending = list(rows)
+
+    def _images(self, camera: str, seen: Sequence[Observation]) -> Tensor:
+        size = self.interface.image_size
+        images = np.concatenate([fit(np.asarray(one.images[camera])[None], size) for one in seen])
+        if self.settings.vision == "frozen":
+            assert self._projection is not None  # a frozen policy's checkpoint holds one
+            self._frozen = self._frozen or FrozenVision()
+            maps = self._frozen.project(images, self._projection)
+            return torch.from_numpy(maps)[:, None].to(self.device).float()
+        crop = self.interface.crop
+        begin = centre(size, crop)
+        middle = images[:, begin : begin + crop, begin : begin + crop]
+        return torch.from_numpy(np.ascontiguousarray(middle))[:, None].to(self.device)
+
+    def _state(self, seen: Observation) -> Tensor:
+        parts = [as_tensor(seen.proprioception[key]) for key in self.interface.proprioception]
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+    def language(self, instruction: str) -> Tensor:
+        """The instruction's vector, embedded on first use where training did not have it."""
+        if instruction not in self._language:
+            vector = embed_instructions([instruction], self._encoder)[0]
+            self._language[instruction] = torch.from_numpy(vector)
+        return self._language[instruction]
+
+    def _check(self, seen: Observation) -> None:
+        for name in self.interface.cameras:
+            if name not in seen.images:
+                raise StrapError(
+                    f"this policy needs {unknown('camera', name, seen.images)}".replace(
+                        "unknown ", ""
+                    )
+                )
+        for key, size in self.interface.proprioception.items():
+            if key not in seen.proprioception:
+                known = ", ".join(seen.proprioception) or "none"
+                raise StrapError(f"this policy needs proprioception '{key}'; there is: {known}")
+            if len(seen.proprioception[key]) != size:
+                raise StrapError(
+                    f"proprioception '{key}' has {len(seen.proprioception[key])} numbers; this "
+                    f"policy was trained with {size}"
+                )
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    which: Which = "last",
+    module: nn.Module | None = None,
+) -> Policy:
+    """A trained policy, ready to act.
+
+    Args:
+        path: a checkpoint folder that `strap train` wrote.
+        device: `auto`, `cpu` or `cuda`.
+        which: `last`, or `best` by the likelihood of held-out demonstrations.
+        module: a policy of one's own, where one was trained.
+    """
+    from strap.encoders.network import choose_device
+
+    checkpoint = load_checkpoint(path, which=which, policy=module)
+    return Policy(checkpoint, choose_device(device))

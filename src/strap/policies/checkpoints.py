@@ -1,0 +1,183 @@
+"""Policies on disk: weights as safetensors, everything else as JSON; nothing is unpickled.
+
+CKPT/
+  policy.safetensors   weights (the exponential average where one is kept), instruction vectors,
+                       the frozen vision's projection
+  best.safetensors     the same at the best held-out likelihood, where demonstrations were held out
+  config.json          interface, settings, normalisation, instructions, versions; written last
+  resume.safetensors   weights, optimiser and random state to go on from
+  log.jsonl, tensorboard/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strap.artifacts import read_json, replacing, versions, write_json
+from strap.errors import StrapError
+from strap.policies.diffusion import DiffusionPolicy
+from strap.policies.frozen import Projection
+from strap.policies.settings import Interface, PolicySettings
+from strap.policies.transformer import TransformerPolicy
+
+FORMAT = "strap-policy"
+Which = Literal["last", "best"]
+FILES = {"last": "policy.safetensors", "best": "best.safetensors"}
+
+
+@dataclass(frozen=True, eq=False)
+class Instructions:
+    """The instructions a policy was trained on, as vectors."""
+
+    texts: tuple[str, ...]
+    vectors: Tensor
+    """[n l]"""
+    encoder: str
+    """what made them"""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything needed to run a policy."""
+
+    policy: nn.Module
+    interface: Interface
+    settings: PolicySettings
+    instructions: Instructions
+    projection: Projection | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """how it was trained"""
+
+
+def build_policy(interface: Interface, settings: PolicySettings) -> nn.Module:
+    """A new policy with random weights."""
+    if settings.vision == "frozen" and not interface.map_size[0]:
+        raise StrapError(
+            "the cache holds no feature maps: build it with --vision frozen, or train a ResNet"
+        )
+    if settings.kind == "diffusion":
+        return DiffusionPolicy(interface, settings)
+    return TransformerPolicy(interface, settings)
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, which: Which = "last") -> None:
+    """Write weights, then config.json; each whole or not at all."""
+    tensors = {f"policy.{k}": v for k, v in checkpoint.policy.state_dict().items()}
+    tensors["instructions"] = checkpoint.instructions.vectors
+    if checkpoint.projection is not None:
+        tensors["projection.mean"] = checkpoint.projection.mean
+        tensors["projection.directions"] = checkpoint.projection.directions
+    write_tensors(folder / FILES[which], tensors)
+    config = {
+        "format": FORMAT,
+        "policy": type(checkpoint.policy).__name__,
+        "interface": asdict(checkpoint.interface),
+        "settings": asdict(checkpoint.settings),
+        "instructions": list(checkpoint.instructions.texts),
+        "language": checkpoint.instructions.encoder,
+        **checkpoint.about,
+        "versions": versions(),
+    }
+    write_json(folder / "config.json", config)
+
+
+def load_checkpoint(
+    path: str | Path, *, which: Which = "last", policy: nn.Module | None = None
+) -> Checkpoint:
+    """Read a checkpoint folder; `policy` is a module of one's own to load the weights into."""
+    folder = Path(path).expanduser()
+    if not (folder / "config.json").is_file():
+        raise StrapError(
+            f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"
+        )
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise StrapError(f"'{folder / 'config.json'}' does not describe a policy")
+    try:
+        interface = Interface.from_json(config["interface"])
+        settings = PolicySettings.from_json(config["settings"])
+        texts = tuple(config["instructions"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StrapError(f"'{folder / 'config.json'}' is damaged: {error!r}") from error
+    tensors = read_tensors(folder / FILES[which])
+    if policy is None:
+        if config.get("policy") not in ("TransformerPolicy", "DiffusionPolicy"):
+            raise StrapError(
+                f"'{folder}' holds the weights of a module of your own ({config.get('policy')}): "
+                "pass one as `policy` to load them into"
+            )
+        policy = build_policy(interface, settings)
+    _load_weights(policy, tensors, folder / FILES[which])
+    return Checkpoint(
+        policy,
+        interface,
+        settings,
+        Instructions(texts, tensors["instructions"], str(config.get("language"))),
+        _projection(tensors),
+        {k: config[k] for k in ("training", "step") if k in config},
+    )
+
+
+def _load_weights(policy: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
+    own = {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
+    try:
+        policy.load_state_dict(own)
+    except RuntimeError as error:
+        line = next(iter(str(error).splitlines()[1:]), str(error)).strip()
+        raise StrapError(f"'{file}' does not fit the policy in config.json: {line}") from error
+    if "instructions" not in tensors:
+        raise StrapError(f"'{file}' is damaged: it has no instruction vectors")
+
+
+def _projection(tensors: Mapping[str, Tensor]) -> Projection | None:
+    if "projection.mean" not in tensors:
+        return None
+    return Projection(tensors["projection.mean"], tensors["projection.directions"])
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None
+) -> None:
+    """Write safetensors, whole or not at all; `about` is kept as JSON in the header."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read safetensors, with an error that names the file."""
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise StrapError(f"no such file: '{path}'; was the training interrupted before it saved?")
+    try:
+        return load_file(path)
+    except Exception as error:
+        raise StrapError(f"'{path}' is damaged ({error}): copy it again, or train again") from error
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """The JSON in a safetensors file's header."""
+    from safetensors import safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+            return about
+    except Exception as error:
+        raise StrapError(f"'{path}' is damaged ({error}): copy it again, or train again") from error
+
+
+def as_tensor(array: Any) -> Tensor:
+    """A float32 tensor of an array."""
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))

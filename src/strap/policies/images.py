@@ -1,0 +1,53 @@
+"""Pictures on their way into a policy: one size, then a crop."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from strap.types import Array
+
+
+def fit(images: Array, size: int) -> Array:
+    """uint8 [n h w 3] -> [n size size 3]; untouched where they have that size."""
+    if images.shape[1:3] == (size, size):
+        return images
+    pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
+    small = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+    return np.asarray(small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
+
+
+def centre(size: int, crop: int) -> int:
+    """Where a crop of the middle begins."""
+    return (size - crop) // 2
+
+
+def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
+    """Frames of clips, cropped, the same corner for all frames of a clip.
+
+    Args:
+        frames: uint8 [n s s 3].
+        rows: which frames [b h].
+        corner: (top, left) of each clip's crop [b 2].
+        crop: side of the crop.
+
+    Returns:
+        uint8 [b h crop crop 3].
+    """
+    if frames.device.type == "cpu":
+        return _crop_slices(frames, rows, corner, crop)
+    steps = torch.arange(crop, device=frames.device)
+    top = corner[:, 0, None, None, None] + steps[:, None]  # [b 1 crop 1]
+    left = corner[:, 1, None, None, None] + steps  # [b 1 1 crop]
+    return frames[rows[:, :, None, None], top, left]
+
+
+def _crop_slices(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
+    """The same by slices: a processor copies runs faster than it gathers pixels."""
+    out = torch.empty((*rows.shape, crop, crop, 3), dtype=frames.dtype)
+    for clip, (top, left) in enumerate(corner.tolist()):
+        for index, row in enumerate(rows[clip].tolist()):
+            out[clip, index] = frames[row, top : top + crop, left : left + crop]
+    return out

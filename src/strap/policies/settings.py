@@ -1,0 +1,182 @@
+"""What a policy is made of, as plain data: its sizes, what goes in, and the named presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+from strap.errors import StrapError, unknown
+
+Kind = Literal["transformer", "diffusion"]
+Vision = Literal["resnet", "frozen"]
+Attention = Literal["full", "causal"]
+Norm = Literal["batch", "group"]
+Normalize = Literal["none", "proprioception", "all"]
+Preset = Literal["fixed", "paper", "released"]
+
+CROP = 116 / 128
+"""The side of a random crop as a part of the image's side."""
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """A policy's shape. The defaults are the paper's transformer, with full attention."""
+
+    kind: Kind = "transformer"
+    vision: Vision = "resnet"
+    history: int = 5
+    """frames it sees"""
+    chunk: int = 5
+    """actions it predicts"""
+    execute: int = 1
+    """actions it executes before it looks again"""
+    first_action: int = 0
+    """the first predicted action, counted from the last frame seen"""
+    attention: Attention = "full"
+    """causal as released: the executed action, token 0, then sees the oldest frame only"""
+    layers: int = 8
+    width: int = 256
+    heads: int = 4
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    modes: int = 5
+    """components of the Gaussian mixture"""
+    min_std: float = 0.005
+    acting_std: float = 1e-4
+    """standard deviation when it acts"""
+    keypoints: int = 32
+    features: int = 64
+    """numbers per camera that go into a token"""
+    norm: Norm = "batch"
+    """of the ResNets"""
+    language: bool = True
+    """whether the instruction conditions it, by FiLM and in the token"""
+    normalize: Normalize = "proprioception"
+    """what is brought to mean 0, deviation 1 (proprioception) or to −1 … 1 (actions, with all)"""
+    channels: tuple[int, ...] = (256, 512, 1024)
+    """diffusion: of the U-Net's levels"""
+    kernel: int = 5
+    groups: int = 8
+    diffusion_steps: int = 100
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("kind", get_args(Kind)),
+            ("vision", get_args(Vision)),
+            ("attention", get_args(Attention)),
+            ("norm", get_args(Norm)),
+            ("normalize", get_args(Normalize)),
+        ):
+            if getattr(self, name) not in known:
+                raise unknown(name, getattr(self, name), known)
+        for name in ("history", "chunk", "execute", "layers", "width", "heads", "modes"):
+            if getattr(self, name) < 1:
+                raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.kind == "transformer" and self.chunk > self.history:
+            raise StrapError(
+                f"chunk {self.chunk} exceeds history {self.history}: the transformer predicts one "
+                "action per frame it sees; lower --chunk or raise --history"
+            )
+        if self.width % self.heads:
+            raise StrapError(f"width {self.width} must be a multiple of heads {self.heads}")
+        if self.execute > self.chunk + self.first_action:
+            raise StrapError(
+                f"execute {self.execute} exceeds the {self.chunk + self.first_action} future "
+                "actions that are predicted: lower --execute"
+            )
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> PolicySettings:
+        """From a checkpoint's JSON; unknown names are an error."""
+        known = {entry.name for entry in fields(cls)}
+        if odd := sorted(set(values) - known):
+            raise StrapError(f"policy settings have unknown names: {', '.join(odd)}")
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What goes in and comes out: fixed by the data a policy is trained on."""
+
+    cameras: tuple[str, ...]
+    image_size: int
+    """side of the square images"""
+    proprioception: Mapping[str, int]
+    """key -> size, in the order they are concatenated"""
+    action_size: int
+    language_size: int
+    map_size: tuple[int, int] = (0, 0)
+    """frozen vision: (positions, channels) of a camera's feature map"""
+    fps: float | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def crop(self) -> int:
+        """Side of the crop that a ResNet sees."""
+        return max(1, round(self.image_size * CROP))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Interface:
+        """From a checkpoint's or cache's JSON."""
+        return cls(
+            cameras=tuple(values["cameras"]),
+            image_size=int(values["image_size"]),
+            proprioception=dict(values["proprioception"]),
+            action_size=int(values["action_size"]),
+            language_size=int(values["language_size"]),
+            map_size=(int(values["map_size"][0]), int(values["map_size"][1])),
+            fps=values.get("fps"),
+        )
+
+    def difference(self, other: Interface) -> str | None:
+        """What differs from another interface, in words; None when nothing does."""
+        for name in ("cameras", "image_size", "action_size", "language_size"):
+            if getattr(self, name) != getattr(other, name):
+                ours, theirs = getattr(self, name), getattr(other, name)
+                return f"{name.replace('_', ' ')} {_words(ours)}, not {_words(theirs)}"
+        if dict(self.proprioception) != dict(other.proprioception):
+            ours, theirs = dict(self.proprioception), dict(other.proprioception)
+            return f"proprioception {_words(ours)}, not {_words(theirs)}"
+        return None
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} ({size})" for key, size in value.items()) or "none"
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)
+
+
+SMALL = {"layers": 2, "width": 64, "keypoints": 16, "attention_dropout": 0.0}
+"""A frozen-feature policy: small enough for a hundred steps a second on two cores."""
+
+
+def policy_preset(
+    name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
+) -> PolicySettings:
+    """The settings of a preset.
+
+    `paper`: the text. `released`: the authors' code, whose attention mask is causal. `fixed`: full
+    attention, and proprioception normalised (fingers move by centimetres, joints by radians).
+    """
+    if name not in get_args(Preset):
+        raise unknown("preset", name, get_args(Preset))
+    base = PolicySettings(kind=kind, vision=vision)
+    if kind == "diffusion":
+        base = replace(
+            base, history=2, chunk=16, execute=8, first_action=-1, norm="group", language=False
+        )
+    if vision == "frozen":
+        small: dict[str, Any] = dict(SMALL)
+        if kind == "diffusion":
+            small["channels"] = (64, 128)
+        base = replace(base, **small)
+    if name != "fixed":
+        # Diffusion needs its actions within −1 … 1 whatever the preset.
+        base = replace(base, normalize="all" if kind == "diffusion" else "none")
+    elif kind == "diffusion":
+        base = replace(base, normalize="all")
+    if name == "released" and kind == "transformer":
+        base = replace(base, attention="causal")
+    return base

@@ -1,0 +1,235 @@
+"""The cameras' networks: ResNet-18 with FiLM and spatial softmax, and the frozen maps' reader.
+
+Parameter names of the ResNet are torchvision's, so published ImageNet weights load by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from strap.errors import StrapError
+from strap.policies.settings import Interface, Norm, PolicySettings
+
+WIDTHS = (64, 128, 256, 512)
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""ImageNet's, so that its weights fit."""
+
+
+def _norm(kind: Norm, channels: int) -> nn.Module:
+    # Groups of 16 channels, as diffusion policies have them: running means and an exponential
+    # average of the weights don't go together.
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(channels // 16, channels)
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = _norm(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = _norm(norm, outputs)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(norm, outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n i h w] -> [n o h/s w/s]"""
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(y)) + shortcut, inplace=True)
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 up to its last feature map, with a place for FiLM after each of its 8 blocks."""
+
+    def __init__(self, norm: Norm = "batch") -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = _norm(norm, 64)
+        self.layer1 = _stage(64, 64, 1, norm)
+        self.layer2 = _stage(64, 128, 2, norm)
+        self.layer3 = _stage(128, 256, 2, norm)
+        self.layer4 = _stage(256, 512, 2, norm)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor, film: Sequence[tuple[Tensor, Tensor]] | None = None) -> Tensor:
+        """[n 3 h w] -> [n 512 h/32 w/32]; `film` gives (γ, β), each [n c], for every block."""
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = F.max_pool2d(x, 3, 2, 1)
+        for index, block in enumerate(self.blocks()):
+            x = block(x)
+            if film is not None:
+                x = modulate(x, *film[index])
+        return x
+
+    def blocks(self) -> Iterator[nn.Module]:
+        """The 8 residual blocks in order."""
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            yield from stage
+
+
+def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
+    return nn.Sequential(
+        BasicBlock(inputs, outputs, stride, norm), BasicBlock(outputs, outputs, 1, norm)
+    )
+
+
+def modulate(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    """ReLU((1+γ)x+β), per channel: x [n c h w], γ and β [n c]."""
+    gamma, beta = gamma.to(x.dtype)[:, :, None, None], beta.to(x.dtype)[:, :, None, None]
+    return F.relu(torch.addcmul(beta, x, 1 + gamma))
+
+
+class Film(nn.Module):
+    """Language to (γ, β) for each of a ResNet's 8 blocks; zero at first, so nothing is changed."""
+
+    def __init__(self, language: int) -> None:
+        super().__init__()
+        self.widths = [width for width in WIDTHS for _ in range(2)]
+        self.linear = nn.Linear(language, 2 * sum(self.widths))
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, language: Tensor, repeat: int) -> list[tuple[Tensor, Tensor]]:
+        """[b l] -> 8 pairs, each [b·repeat c]."""
+        out = self.linear(language).repeat_interleave(repeat, dim=0)
+        parts = out.split([2 * width for width in self.widths], dim=1)
+        return [(part[:, : part.shape[1] // 2], part[:, part.shape[1] // 2 :]) for part in parts]
+
+
+class SpatialSoftmax(nn.Module):
+    """A feature map to the mean positions (x, y), −1 … 1, of its keypoints."""
+
+    def __init__(self, channels: int, keypoints: int) -> None:
+        super().__init__()
+        self.heat = nn.Conv2d(channels, keypoints, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n c h w] -> [n 2·k]: x and y of each keypoint."""
+        heat = self.heat(x)
+        return expected_positions(heat.flatten(2).float().softmax(-1), heat.shape[-2:])
+
+
+def expected_positions(attention: Tensor, size: Sequence[int]) -> Tensor:
+    """Attention [n k h·w] over a map of that size -> [n 2·k]."""
+    return (attention @ positions(size, attention.device)).flatten(1)
+
+
+def positions(size: Sequence[int], device: torch.device) -> Tensor:
+    """(x, y) of every place of an h×w map, row by row [h·w 2]; −1 is left and top."""
+    height, width = size
+    y = torch.linspace(-1, 1, height, device=device)
+    x = torch.linspace(-1, 1, width, device=device)
+    return torch.stack([x.repeat(height), y.repeat_interleave(width)], dim=1)
+
+
+class ResNetCamera(nn.Module):
+    """uint8 crops of one camera to a few numbers per frame, conditioned on language."""
+
+    _scale: Tensor
+    _shift: Tensor
+
+    def __init__(self, interface: Interface, settings: PolicySettings) -> None:
+        super().__init__()
+        self.resnet = ResNet18(settings.norm)
+        self.film = Film(interface.language_size) if settings.language else None
+        self.softmax = SpatialSoftmax(WIDTHS[-1], settings.keypoints)
+        self.linear = nn.Linear(2 * settings.keypoints, settings.features)
+        scale = 255 * torch.tensor(STD)
+        self.register_buffer("_scale", 1 / scale, persistent=False)
+        self.register_buffer("_shift", -torch.tensor(MEAN) / torch.tensor(STD), persistent=False)
+
+    def forward(self, images: Tensor, language: Tensor) -> Tensor:
+        """uint8 [b h s s 3], [b l] -> [b h f]"""
+        clips, frames = images.shape[:2]
+        # channels last: what the cache holds is already in the order that convolutions like
+        pixels = images.flatten(0, 1) * self._scale + self._shift
+        pixels = pixels.permute(0, 3, 1, 2)
+        film = self.film(language, frames) if self.film is not None else None
+        keypoints = self.softmax(self.resnet(pixels, film))
+        features: Tensor = self.linear(keypoints)
+        return features.view(clips, frames, -1)
+
+
+class MapCamera(nn.Module):
+    """A frozen encoder's feature maps of one camera to a few numbers per frame.
+
+    Each keypoint is a direction in the map's channels: where it is strongest (x, y) and how strong
+    go on. One product for all frames, because small ones by the hundred are slow on a processor.
+    """
+
+    _place: Tensor
+
+    def __init__(self, interface: Interface, settings: PolicySettings) -> None:
+        super().__init__()
+        places, channels = interface.map_size
+        side = round(places**0.5)
+        self.heat = nn.Linear(channels, settings.keypoints)
+        self.linear = nn.Linear(3 * settings.keypoints, settings.features)
+        place = positions((side, side), torch.device("cpu"))
+        self.register_buffer("_place", place, persistent=False)
+
+    def forward(self, maps: Tensor, language: Tensor) -> Tensor:  # noqa: ARG002
+        """[b h p c], [b l] -> [b h f]; the instruction joins in the token."""
+        clips, frames = maps.shape[:2]
+        heat = self.heat(maps.to(self.heat.weight.dtype).flatten(0, 1))  # [n p k]
+        attention = heat.softmax(1)
+        strength = (attention * heat).sum(1)  # [n k]
+        x = (attention * self._place[:, 0, None]).sum(1)
+        y = (attention * self._place[:, 1, None]).sum(1)
+        features: Tensor = self.linear(torch.cat([x, y, strength], dim=-1))
+        return features.view(clips, frames, -1)
+
+
+def load_imagenet(resnet: ResNet18, weights: Path) -> None:
+    """Load published ImageNet weights: torchvision's, timm's or transformers' names."""
+    named = {_torchvision_name(key): value for key, value in read_weights(weights).items()}
+    own = resnet.state_dict()
+    missing = [key for key in own if key not in named and "num_batches" not in key]
+    if missing:
+        raise StrapError(
+            f"'{weights}' holds no ResNet-18 weights: '{missing[0]}' is missing; give a file of "
+            "torchvision, timm or transformers (microsoft/resnet-18)"
+        )
+    resnet.load_state_dict({key: named.get(key, value) for key, value in own.items()})
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors of a `.safetensors` file, or of a `.pth` read without unpickling objects."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        loaded: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return loaded
+    except Exception as error:
+        raise StrapError(f"cannot read weights from '{path}': {error}") from error
+
+
+def _torchvision_name(key: str) -> str:
+    """`resnet.encoder.stages.0.layers.1.layer.0.convolution.weight` -> `layer1.1.conv1.weight`."""
+    key = key.removeprefix("resnet.")
+    key = key.replace("embedder.embedder.convolution", "conv1")
+    key = key.replace("embedder.embedder.normalization", "bn1")
+    found = re.match(r"encoder\.stages\.(\d)\.layers\.(\d)\.(.*)", key)
+    if not found:
+        return key
+    stage, block, rest = int(found[1]) + 1, found[2], found[3]
+    rest = re.sub(r"layer\.(\d)\.convolution", lambda m: f"conv{int(m[1]) + 1}", rest)
+    rest = re.sub(r"layer\.(\d)\.normalization", lambda m: f"bn{int(m[1]) + 1}", rest)
+    rest = rest.replace("shortcut.convolution", "downsample.0")
+    rest = rest.replace("shortcut.normalization", "downsample.1")
+    return f"layer{stage}.{block}.{rest}"

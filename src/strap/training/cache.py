@@ -1,0 +1,143 @@
+"""The frame cache: everything a training reads, decoded once, as plain arrays that are mapped.
+
+CACHE/
+  frames-<camera>.npy    uint8 [rows s s 3], upright (absent where only feature maps are kept)
+  maps-<camera>.npy      float16 [rows places channels] of the frozen vision
+  actions.npy            float32 [rows a]
+  states.npy             float32 [rows d], the proprioception side by side
+  language.npy           float32 [instructions l]
+  tensors.safetensors    the frozen vision's projection
+  content.json           stretches, segments, instructions, interface
+  manifest.json          arguments and fingerprints; written last
+
+Rows of all stretches lie end to end. Training needs nothing else: no dataset, no video decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import read_json
+from strap.errors import StrapError
+from strap.policies.settings import Interface
+from strap.types import Array
+
+FORMAT = "strap-frames"
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Frames start … stop−1 of a trajectory, at rows row … row + length − 1 of the cache."""
+
+    id: str
+    dataset: str
+    role: str
+    """target or prior"""
+    instruction: int
+    start: int
+    stop: int
+    row: int
+
+    @property
+    def length(self) -> int:
+        """How many frames."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """A retrieved segment: frames start … stop−1 of its stretch's trajectory."""
+
+    stretch: int
+    start: int
+    stop: int
+    cost: float
+    query: str
+    """the demonstration it was found for"""
+
+
+@dataclass(frozen=True, eq=False)
+class FrameCache:
+    """A finished cache, its arrays mapped into memory."""
+
+    path: Path
+    interface: Interface
+    stretches: tuple[Stretch, ...]
+    retrieved: tuple[Retrieved, ...]
+    instructions: tuple[str, ...]
+    language_encoder: str
+    has_frames: bool
+
+    @property
+    def rows(self) -> int:
+        """Frames in all."""
+        return sum(stretch.length for stretch in self.stretches)
+
+    def frames(self, camera: str) -> Array:
+        """uint8 [rows s s 3]"""
+        return self._array(f"frames-{camera}.npy")
+
+    def maps(self, camera: str) -> Array:
+        """float16 [rows places channels]"""
+        return self._array(f"maps-{camera}.npy")
+
+    @cached_property
+    def actions(self) -> Array:
+        """float32 [rows a]"""
+        return self._array("actions.npy")
+
+    @cached_property
+    def states(self) -> Array:
+        """float32 [rows d]"""
+        return self._array("states.npy")
+
+    @cached_property
+    def language(self) -> Array:
+        """float32 [instructions l]"""
+        return self._array("language.npy")
+
+    def _array(self, name: str) -> Array:
+        try:
+            array: Array = np.load(self.path / name, mmap_mode="r", allow_pickle=False)
+            return array
+        except FileNotFoundError as error:
+            raise StrapError(
+                f"the cache '{self.path}' has no {name}: it was built for another --vision"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise StrapError(
+                f"'{self.path / name}' is damaged ({error}): build it again"
+            ) from error
+
+
+def open_cache(path: str | Path) -> FrameCache:
+    """Open a finished cache."""
+    path = Path(path).expanduser()
+    if not (path / "manifest.json").is_file():
+        raise StrapError(
+            f"'{path}' is no finished frame cache (it has no manifest.json): `strap train` builds "
+            "one, and goes on with one that was interrupted"
+        )
+    return read_content(path)
+
+
+def read_content(path: Path) -> FrameCache:
+    """What content.json says, whether or not the arrays are complete."""
+    content: Mapping[str, Any] = read_json(path / "content.json")
+    if content.get("format") != FORMAT:
+        raise StrapError(f"'{path}' is no frame cache")
+    return FrameCache(
+        path,
+        Interface.from_json(content["interface"]),
+        tuple(Stretch(**row) for row in content["stretches"]),
+        tuple(Retrieved(**row) for row in content["retrieved"]),
+        tuple(content["instructions"]),
+        str(content["language"]),
+        bool(content["frames"]),
+    )

@@ -1,0 +1,72 @@
+"""What a training says: to the terminal, as JSON lines, to TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Log:
+    """Appends to CKPT/log.jsonl; what lies past the step resumed from is forgotten."""
+
+    def __init__(self, folder: Path, *, first_step: int, steps: int, quiet: bool = False) -> None:
+        self.file = folder / "log.jsonl"
+        self.steps, self.quiet = steps, quiet
+        kept = [row for row in read_log(folder) if row["step"] <= first_step]
+        self.file.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self._writer = _tensorboard(folder / "tensorboard", first_step)
+        self._last = (time.perf_counter(), first_step)
+
+    def write(self, step: int, **values: float) -> None:
+        """One row; steps per second since the last one are added where a loss is told."""
+        if "loss" in values:
+            before, at = self._last
+            now = time.perf_counter()
+            values["steps_per_second"] = round((step - at) / max(now - before, 1e-9), 2)
+            self._last = (now, step)
+        with self.file.open("a") as stream:
+            stream.write(json.dumps({"step": step, **values}) + "\n")
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+        if not self.quiet:
+            print(f"step {step} of {self.steps}: {describe(values)}", file=sys.stderr, flush=True)
+
+    def pause(self) -> None:
+        """What happened since the last row (an evaluation, saving) is no part of the rate."""
+        self._last = (time.perf_counter(), self._last[1])
+
+    def close(self) -> None:
+        """Finish TensorBoard's file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def describe(values: Mapping[str, float]) -> str:
+    """`loss 1.234, held_out 0.5` for the terminal."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items())
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a training's log; an unfinished last line is left out."""
+    file = folder / "log.jsonl"
+    rows = []
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+def _tensorboard(folder: Path, first_step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    writer: Any = SummaryWriter(str(folder), purge_step=first_step)
+    return writer

@@ -1,0 +1,91 @@
+"""How a training runs, as plain data, and the presets' values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from strap.errors import StrapError, unknown
+from strap.policies.settings import Kind, Preset, Vision
+from strap.training.windows import Method
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The defaults are the paper's, but for the warm-up."""
+
+    method: Method = "strap"
+    """bc: target; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved"""
+    steps: int = 60_000
+    batch: int = 32
+    learning_rate: float = 1e-4
+    weight_decay: float = 1e-5
+    warmup: int = 1_000
+    """steps over which the learning rate rises"""
+    clip: float = 100.0
+    """largest norm of the gradient"""
+    alpha: float | None = None
+    """the target's share of every batch; by default every frame is as likely as any other"""
+    pretrain_steps: int | None = None
+    """ft: steps on the prior (default: half of all)"""
+    ema: bool = False
+    """keep an exponential average of the weights, and run that"""
+    seed: int = 1234
+    holdout: int = 0
+    """target demonstrations kept aside; their likelihood is logged"""
+    eval_every: int = 1_000
+    save_every: int = 5_000
+    log_every: int = 100
+    precision: Precision = "auto"
+    """auto: bfloat16 products on a GPU, float32 elsewhere"""
+    graphs: bool = True
+    """GPU: record a step once and replay it, so that it does not wait for Python"""
+    compile: bool = False
+    """fuse the network's operations (takes a minute to begin)"""
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise unknown("method", self.method, get_args(Method))
+        if self.precision not in get_args(Precision):
+            raise unknown("precision", self.precision, get_args(Precision))
+        for name in ("steps", "batch", "eval_every", "save_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not self.learning_rate > 0:
+            raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.alpha is not None and not 0 < self.alpha < 1:
+            raise StrapError(f"alpha is {self.alpha}: the target's share lies between 0 and 1")
+        if self.pretrain_steps is not None and not 0 < self.pretrain_steps < self.steps:
+            raise StrapError(
+                f"pretrain_steps is {self.pretrain_steps}: it must be above 0 and below the "
+                f"{self.steps} steps in all"
+            )
+
+    @property
+    def first_phase(self) -> int:
+        """Steps on the prior alone."""
+        if self.method != "ft":
+            return 0
+        return self.steps // 2 if self.pretrain_steps is None else self.pretrain_steps
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step; each phase warms up."""
+        into = step - self.first_phase if step >= self.first_phase else step
+        return self.learning_rate * min(1.0, (into + 1) / max(self.warmup, 1))
+
+
+def training_preset(
+    name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
+) -> TrainingSettings:
+    """The trainer's settings of a preset; `paper` and `released` warm up over 10,000 steps."""
+    if name not in get_args(Preset):
+        raise unknown("preset", name, get_args(Preset))
+    base = TrainingSettings(warmup=1_000 if name == "fixed" else 10_000)
+    if kind == "diffusion":
+        base = replace(base, steps=25_000, batch=256, ema=True, warmup=500)
+    if vision == "frozen":
+        # A small network: larger steps, fewer of them, and no large batches on a processor.
+        base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100, eval_every=500)
+    return base

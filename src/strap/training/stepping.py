@@ -1,0 +1,131 @@
+"""One optimiser step: eager anywhere, or recorded once as a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from strap.policies.batch import Batch
+from strap.training.loading import Loader
+from strap.training.settings import TrainingSettings
+
+WARMUP = 4
+"""Eager steps before a graph is recorded: cuDNN and the optimiser settle in them."""
+
+
+def make_optimizer(
+    policy: nn.Module, settings: TrainingSettings, device: torch.device
+) -> torch.optim.AdamW:
+    """AdamW in one kernel; on a GPU its rate is a tensor, so that a graph can follow it."""
+    rate: float | Tensor = settings.rate(0)
+    if device.type == "cuda":
+        rate = torch.tensor(rate, device=device)
+    return torch.optim.AdamW(
+        policy.parameters(),
+        lr=rate,
+        weight_decay=settings.weight_decay,
+        fused=True,
+        capturable=device.type == "cuda",
+    )
+
+
+class Stepper:
+    """Draw in, parameters changed; the loss stays on the device until somebody asks."""
+
+    def __init__(
+        self,
+        policy: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loader: Loader,
+        settings: TrainingSettings,
+    ) -> None:
+        self.policy, self.optimizer, self.loader = policy, optimizer, loader
+        self.settings, self.device = settings, loader.device
+        self.parameters = [p for p in policy.parameters() if p.requires_grad]
+        loss: Callable[[Batch], Tensor] = policy.loss  # type: ignore[assignment]
+        self.loss = torch.compile(loss, dynamic=False) if settings.compile else loss
+        self.total = torch.zeros((), device=self.device)
+        self.norm = torch.zeros((), device=self.device)
+        self.count = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._static: Tensor | None = None
+        self._steps = 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether steps are recorded as a graph."""
+        return self.settings.graphs and self.device.type == "cuda" and self.loader.resident
+
+    def step(self, draw: Tensor, rate: float) -> None:
+        """One step on a draw that lies in host memory."""
+        self._set_rate(rate)
+        self.count += 1
+        if not self.loader.resident:
+            images = self.loader.fetch(draw)
+            self._compute(draw.to(self.device), images)
+        elif not self.recording:
+            self._compute(draw.to(self.device))
+        else:
+            self._replay(draw)
+
+    def mean_loss(self) -> tuple[float, float]:
+        """The mean loss and gradient norm since the last call."""
+        count = max(self.count, 1)
+        loss, norm = float(self.total) / count, float(self.norm) / count
+        self.total.zero_()
+        self.norm.zero_()
+        self.count = 0
+        return loss, norm
+
+    def _compute(self, draw: Tensor, images: dict[str, Tensor] | None = None) -> None:
+        batch = self.loader.gather(draw, images)
+        with self.autocast():
+            loss = self.loss(batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip, foreach=True)
+        self.optimizer.step()
+        self.total += loss.detach()
+        self.norm += norm.detach()
+
+    def _replay(self, draw: Tensor) -> None:
+        """The first steps eager on a side stream, then recorded, then replayed."""
+        if self._static is None:
+            self._static = torch.zeros_like(draw, device=self.device)
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._static.copy_(draw.pin_memory(), non_blocking=True)
+        if self._graph is not None:
+            self._graph.replay()
+            return
+        self._steps += 1
+        if self._steps <= WARMUP:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                self._compute(self._static)
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return
+        torch.cuda.synchronize()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._compute(self._static)
+        # Recording runs nothing: this step's work is done by the first replay.
+        self._graph.replay()
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """bfloat16 products where the settings and the device say so."""
+        wanted = self.settings.precision
+        if wanted == "float32" or (wanted == "auto" and self.device.type != "cuda"):
+            return nullcontext()
+        # Weights are used once per step, so a cache of their casts would only outlive the graph.
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate

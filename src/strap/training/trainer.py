@@ -1,0 +1,382 @@
+"""Training a policy on a frame cache: any mixture, resumable to the bit on a CPU."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from strap.artifacts import fingerprint_json, read_json
+from strap.encoders.network import choose_device
+from strap.errors import StrapError
+from strap.policies.checkpoints import (
+    Checkpoint,
+    Instructions,
+    Which,
+    build_policy,
+    read_about,
+    read_tensors,
+    save_checkpoint,
+    write_tensors,
+)
+from strap.policies.frozen import Projection
+from strap.policies.observation import ObservationEncoder
+from strap.policies.settings import PolicySettings
+from strap.training.cache import FrameCache
+from strap.training.loading import Loader, Sampler
+from strap.training.logs import Log
+from strap.training.settings import TrainingSettings
+from strap.training.stepping import Stepper, make_optimizer
+from strap.training.windows import (
+    Windows,
+    choose_held_out,
+    held_out_windows,
+    prior_windows,
+    training_windows,
+)
+
+EMA_POWER = 0.75
+REACH = 1.001
+"""Largest action that a tanh can come near to."""
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a training."""
+
+    path: Path
+    step: int
+    loss: float
+    held_out: float | None
+    """mean −log π of the held-out demonstrations' actions at the end"""
+    best: float | None
+    best_step: int | None
+
+
+def train(
+    cache: FrameCache,
+    out: str | Path,
+    *,
+    policy: PolicySettings | None = None,
+    training: TrainingSettings | None = None,
+    module: nn.Module | None = None,
+    match_weights: Sequence[float] | None = None,
+    imagenet: str | Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Trained:
+    """Train; the same call again goes on where it was, or does nothing where it had finished.
+
+    Args:
+        cache: the data, from `build_cache` or `unpack`.
+        out: the checkpoint folder.
+        policy: the policy's settings.
+        training: the training's settings.
+        module: a policy of your own (`strap.policies.Trainable`) instead of one that `policy`
+            describes; `policy` then says which history, chunk and vision its batches have.
+        match_weights: one weight per match, in the order of matches.parquet.
+        imagenet: a file of ResNet-18 weights to begin from.
+        device: `auto`, `cpu` or `cuda`.
+        quiet: say nothing on the terminal.
+    """
+    policy, training = policy or PolicySettings(), training or TrainingSettings()
+    trainer = _Trainer(cache, Path(out).expanduser(), policy, training, choose_device(device))
+    trainer.prepare(module, match_weights, imagenet)
+    return trainer.run(quiet=quiet)
+
+
+class _Trainer:
+    def __init__(
+        self,
+        cache: FrameCache,
+        out: Path,
+        policy: PolicySettings,
+        training: TrainingSettings,
+        device: torch.device,
+    ) -> None:
+        self.cache, self.out, self.policy_settings, self.settings = cache, out, policy, training
+        self.device = device
+        self.step = 0
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.held_out: float | None = None
+
+    def prepare(
+        self,
+        module: nn.Module | None,
+        match_weights: Sequence[float] | None,
+        imagenet: str | Path | None,
+    ) -> None:
+        """Windows, network, optimiser; and the state of an earlier call."""
+        settings, cache = self.settings, self.cache
+        held_out = choose_held_out(cache, settings.holdout, settings.seed)
+        windows = training_windows(
+            cache, settings.method, held_out=held_out, match_weights=match_weights
+        )
+        self.identity = self._identity(module, match_weights, sorted(held_out))
+        phases, table = self._phases(windows)
+        torch.manual_seed(settings.seed)
+        self.policy = module or build_policy(cache.interface, self.policy_settings)
+        observation = getattr(self.policy, "observation", None)
+        if isinstance(observation, ObservationEncoder):
+            normalise(observation, cache, table, self.policy_settings)
+            if imagenet is not None:
+                _load_imagenet(observation, Path(imagenet).expanduser())
+        self.policy.to(self.device)
+        if self.device.type == "cuda":
+            self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.loader = Loader(cache, table, self.policy_settings, self.device)
+        cameras = len(cache.interface.cameras)
+        self.sampler = Sampler(phases, settings.batch, self.loader.places, cameras, settings.seed)
+        self.watch = self._watch(held_out)
+        self.optimizer = make_optimizer(self.policy, settings, self.device)
+        self.average = copy.deepcopy(self.policy) if settings.ema else None
+        torch.manual_seed(settings.seed + 1)
+        self._resume()
+        self.stepper = Stepper(self.policy, self.optimizer, self.loader, settings)
+
+    def run(self, *, quiet: bool) -> Trained:
+        """The loop."""
+        settings = self.settings
+        self.out.mkdir(parents=True, exist_ok=True)
+        log = Log(self.out, first_step=self.step, steps=settings.steps, quiet=quiet)
+        loss = float("nan")
+        self.policy.train()
+        while self.step < settings.steps:
+            self.stepper.step(self.sampler.draw(self.step), settings.rate(self.step))
+            self.step += 1
+            if self.average is not None:
+                _average(self.average, self.policy, self.step)
+            last = self.step == settings.steps
+            if last or self.step % settings.log_every == 0:
+                loss, norm = self.stepper.mean_loss()
+                if not np.isfinite(loss):
+                    raise StrapError(
+                        f"the loss is {loss} at step {self.step}: lower --learning-rate"
+                    )
+                rate = settings.rate(self.step - 1)
+                log.write(self.step, loss=loss, gradient=norm, rate=rate)
+            if self.watch is not None and (last or self.step % settings.eval_every == 0):
+                self._evaluate(log)
+            if last or self.step % settings.save_every == 0:
+                self._save("last")
+                log.pause()
+        log.close()
+        return Trained(self.out, self.step, loss, self.held_out, self.best, self.best_step)
+
+    def _identity(
+        self, module: nn.Module | None, weights: Sequence[float] | None, held_out: list[str]
+    ) -> str:
+        """What must stay the same for a training to be gone on with; more steps are welcome."""
+        training = asdict(self.settings)
+        for name in ("eval_every", "save_every", "log_every", "graphs", "compile"):
+            training.pop(name)
+        if self.settings.method != "ft":
+            training.pop("steps")
+        return fingerprint_json(
+            [
+                asdict(self.policy_settings),
+                training,
+                read_json(self.cache.path / "content.json"),
+                type(module).__name__ if module is not None else None,
+                list(weights) if weights is not None else None,
+                held_out,
+            ]
+        )
+
+    def _phases(self, windows: Windows) -> tuple[list[tuple[int, Any]], Windows]:
+        own = windows.probabilities(self.settings.alpha)
+        if self.settings.method != "ft":
+            return [(0, own)], windows
+        prior = prior_windows(self.cache)
+        table = Windows(
+            *(
+                np.concatenate([getattr(prior, name), getattr(windows, name)])
+                for name in Windows.__dataclass_fields__
+            )
+        )
+        none_of_target, none_of_prior = np.zeros(len(windows)), np.zeros(len(prior))
+        first = np.concatenate([prior.probabilities(), none_of_target])
+        second = np.concatenate([none_of_prior, own])
+        return [(0, first), (self.settings.first_phase, second)], table
+
+    def _watch(self, held_out: frozenset[str]) -> Loader | None:
+        if not held_out:
+            return None
+        windows = held_out_windows(self.cache, held_out)
+        watch = copy.copy(self.loader)  # shares the pictures
+        columns = (windows.anchor, windows.first, windows.last, windows.instruction)
+        watch.table = torch.from_numpy(np.stack(columns, axis=1)).to(self.device)
+        return watch
+
+    @torch.no_grad()
+    def _evaluate(self, log: Log) -> None:
+        """−log π of the held-out demonstrations, on the weights that would be run."""
+        assert self.watch is not None
+        model: Any = self._runnable()
+        model.eval()
+        total, count = 0.0, 0.0
+        numbers = torch.arange(len(self.watch.table))
+        # Its random draws (a diffusion policy's) must not shift those of the training.
+        devices = [self.device] if self.device.type == "cuda" and not self.stepper.recording else []
+        with torch.random.fork_rng(devices=devices), self.stepper.autocast():
+            torch.manual_seed(0)
+            for start in range(0, len(numbers), EVALUATION_BATCH):
+                draw = self.watch.centred(numbers[start : start + EVALUATION_BATCH])
+                images = None if self.watch.resident else self.watch.fetch(draw)
+                batch = self.watch.gather(draw.to(self.device), images)
+                valid = float(batch.valid.sum())
+                total += float(model.loss(batch)) * valid
+                count += valid
+        self.policy.train()
+        self.held_out = total / count
+        log.write(self.step, held_out=self.held_out)
+        log.pause()
+        if self.best is None or self.held_out < self.best:
+            self.best, self.best_step = self.held_out, self.step
+            self._save("best")
+
+    def _runnable(self) -> nn.Module:
+        if self.average is None:
+            return self.policy
+        for ours, theirs in zip(self.average.buffers(), self.policy.buffers(), strict=True):
+            ours.copy_(theirs)
+        return self.average
+
+    def _save(self, which: Which) -> None:
+        checkpoint = Checkpoint(
+            self._runnable(),
+            self.cache.interface,
+            self.policy_settings,
+            Instructions(
+                self.cache.instructions,
+                torch.from_numpy(np.array(self.cache.language)),
+                self.cache.language_encoder,
+            ),
+            _projection(self.cache),
+            {
+                "step": self.step,
+                "training": {
+                    **asdict(self.settings),
+                    "held_out": self.held_out,
+                    "best": self.best,
+                    "best_step": self.best_step,
+                },
+            },
+        )
+        save_checkpoint(self.out, checkpoint, which)
+        if which == "last":
+            self._save_state()
+
+    def _save_state(self) -> None:
+        tensors = {f"policy.{k}": v for k, v in self.policy.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
+        for name, parameter in self.policy.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
+        tensors["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        about = {
+            "step": self.step,
+            "identity": self.identity,
+            "held_out": self.held_out,
+            "best": self.best,
+            "best_step": self.best_step,
+        }
+        write_tensors(self.out / "resume.safetensors", tensors, about)
+
+    def _resume(self) -> None:
+        file = self.out / "resume.safetensors"
+        if not file.is_file():
+            return
+        about = read_about(file)
+        if about.get("identity") != self.identity:
+            raise StrapError(
+                f"'{self.out}' holds a training with other settings or data: choose another --out, "
+                "or remove it"
+            )
+        tensors = read_tensors(file)
+        self.policy.load_state_dict(_part(tensors, "policy."))
+        if self.average is not None:
+            self.average.load_state_dict(_part(tensors, "average."))
+        for name, parameter in self.policy.named_parameters():
+            state = {}
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                value = tensors.get(f"optimizer.{key}.{name}")
+                if value is not None:
+                    # moments lie in memory as their parameter does
+                    like = parameter if value.shape == parameter.shape else value
+                    empty = torch.empty_like(like, dtype=value.dtype, device=self.device)
+                    state[key] = empty.copy_(value)
+            if state:
+                self.optimizer.state[parameter] = state
+        torch.set_rng_state(tensors["random.cpu"])
+        if self.device.type == "cuda" and "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self.step = int(about["step"])
+        self.held_out, self.best = about["held_out"], about["best"]
+        self.best_step = about["best_step"]
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _average(average: nn.Module, policy: nn.Module, step: int) -> None:
+    """Move the average towards the weights: fast at first, slower and slower."""
+    decay = min(1 - (1 + step) ** -EMA_POWER, 0.9999)
+    with torch.no_grad():
+        torch._foreach_lerp_(
+            list(average.parameters()), [p.detach() for p in policy.parameters()], 1 - decay
+        )
+
+
+def _projection(cache: FrameCache) -> Projection | None:
+    file = cache.path / "tensors.safetensors"
+    if not file.is_file():
+        return None
+    tensors = read_tensors(file)
+    return Projection(tensors["mean"], tensors["directions"])
+
+
+def normalise(
+    observation: ObservationEncoder, cache: FrameCache, windows: Windows, settings: PolicySettings
+) -> None:
+    """Set the policy's normalisation from the frames it will train on."""
+    rows = np.unique(windows.anchor)
+    if settings.normalize != "none" and cache.states.shape[1]:
+        states = np.asarray(cache.states[rows], np.float64)
+        observation.state_mean.copy_(torch.from_numpy(states.mean(0)))
+        observation.state_std.copy_(torch.from_numpy(states.std(0).clip(min=1e-3)))
+    actions = np.asarray(cache.actions[rows], np.float64)
+    if settings.normalize != "all":
+        if np.abs(actions).max() > REACH:
+            warnings.warn(
+                f"actions reach {np.abs(actions).max():.3g}, but a policy without action "
+                "normalisation predicts −1 … 1: pass --normalize all",
+                stacklevel=2,
+            )
+    else:
+        low, high = actions.min(0), actions.max(0)
+        observation.action_middle.copy_(torch.from_numpy((low + high) / 2))
+        observation.action_range.copy_(torch.from_numpy(((high - low) / 2).clip(min=1e-3)))
+
+
+def _load_imagenet(observation: ObservationEncoder, file: Path) -> None:
+    from strap.policies.vision import ResNet18, load_imagenet
+
+    for camera in observation.cameras:
+        resnet = getattr(camera, "resnet", None)
+        if resnet is None:
+            raise StrapError("ImageNet weights are for --vision resnet; frozen vision has its own")
+        load_imagenet(cast(ResNet18, resnet), file)

@@ -1,0 +1,164 @@
+"""Which frames a training may start from, how likely each is, and who is held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.errors import StrapError, unknown
+from strap.training.cache import FrameCache
+
+Method = Literal["bc", "ft", "mt", "strap"]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Training windows, one per row: the frame acted on and the bounds of its stretch."""
+
+    anchor: Ints
+    """cache row of the last frame seen"""
+    first: Ints
+    last: Ints
+    """bounds of the stretch, inclusive"""
+    instruction: Ints
+    weight: Floats
+    is_target: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.anchor)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Windows:
+        """Some of them."""
+        return Windows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def probabilities(self, alpha: float | None = None) -> Floats:
+        """How likely each is drawn: by weight; with `alpha`, the target's share is that."""
+        weight: Floats = self.weight / self.weight.sum()
+        if alpha is None or self.is_target.all() or not self.is_target.any():
+            return weight
+        share = weight[self.is_target].sum()
+        factor = np.where(self.is_target, alpha / share, (1 - alpha) / (1 - share))
+        return np.asarray(weight * factor)
+
+
+def choose_held_out(cache: FrameCache, count: int, seed: int) -> frozenset[str]:
+    """Ids of the target demonstrations to hold out, drawn by seed."""
+    ids = [stretch.id for stretch in cache.stretches if stretch.role == "target"]
+    if count < 0 or (count and count >= len(ids)):
+        raise StrapError(
+            f"--holdout {count} of {len(ids)} demonstrations: at least one must be left to train on"
+        )
+    drawn = np.random.default_rng([seed, 1]).permutation(len(ids))[:count]
+    return frozenset(ids[index] for index in drawn)
+
+
+def training_windows(
+    cache: FrameCache,
+    method: Method,
+    *,
+    held_out: frozenset[str] = frozenset(),
+    match_weights: Sequence[float] | None = None,
+) -> Windows:
+    """The windows of a method; for `ft` those of the second phase (the first is `prior_windows`).
+
+    Every frame of the target is one; with `strap` so is every frame of every match (twice where it
+    was found twice), except matches that were found for a held-out demonstration.
+    """
+    if method not in get_args(Method):
+        raise unknown("method", method, get_args(Method))
+    parts = [
+        _stretch(cache, index, 1.0)
+        for index, stretch in enumerate(cache.stretches)
+        if stretch.role == "target" and stretch.id not in held_out
+    ]
+    if method == "strap":
+        parts += _matches(cache, held_out, match_weights)
+    if method == "mt":
+        parts.append(prior_windows(cache))
+    return _joined(parts)
+
+
+def prior_windows(cache: FrameCache) -> Windows:
+    """Every frame of the prior."""
+    parts = [
+        _stretch(cache, index, 1.0)
+        for index, stretch in enumerate(cache.stretches)
+        if stretch.role == "prior"
+    ]
+    if not parts:
+        raise StrapError(
+            "the methods ft and mt need a prior: train on a run, or give --prior DATASET"
+        )
+    return _joined(parts)
+
+
+def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
+    """Every frame of the held-out demonstrations."""
+    return _joined(
+        [
+            _stretch(cache, index, 1.0)
+            for index, stretch in enumerate(cache.stretches)
+            if stretch.role == "target" and stretch.id in held_out
+        ]
+    )
+
+
+def _matches(
+    cache: FrameCache, held_out: frozenset[str], weights: Sequence[float] | None
+) -> list[Windows]:
+    if not cache.retrieved:
+        raise StrapError(
+            "the method strap needs retrieved segments: train on a run of `strap retrieve`, or "
+            "choose --method bc"
+        )
+    if weights is not None and len(weights) != len(cache.retrieved):
+        raise StrapError(
+            f"{len(weights)} match weights for {len(cache.retrieved)} matches: give one for each, "
+            "in the order of matches.parquet"
+        )
+    if weights is not None and not all(weight >= 0 for weight in weights):
+        raise StrapError("a match weight is negative or not a number: weights must be at least 0")
+    parts = []
+    for number, found in enumerate(cache.retrieved):
+        if found.query in held_out:
+            continue
+        weight = 1.0 if weights is None else float(weights[number])
+        own = _stretch(cache, found.stretch, weight)
+        begin = cache.stretches[found.stretch].start
+        parts.append(own.where(_between(own, begin, found.start, found.stop)))
+    return parts
+
+
+def _between(own: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    frame = own.anchor - own.first + begin
+    return np.asarray((frame >= start) & (frame < stop))
+
+
+def _stretch(cache: FrameCache, index: int, weight: float) -> Windows:
+    stretch = cache.stretches[index]
+    rows = np.arange(stretch.row, stretch.row + stretch.length)
+    return Windows(
+        anchor=rows,
+        first=np.full_like(rows, rows[0]),
+        last=np.full_like(rows, rows[-1]),
+        instruction=np.full_like(rows, stretch.instruction),
+        weight=np.full(len(rows), weight),
+        is_target=np.full(len(rows), stretch.role == "target"),
+    )
+
+
+def _joined(parts: Sequence[Windows]) -> Windows:
+    if not parts:
+        raise StrapError("no demonstration is left to train on")
+    return Windows(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in Windows.__dataclass_fields__
+        )
+    )

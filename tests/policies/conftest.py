@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strap.runs import RetrievalOptions, run_retrieval
+from strap.synthetic import Planted
+from strap.training import FrameCache
+from strap.training.caching import CacheOptions, build_cache
+from strap.training.sources import open_source
+
+OPTIONS = CacheOptions(image_size=32, language="words")
+
+
+@pytest.fixture(scope="session")
+def run(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A retrieval on generated data."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    stores = out.parent / "stores"
+    options = RetrievalOptions(encoder="pixels", top_k=6)
+    run_retrieval(planted.target, [planted.prior], out, options, stores=stores)
+    return out
+
+
+@pytest.fixture(scope="session")
+def cache(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
+    """Its frames, decoded."""
+    return build_cache(open_source(run), tmp_path_factory.mktemp("frames"), OPTIONS)
+
+
+@pytest.fixture(scope="session")
+def frozen(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
+    """The same as feature maps, all of the prior included."""
+    source = open_source(run, whole_prior=True)
+    options = replace(OPTIONS, vision="frozen")
+    return build_cache(source, tmp_path_factory.mktemp("maps"), options)

@@ -1,0 +1,341 @@
+"""Caches, mixtures and the trainer, on generated data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import strap
+from strap.cli import main
+from strap.errors import StrapError
+from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
+from strap.policies.checkpoints import read_tensors
+from strap.synthetic import Planted
+from strap.training import FrameCache, TrainingSettings, open_cache, train
+from strap.training.caching import CacheOptions, build_cache
+from strap.training.loading import Loader, Sampler
+from strap.training.logs import read_log
+from strap.training.packing import _decode_opencv, decode, pack, unpack
+from strap.training.sources import open_source
+from strap.training.windows import choose_held_out, prior_windows, training_windows
+
+from .conftest import OPTIONS
+
+SMALL = PolicySettings(layers=1, width=32, heads=2, keypoints=4, features=8)
+QUICK = TrainingSettings(method="bc", steps=4, batch=2, warmup=2, learning_rate=1e-3, log_every=2)
+
+
+def test_the_cache_holds_what_the_datasets_hold(cache: FrameCache, planted: Planted) -> None:
+    target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
+    for stretch in cache.stretches:
+        dataset = target if stretch.role == "target" else prior
+        own = dataset[stretch.id]
+        rows = slice(stretch.row, stretch.row + stretch.length)
+        part = slice(stretch.start, stretch.stop)
+        upright = own.frames("agentview_rgb", stretch.start, stretch.stop)
+        assert np.array_equal(cache.frames("agentview_rgb")[rows], upright)
+        np.testing.assert_allclose(cache.actions[rows], own.actions[part], atol=1e-6)
+        states = [own.proprioception[key][part] for key in cache.interface.proprioception]
+        np.testing.assert_allclose(cache.states[rows], np.concatenate(states, 1), atol=1e-6)
+        assert cache.instructions[stretch.instruction] == own.instruction
+    assert len(cache.retrieved) == 6
+
+
+def test_a_killed_cache_goes_on_and_a_finished_one_is_kept(
+    run: Path, tmp_path: Path, cache: FrameCache
+) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    source = open_source(run)
+    with pytest.raises(KeyboardInterrupt):
+        build_cache(source, tmp_path, OPTIONS, progress=interrupt)
+    with pytest.raises(StrapError, match="no finished frame cache"):
+        open_cache(tmp_path)
+    seen: list[int] = []
+    made = build_cache(source, tmp_path, OPTIONS, progress=lambda w, done, t: seen.append(done))
+    assert seen[0] == 4
+    assert np.array_equal(made.frames("agentview_rgb"), cache.frames("agentview_rgb"))
+    seen.clear()
+    build_cache(source, tmp_path, OPTIONS, progress=lambda w, done, t: seen.append(done))
+    assert not seen
+
+
+def test_the_augmented_dataset_gives_the_same_windows(
+    run: Path, cache: FrameCache, tmp_path: Path
+) -> None:
+    """What `strap retrieve` wrote, and what the run points at, are the same training set."""
+    other = build_cache(open_source(run / "augmented.hdf5"), tmp_path, OPTIONS)
+    ours, theirs = (training_windows(c, "strap") for c in (cache, other))
+    assert len(ours) == len(theirs)
+    assert np.array_equal(cache.actions[ours.anchor], other.actions[theirs.anchor])
+    pictures = [c.frames("agentview_rgb")[w.anchor] for c, w in ((cache, ours), (other, theirs))]
+    assert np.array_equal(*pictures)
+
+
+def test_windows_of_each_method(cache: FrameCache, run: Path, tmp_path: Path) -> None:
+    target = sum(s.length for s in cache.stretches if s.role == "target")
+    found = sum(r.stop - r.start for r in cache.retrieved)
+    assert len(training_windows(cache, "bc")) == target
+    both = training_windows(cache, "strap")
+    assert len(both) == target + found
+    assert both.probabilities().sum() == pytest.approx(1)
+    assert np.ptp(both.probabilities()) == pytest.approx(0)  # uniform over frames
+    half = both.probabilities(0.5)
+    assert half[both.is_target].sum() == pytest.approx(0.5)
+    weights = [0.0] * len(cache.retrieved)
+    weights[0] = 3.0
+    own = training_windows(cache, "strap", match_weights=weights)
+    first = cache.retrieved[0]
+    assert own.weight[~own.is_target].sum() == 3.0 * (first.stop - first.start)
+    with pytest.raises(StrapError, match="2 match weights for 6 matches"):
+        training_windows(cache, "strap", match_weights=[1.0, 2.0])
+    whole = build_cache(open_source(run, whole_prior=True), tmp_path, OPTIONS)
+    assert len(training_windows(whole, "mt")) == whole.rows
+    assert len(prior_windows(whole)) == whole.rows - target
+
+
+def test_what_was_found_for_a_held_out_demonstration_is_left_out(cache: FrameCache) -> None:
+    held = choose_held_out(cache, 1, 0)
+    kept = training_windows(cache, "strap", held_out=held)
+    left = [r for r in cache.retrieved if r.query not in held]
+    assert 0 < len(left) < len(cache.retrieved)
+    assert (~kept.is_target).sum() == sum(r.stop - r.start for r in left)
+    with pytest.raises(StrapError, match="at least one must be left"):
+        choose_held_out(cache, 2, 0)
+
+
+def test_a_batch_by_hand(cache: FrameCache) -> None:
+    windows = training_windows(cache, "bc")
+    loader = Loader(cache, windows, PolicySettings(), torch.device("cpu"))
+    last = cache.stretches[0].length - 1
+    draw = loader.centred(torch.tensor([0, 10, last]))
+    batch = loader.gather(draw)
+    begin = (32 - cache.interface.crop) // 2
+    middle = slice(begin, begin + cache.interface.crop)
+    frames = torch.from_numpy(np.array(cache.frames("agentview_rgb")))[:, middle, middle]
+    seen = batch.images["agentview_rgb"]
+    assert torch.equal(seen[0], frames[[0] * 5])  # the first frame stands for those before it
+    assert torch.equal(seen[1], frames[6:11])
+    actions = torch.from_numpy(np.array(cache.actions))
+    assert torch.equal(batch.actions[1], actions[10:15])  # action t beside the frame seen before it
+    assert batch.valid.tolist() == [[True] * 5, [True] * 5, [True] + [False] * 4]
+    assert torch.equal(batch.actions[2, 0], actions[last])
+    diffusion = PolicySettings(kind="diffusion", history=2, chunk=4, first_action=-1)
+    loader = Loader(cache, windows, diffusion, torch.device("cpu"))
+    batch = loader.gather(loader.centred(torch.tensor([0, 10])))
+    assert torch.equal(batch.actions[1], actions[9:13])
+    assert batch.valid[0].tolist() == [False, True, True, True]
+
+
+def test_draws_follow_from_the_seed_and_the_step_alone() -> None:
+    weights = np.array([0.0, 1.0, 3.0])
+    one, two = (Sampler([(0, weights)], 8, 13, 2, 5) for _ in range(2))
+    for step in (200, 3, 77):
+        assert torch.equal(one.draw(step), two.draw(step))
+    assert not torch.equal(one.draw(3), one.draw(4))
+    drawn = torch.cat([one.draw(step) for step in range(300)])
+    assert set(drawn[:, 0].tolist()) == {1, 2}
+    assert 0.7 < (drawn[:, 0] == 2).float().mean() < 0.8
+    assert (drawn[:, 1:].amin(), drawn[:, 1:].amax()) == (0, 12)
+    phases = Sampler([(0, np.array([1.0, 0.0])), (10, np.array([0.0, 1.0]))], 4, 1, 1, 0)
+    assert phases.draw(9)[:, 0].tolist() == [0] * 4
+    assert phases.draw(10)[:, 0].tolist() == [1] * 4
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return read_tensors(folder / "resume.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["transformer", "diffusion"])
+def test_two_steps_and_a_resume_are_four_steps(
+    cache: FrameCache, frozen: FrameCache, tmp_path: Path, kind: str
+) -> None:
+    settings = replace(SMALL, kind=kind)
+    if kind == "diffusion":
+        cache = frozen
+        settings = replace(settings, vision="frozen")
+        more = {"chunk": 4, "channels": (8, 16), "groups": 4, "norm": "group", "normalize": "all"}
+        settings = replace(settings, history=2, **more)
+    own = {"ema": True, "holdout": 1, "eval_every": 2} if kind == "diffusion" else {}
+    quick = replace(QUICK, method="strap", **own)
+    train(cache, tmp_path / "four", policy=settings, training=quick, quiet=True)
+    two = replace(quick, steps=2)
+    train(cache, tmp_path / "two", policy=settings, training=two, quiet=True)
+    assert read_log(tmp_path / "two")[-1]["step"] == 2
+    train(cache, tmp_path / "two", policy=settings, training=quick, quiet=True)
+    straight, resumed = weights_of(tmp_path / "four"), weights_of(tmp_path / "two")
+    assert straight.keys() == resumed.keys()
+    for name in straight:
+        assert torch.equal(straight[name], resumed[name]), name
+    logs = [
+        [{k: v for k, v in row.items() if k != "steps_per_second"} for row in read_log(path)]
+        for path in (tmp_path / "four", tmp_path / "two")
+    ]
+    assert logs[0] == logs[1]
+    with pytest.raises(StrapError, match="holds a training with other settings"):
+        train(cache, tmp_path / "two", policy=settings, training=replace(quick, batch=3))
+
+
+def test_overfitting_one_demonstration_reaches_near_zero_error(
+    planted: Planted, tmp_path: Path
+) -> None:
+    """From frozen vision and proprioception the actions come back, and `act` gives them."""
+    source = open_source(planted.target)
+    source = replace(source, pieces=source.pieces[:1])
+    cache = build_cache(source, tmp_path / "c", replace(OPTIONS, vision="frozen"))
+    where = np.array(cache.states[:, :3])
+    actions = 0.8 * np.sin(8 * np.concatenate([where, where[:, ::-1]], axis=1))
+    gripper = np.where(np.arange(len(where)) % 40 < 20, -1.0, 1.0)[:, None]
+    actions = np.concatenate([actions, gripper], axis=1)
+    np.save(cache.path / "actions.npy", actions.astype(np.float32))
+    cache = open_cache(cache.path)
+    settings = replace(SMALL, vision="frozen", dropout=0.0, attention_dropout=0.0, width=64)
+    steps = TrainingSettings(method="bc", steps=400, batch=32, learning_rate=2e-3, warmup=50)
+    done = train(cache, tmp_path / "k", policy=settings, training=steps, quiet=True)
+    assert done.loss < -10
+    policy = load_policy(tmp_path / "k", device="cpu")
+    policy.reset(seed=0)
+    trajectory = strap.open_dataset(planted.target)["demo_0"]
+    predicted = []
+    for t in range(trajectory.length):
+        seen = Observation(
+            {"agentview_rgb": trajectory.frames("agentview_rgb", t, t + 1)[0]},
+            {key: trajectory.proprioception[key][t] for key in cache.interface.proprioception},
+            trajectory.instruction,
+        )
+        predicted.append(policy.act(seen))
+    error = np.abs(np.stack(predicted) - actions)
+    assert np.median(error) < 0.02
+    assert (np.sign(np.stack(predicted)[:, 6]) == gripper[:, 0]).mean() > 0.9
+
+
+@pytest.fixture(scope="module")
+def trained(cache: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ResNet policy, barely trained."""
+    out = tmp_path_factory.mktemp("trained")
+    train(cache, out, policy=SMALL, training=replace(QUICK, steps=2), quiet=True)
+    return out
+
+
+def test_the_policy_that_acts_is_the_one_that_was_trained(
+    cache: FrameCache, trained: Path, planted: Planted
+) -> None:
+    """Frame by frame, with one-frame features kept, gives what the whole window gives."""
+    checkpoint = load_checkpoint(trained)
+    module = checkpoint.policy.eval()
+    windows = training_windows(cache, "bc")
+    loader = Loader(cache, windows, SMALL, torch.device("cpu"))
+    trajectory = strap.open_dataset(planted.target)["demo_0"]
+    policy = load_policy(trained, device="cpu")
+    policy.reset(seed=7)
+    generator = torch.Generator().manual_seed(7)
+    for t in range(8):
+        seen = Observation(
+            {"agentview_rgb": trajectory.frames("agentview_rgb", t, t + 1)[0]},
+            {key: trajectory.proprioception[key][t] for key in cache.interface.proprioception},
+            trajectory.instruction,
+        )
+        action = policy.act(seen)
+        batch = loader.gather(loader.centred(torch.tensor([t])))
+        with torch.inference_mode():
+            features = module.observation(batch.images, batch.proprioception, batch.language)
+            expected = module.predict(features, [generator])[0, 0]
+        np.testing.assert_allclose(action, expected, atol=1e-4)
+
+
+def test_what_does_not_fit_is_said(trained: Path, tmp_path: Path) -> None:
+    good = shutil.copytree(trained, tmp_path / "good")
+    policy = load_policy(good, device="cpu")
+    state = {"ee_pos": np.zeros(3), "gripper_states": np.zeros(2)}
+    image = np.zeros((32, 32, 3), np.uint8)
+    with pytest.raises(StrapError, match=r"needs camera 'agentview_rgb'.*did you mean 'agentview'"):
+        policy.act(Observation({"agentview": image}, state, "x"))
+    with pytest.raises(StrapError, match="'ee_pos' has 4 numbers; this policy was trained with 3"):
+        policy.act(Observation({"agentview_rgb": image}, state | {"ee_pos": np.zeros(4)}, "x"))
+    broken = shutil.copytree(good, tmp_path / "broken")
+    data = (broken / "policy.safetensors").read_bytes()
+    (broken / "policy.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(StrapError, match=r"policy\.safetensors' is damaged"):
+        load_policy(broken)
+    config = json.loads((good / "config.json").read_text())
+    config["interface"]["action_size"] = 9
+    (good / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StrapError, match=r"does not fit the policy in config\.json: size mismatch"):
+        load_policy(good)
+    (good / "config.json").write_text("{")
+    with pytest.raises(StrapError, match=r"cannot read .* as JSON"):
+        load_policy(good)
+    with pytest.raises(StrapError, match="is no checkpoint"):
+        load_policy(tmp_path / "nowhere")
+
+
+def test_a_module_of_one_s_own_trains(cache: FrameCache, tmp_path: Path) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(5, 7)
+
+        def loss(self, batch: Batch) -> torch.Tensor:
+            guess = self.linear(batch.proprioception[:, -1])
+            return ((guess - batch.actions[:, 0]) ** 2).mean()
+
+    quick = replace(QUICK, steps=200, batch=16, learning_rate=1e-2)
+    done = train(cache, tmp_path, policy=SMALL, training=quick, module=Own(), quiet=True)
+    rows = [row["loss"] for row in read_log(tmp_path) if "loss" in row]
+    assert done.loss < 0.8 * rows[0]
+    with pytest.raises(StrapError, match="a module of your own"):
+        load_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path, policy=Own()).settings == SMALL
+
+
+def test_packing_keeps_the_pictures(cache: FrameCache, tmp_path: Path) -> None:
+    packed = pack(cache.path, tmp_path / "packed")
+    back = unpack(packed, tmp_path / "back")
+    error = back.frames("agentview_rgb").astype(int) - cache.frames("agentview_rgb")
+    assert np.abs(error).mean() < 3
+    assert np.array_equal(back.actions, cache.actions)
+    cv2 = pytest.importorskip("cv2")
+    assert cv2
+    video = packed / "frames-agentview_rgb.mp4"
+    for ours, theirs in zip(decode(video), _decode_opencv(video), strict=True):
+        assert np.abs(ours.astype(int) - theirs).mean() < 2
+    size = {f.name: f.stat().st_size for f in packed.iterdir()}
+    assert size[video.name] < cache.frames("agentview_rgb").nbytes / 4
+
+
+def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, frames = str(tmp_path / "k"), str(tmp_path / "frames")
+    words = ["train", str(run), "--out", out, "--vision", "frozen", "--text-encoder", "words"]
+    words += ["--image-size", "32", "--holdout", "1", "--batch", "4", "--device", "cpu"]
+    assert main([*words, "--cache", frames, "--steps", "3"]) == 0
+    assert "strap: 3 steps" in capsys.readouterr().out
+    assert load_policy(out).settings.vision == "frozen"
+    assert (tmp_path / "k" / "tensorboard").is_dir()
+    from strap.training.__main__ import main as module_main
+
+    own = [frames, "--out", str(tmp_path / "m"), "--steps", "2", "--method", "bc", "--batch", "4"]
+    assert module_main(own) == 0
+    assert module_main([*own[:-1], "0"]) == 2
+    assert "batch is 0" in capsys.readouterr().err
+    assert main(["train", str(run), "--out", out, "--method", "mt", "--alpha", "2"]) == 2
+    assert "alpha is 2.0" in capsys.readouterr().err
+
+
+def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Path) -> None:
+    quick = replace(QUICK, method="ft", pretrain_steps=2)
+    assert [quick.rate(step) for step in range(4)] == [5e-4, 1e-3, 5e-4, 1e-3]
+    own = replace(SMALL, vision="frozen")
+    done = train(frozen, tmp_path / "k", policy=own, training=quick, quiet=True)
+    assert done.step == 4
+    options = CacheOptions(image_size=32, language="words", cameras=("front",))
+    with pytest.raises(StrapError, match="unknown camera 'front'"):
+        build_cache(open_source(run), tmp_path / "d", options)
