@@ -6,8 +6,13 @@
 Alignment(cost=0.0, start=3, stop=6)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from strap.dtw.api import best_match, resolve_backend, search, search_blocks
 from strap.dtw.types import METRICS, STEPS, Alignment, Backend, Block, TopK
+
+if TYPE_CHECKING:
+    from strap.dtw.gpu.resident import Resident
 
 __all__ = [
     "METRICS",
@@ -15,9 +20,19 @@ __all__ = [
     "Alignment",
     "Backend",
     "Block",
+    "Resident",
     "TopK",
     "best_match",
     "resolve_backend",
     "search",
     "search_blocks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Resident` needs torch, which loads when it is asked for."""
+    if name == "Resident":
+        from strap.dtw.gpu.resident import Resident
+
+        return Resident
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
 
 from strap.dtw import checks, reference
+from strap.dtw.gpu import devices
 from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Name, TopK
 from strap.errors import StrapError, unknown
 
-BACKENDS = ("auto", "cpu", "reference")
+BACKENDS = ("auto", "cpu", "gpu", "reference")
 
 
 def resolve_backend(name: str = "auto") -> Backend:
@@ -20,8 +22,15 @@ def resolve_backend(name: str = "auto") -> Backend:
         raise unknown("backend", name, BACKENDS)
     if name == "reference":
         return Backend("reference", "asked for: the definition in plain NumPy, slow")
+    lack = devices.missing() if name != "cpu" else None
+    if name == "gpu":
+        if lack is not None:
+            raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
+        return Backend("gpu", "asked for")
+    if name == "auto" and lack is None:
+        return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
-        return Backend("cpu", "asked for" if name == "cpu" else "numba is installed")
+        return Backend("cpu", "asked for" if name == "cpu" else f"{lack}")
     if name == "cpu":
         raise StrapError('backend "cpu" needs numba: pip install numba, or use "reference"')
     return Backend("reference", "numba is not installed: slow; pip install numba")
@@ -42,7 +51,7 @@ def best_match(
         trajectory: [m d].
         steps: "strap", "fmp" or "classic": the moves of the warping path.
         metric: "l2", or "cosine" (1 − cos).
-        backend: "cpu", "reference" or "auto".
+        backend: "cpu", "gpu", "reference", or "auto" (a GPU where there is one).
 
     Returns:
         Alignment(cost, start, stop), stop half-open; None when no path fits.
@@ -56,6 +65,11 @@ def best_match(
     checks.values(trajectory, "trajectory", metric)
     if chosen == "reference":
         return reference.best_match(query, trajectory, steps, metric)
+    if chosen == "gpu":
+        (best,) = search([query], [trajectory], k=1, steps=steps, metric=metric, backend="gpu")
+        if len(best) == 0:
+            return None
+        return Alignment(float(best.cost[0]), int(best.start[0]), int(best.stop[0]))
     from strap.dtw import cpu  # numba loads here, not with the package
 
     return cpu.best_match(query, trajectory, steps, metric)
@@ -174,8 +188,9 @@ def _search(
     stream = open_stream(dim)
     if chosen == "reference":
         return reference.search(queries, stream, k, steps, metric, exclude, name)
-    from strap.dtw import cpu  # numba loads here, not with the package
-
-    return cpu.search(
+    # numba, torch and triton load here, not with the package.
+    module = import_module(f"strap.dtw.{'gpu.search' if chosen == 'gpu' else 'cpu'}")
+    found: list[TopK] = module.search(
         queries, stream, fetch, k=k, steps=steps, metric=metric, exclude=exclude, name=name
     )
+    return found

@@ -1,0 +1,189 @@
+"""Exact top-k subsequence DTW on a GPU: the paper's benchmark, and what bounds it.
+
+    python benchmarks/search/gpu.py [--trajectories 76000] [--out gpu.json]
+
+76,000 trajectories of 250 frames, 768 dimensions, float16 (29 GB), 5 queries of 50 frames, random
+numbers, on which nothing can be pruned. Measured in one run: the search with everything on the GPU
+(wall clock, from arrays in to arrays out), what each kernel takes, the search from page-locked and
+from ordinary memory against the rate of a bare copy, the bare product, our CPU backend on all of it
+(which must find the same), and the authors' way, one pair at a time, on some of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import triton
+
+import strap.dtw as dtw
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cpu import DIM, QUERIES, QUERY, TRAJECTORY, authors_way, machine
+
+PAIRS = 400  # for the authors' way
+
+
+def random_store(count: int) -> np.ndarray:
+    """Frames [count·250 768] float16, made on the GPU."""
+    frames = np.empty((count * TRAJECTORY, DIM), np.float16)
+    torch.manual_seed(0)
+    for first in range(0, len(frames), 2**19):
+        part = frames[first : first + 2**19]
+        torch.from_numpy(part).copy_(torch.randn(part.shape, device="cuda", dtype=torch.float16))
+    return frames
+
+
+def timed(work, rounds: int) -> list[float]:
+    """Milliseconds of each round, wall clock."""
+    work()
+    found = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        found.append(1e3 * (time.perf_counter() - began))
+        if sum(found) > 2e4:
+            break
+    return found
+
+
+def kernels(work) -> dict[str, float]:
+    """Milliseconds by kernel of one round."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    rows = [(e.key[:60], e.device_time_total / 1e3) for e in profile.key_averages()]
+    return dict(sorted(rows, key=lambda row: -row[1])[:10])
+
+
+def product(frames: torch.Tensor, rounds: int) -> list[float]:
+    """The bare product of all frames with 256 rows, by the vendor's library."""
+    rows = torch.randn(256, DIM, device="cuda", dtype=torch.float16)
+    out = torch.empty(2**20, 256, device="cuda", dtype=torch.float16)
+
+    def work():
+        for first in range(0, len(frames), 2**20):
+            part = frames[first : first + 2**20]
+            torch.mm(part, rows.T, out=out[: len(part)])
+
+    return timed(work, rounds)
+
+
+def copy_rate(rounds: int = 5) -> float:
+    """GB/s from page-locked memory to the GPU."""
+    host = torch.empty(2**30, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+    return 2**30 / 1e6 / statistics.median(timed(lambda: there.copy_(host), rounds))
+
+
+def largest_error(frames: np.ndarray) -> float:
+    """The largest error of a product on tensor cores, as a share of what the proof allows."""
+    a = torch.from_numpy(frames[:512]).cuda().abs()
+    b = torch.from_numpy(frames[512 : 512 + 4096]).cuda().abs()
+    exact = a.double() @ b.double().T
+    got = torch.mm(a, b.T, out_dtype=torch.float32).double()
+    allowed = (DIM + 16) * 2.0**-22 * a.double().norm(dim=1)[:, None] * b.double().norm(dim=1)
+    return float(((got - exact).abs() / allowed).max())
+
+
+def same(one: list[dtw.TopK], other: list[dtw.TopK]) -> bool:
+    """Whether two answers are equal to the last bit."""
+    return all(
+        np.array_equal(getattr(a, part), getattr(b, part))
+        for a, b in zip(one, other, strict=True)
+        for part in ("trajectory", "start", "stop", "cost")
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trajectories", type=int, default=76_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--k", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("gpu.json"))
+    options = parser.parse_args()
+    results: dict[str, object] = {
+        "machine": machine(),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "trajectories": options.trajectories,
+        "k": options.k,
+    }
+
+    def note(name: str, value: object) -> None:
+        results[name] = value
+        print(f"{name}: {value}", flush=True)
+        options.out.write_text(json.dumps(results, indent=2) + "\n")
+
+    frames = random_store(options.trajectories)
+    gigabytes = frames.nbytes / 1e9
+    trajectories = frames.reshape(options.trajectories, TRAJECTORY, DIM)
+    rng = np.random.default_rng(1)
+    queries = [rng.standard_normal((QUERY, DIM)).astype(np.float16) for _ in range(QUERIES)]
+    note("gigabytes", gigabytes)
+    note("largest product error, share of the allowed", largest_error(frames))
+    note("copy from page-locked memory, GB/s", copy_rate())
+
+    began = time.perf_counter()
+    library = dtw.Resident(trajectories)
+    note("sending it to the GPU, s", time.perf_counter() - began)
+    for k in (20, options.k):
+        rounds = timed(lambda k=k: library.search(queries, k=k), options.rounds)
+        note(f"search on the GPU, k = {k}, ms", [round(ms, 2) for ms in sorted(rounds)])
+        note(f"median, k = {k}, ms", statistics.median(rounds))
+    note("kernels, ms", kernels(lambda: library.search(queries, k=options.k)))
+    answer = library.search(queries, k=options.k)
+    for steps in ("fmp", "classic"):
+        rounds = timed(lambda s=steps: library.search(queries, k=options.k, steps=s), 3)
+        note(f"search on the GPU, steps {steps}, ms", statistics.median(rounds))
+    library = None
+    torch.cuda.empty_cache()
+
+    library = dtw.Resident(trajectories, limit=0)
+    rounds = timed(lambda: library.search(queries, k=options.k), 3)
+    note("search from page-locked memory, ms", statistics.median(rounds))
+    rate = gigabytes * 1e3 / statistics.median(rounds)
+    note("search from page-locked memory, GB/s", rate)
+    note(
+        "the same answer from page-locked memory",
+        same(answer, library.search(queries, k=options.k)),
+    )
+    library = None
+    torch.cuda.empty_cache()
+
+    began = time.perf_counter()
+    streamed = dtw.search(queries, trajectories, k=options.k, backend="gpu")
+    note("search from ordinary memory, s", time.perf_counter() - began)
+    note("the same answer from ordinary memory", same(answer, streamed))
+
+    whole = torch.from_numpy(frames).cuda()
+    note("the bare product, ms", statistics.median(product(whole, 5)))
+    del whole
+
+    began = time.perf_counter()
+    on_cpu = dtw.search(queries, trajectories, k=options.k, backend="cpu")
+    note("our CPU backend, s", time.perf_counter() - began)
+    note("the same answer on the CPU", same(answer, on_cpu))
+
+    some = [np.float32(own) for own in trajectories[: PAIRS // QUERIES]]
+    singles = [np.float32(query) for query in queries]
+    authors_way(singles[0], some[0])
+    began = time.perf_counter()
+    for query in singles:
+        for own in some:
+            authors_way(query, own)
+    seconds = (time.perf_counter() - began) / (len(some) * QUERIES)
+    note("authors' way on this CPU, s for all of it", seconds * options.trajectories * QUERIES)
+
+
+if __name__ == "__main__":
+    main()

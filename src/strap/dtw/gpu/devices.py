@@ -1,0 +1,51 @@
+"""Which GPUs there are, and whether the kernels run on them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from strap.errors import StrapError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter is switched on, which runs the kernels on the CPU: for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def missing() -> str | None:
+    """What the GPU backend lacks here, cheaply found out; None when it has everything."""
+    for package in ("torch", "triton"):
+        if find_spec(package) is None:
+            return f"{package} is not installed: pip install 'strap-robot[encoders]' triton"
+    if interpreted():
+        return None
+    try:  # before torch, which takes seconds to load
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver (libcuda.so.1)"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no GPU: install its CUDA build, or look at nvidia-smi"
+    return None
+
+
+def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
+    """The devices by name, by default all GPUs; raises where there is none."""
+    lack = missing()
+    if lack is not None:
+        raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
+    import torch
+
+    if names is not None:
+        return [torch.device(name) for name in names]
+    if interpreted():
+        return [torch.device("cpu")]
+    return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,307 @@
+"""The Triton kernels: cells of the filter, their recurrence, and the exact evaluation.
+
+They run on any GPU that Triton knows, and on the CPU under `TRITON_INTERPRET=1`, which is how
+they are tested where there is no GPU. Step sets come as numbers (`CODES`); inputs are taken as
+valid.
+
+The recurrences hold one column of D, a row of it in each lane of a warp, and walk along the
+trajectory. Under `strap` and `fmp` every predecessor lies in an earlier column, so all rows go
+at once; D moves down one row by a shuffle:
+
+        column    m−2  m−1   m
+        row n−1    o    o    .
+        row n      .    .    x
+
+Under `classic` row n also needs row n − 1 of its own column: row n then works on column t − n at
+time t, and everything it needs is one or two steps old.
+
+Of the last two columns the better one is carried, `near`, not the older one: Triton 3.6 takes a
+value that a loop only hands on (two = one) for one that never changes.
+"""
+
+# Triton compiles these functions, and knows no annotations but its own.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+CODES = {"strap": 0, "fmp": 1, "classic": 2}
+UNROLL = 8  # columns that are loaded ahead
+UNREACHED = 2**30  # in units of a cell: more than any path that fits
+_FAR = tl.constexpr(UNREACHED)
+_MAGIC = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest whole number in the low bits
+
+
+@triton.jit
+def norms(
+    frames,
+    mean,
+    centered,
+    plain,
+    total,
+    dim,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """centered [F] = |frame − mean|², plain [F] = |frame|², in float64."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = row < total
+    about_mean = tl.zeros([ROWS, BLOCK], tl.float64)
+    about_zero = tl.zeros([ROWS, BLOCK], tl.float64)
+    for k in range(0, dim, BLOCK):
+        column = k + tl.arange(0, BLOCK)
+        here = inside[:, None] & (column < dim)[None, :]
+        value = tl.load(frames + row[:, None] * dim + column[None, :], mask=here, other=0.0)
+        value = value.to(tl.float64)
+        center = tl.load(mean + column, mask=column < dim, other=0.0)
+        moved = tl.where(here, value - center[None, :], 0.0)
+        about_mean += moved * moved
+        about_zero += value * value
+    tl.store(centered + row, tl.sum(about_mean, 1), mask=inside)
+    tl.store(plain + row, tl.sum(about_zero, 1), mask=inside)
+
+
+@triton.jit
+def cells(
+    frames,
+    rows,
+    out,
+    alpha,
+    beta,
+    row_slack,
+    frame_slack,
+    gain,
+    scale,
+    tiles,
+    row_tiles,
+    total,
+    DIM: tl.constexpr,
+    FRAMES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    COSINE: tl.constexpr,
+):
+    """out [F R] = lower bounds of the local costs, as whole numbers below 2¹⁶; see `bounds`.
+
+    `frames`, `rows` and `out` are tensor descriptors.
+    """
+    for tile in tl.range(tl.program_id(0), tiles * row_tiles, tl.num_programs(0), flatten=True):
+        first, top = (tile // row_tiles) * FRAMES, (tile % row_tiles) * ROWS
+        products = tl.zeros([FRAMES, ROWS], tl.float32)
+        for k in range(0, DIM, BLOCK):
+            products = tl.dot(frames.load([first, k]), rows.load([top, k]).T, products)
+        row = top + tl.arange(0, ROWS)
+        column = first + tl.arange(0, FRAMES)
+        here = column < total
+        a = tl.load(alpha + row)
+        b = tl.load(beta + column, mask=here, other=0.0)
+        square = (a[None, :] + b[:, None]) - gain * products
+        cost = tl.sqrt(tl.maximum(square, 0.0)) - tl.load(row_slack + row)[None, :]
+        if ROUNDED:
+            cost -= tl.load(frame_slack + column, mask=here, other=0.0)[:, None]
+        if COSINE:
+            cost = tl.maximum(cost, 0.0)
+            cost = 0.5 * cost * cost
+        whole = tl.minimum(tl.maximum(cost * scale - 0.75, 0.0), 65535.0) + _MAGIC
+        out.store([first, top], (whole.to(tl.int32, bitcast=True) & 0xFFFF).to(tl.uint16))
+
+
+@triton.jit
+def least_strap(
+    cells,
+    pitch,
+    offsets,
+    tops,
+    counts,
+    lows,
+    stride,
+    queries,
+    PAIRS: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """lows [q t] = least D(N, m) under `strap` over cells [F R], in float64; ∞ if no path fits.
+
+    One program for each (trajectory, query); the queries of a trajectory run together, since they
+    read neighbouring cells. Even and odd rows are held apart, so that only every other row needs
+    the shuffle, and two cells come with one load:
+
+        lane      0      1      2
+        even    row 0  row 2  row 4     from the odd row of the lane before
+        odd     row 1  row 3  row 5     from the even row of the same lane
+    """
+    query = tl.program_id(0) % queries
+    trajectory = tl.program_id(0) // queries
+    top, N = tl.load(tops + query), tl.load(counts + query)
+    first = tl.load(offsets + trajectory)
+    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    lane = tl.arange(0, PAIRS)
+    inside = 2 * lane < N
+    before = tl.maximum(lane - 1, 0)
+    even = tl.full([PAIRS], _FAR, tl.int32)
+    odd, near_even, near_odd, least = even, even, even, even
+    base = cells + (first * pitch + top) // 2 + lane
+    last_is_even = N % 2 == 1
+    for start in range(0, M, UNROLL):
+        for i in tl.static_range(UNROLL):
+            m = start + i
+            both = tl.load(base + m.to(tl.int64) * (pitch // 2), mask=inside, other=0)
+            shifted = tl.where(lane == 0, 0, tl.gather(near_odd, before, 0))
+            now_odd = ((both >> 16) & 0xFFFF) + near_even
+            now_even = (both & 0xFFFF) + shifted
+            near_even, near_odd = tl.minimum(now_even, even), tl.minimum(now_odd, odd)
+            even, odd = now_even, now_odd
+            last = tl.where(last_is_even, now_even, now_odd)
+            least = tl.minimum(least, tl.where(m < M, last, _FAR))
+    value = tl.min(tl.where(lane == (N - 1) // 2, least, 2147483647), 0)
+    low = tl.where(value >= _FAR, float("inf"), value.to(tl.float64))
+    tl.store(lows + query * stride + trajectory, low)
+
+
+@triton.jit
+def least_costs(
+    cells,
+    pitch,
+    offsets,
+    tops,
+    counts,
+    lows,
+    stride,
+    queries,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """As `least_strap`, for the other step sets."""
+    query = tl.program_id(0) % queries
+    trajectory = tl.program_id(0) // queries
+    top, N = tl.load(tops + query), tl.load(counts + query)
+    first = tl.load(offsets + trajectory)
+    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    n = tl.arange(0, ROWS)
+    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
+    one = tl.full([ROWS], _FAR, tl.int32)
+    near, least = one, one
+    base = cells + first * pitch + top + n
+    columns = M
+    if STEPS == 2:
+        columns = M + N - 1
+    for t in range(columns):
+        m = t + tl.zeros([ROWS], tl.int32)
+        if STEPS == 2:
+            m = t - n
+        here = (n < N) & (m >= 0) & (m < M)
+        cost = tl.load(base + m.to(tl.int64) * pitch, mask=here, other=0).to(tl.int32)
+        best = tl.gather(near, up, 0)
+        if STEPS == 1:
+            best = tl.minimum(best, tl.where(n < 2, _FAR, tl.gather(one, two_up, 0)))
+        if STEPS == 2:
+            best = tl.minimum(best, one)
+        now = tl.where(here, tl.minimum(cost + tl.where(n == 0, 0, best), _FAR), _FAR)
+        near = tl.minimum(now, one)
+        one = now
+        least = tl.minimum(least, now)
+    value = tl.min(tl.where(n == N - 1, least, 2147483647), 0)
+    low = tl.where(value >= _FAR, float("inf"), value.to(tl.float64))
+    tl.store(lows + query * stride + trajectory, low)
+
+
+@triton.jit
+def exact_costs(
+    addresses,
+    lengths,
+    queries,
+    tops,
+    counts,
+    places,
+    costs,
+    dim,
+    pitch,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ALL_ROWS: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """costs [places[p] + m, n] = |query frame n − frame m| of pair p in float64.
+
+    Differences, squares, and their sum in order of the dimension, nothing fused: the bits of
+    `reference.local_costs`. Frames lie at addresses [p]; queries [dim pitch] are columns.
+    """
+    pair = tl.program_id(0)
+    M, N = tl.load(lengths + pair), tl.load(counts + pair)
+    first = tl.program_id(1) * COLUMNS
+    if first < M:
+        frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+        m = (first + tl.arange(0, COLUMNS))[None, :]
+        n = (tl.program_id(2) * ROWS + tl.arange(0, ROWS))[:, None]
+        query = queries + tl.load(tops + pair) + n
+        frame = frames + m * dim
+        squares = tl.zeros([ROWS, COLUMNS], tl.float64)
+        for k in range(dim):
+            a = tl.load(query + k * pitch, mask=n < N, other=0.0)
+            b = tl.load(frame + k, mask=m < M, other=0.0).to(tl.float64)
+            difference = a - b
+            squares += difference * difference
+        where = costs + (tl.load(places + pair) + m) * ALL_ROWS + n
+        tl.store(where, tl.sqrt(squares), mask=(m < M) & (n < ALL_ROWS))
+
+
+@triton.jit
+def _better(d, s, best, start):
+    """Cheaper, or equally cheap with the larger start."""
+    return (d < best) | ((d == best) & (s > start))
+
+
+@triton.jit
+def alignments(
+    costs,
+    places,
+    lengths,
+    counts,
+    cost_out,
+    start_out,
+    stop_out,
+    ROWS: tl.constexpr,
+    STEPS: tl.constexpr,
+):
+    """The cheapest path of each pair through costs [places[p] + m, n]: cost, start, stop."""
+    pair = tl.program_id(0)
+    M, N = tl.load(lengths + pair).to(tl.int32), tl.load(counts + pair).to(tl.int32)
+    n = tl.arange(0, ROWS)
+    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
+    infinite = tl.full([ROWS], float("inf"), tl.float64)
+    one_d, near_d, best_d = infinite, infinite, infinite
+    zeros = tl.zeros([ROWS], tl.int32)
+    one_s, near_s, best_s, best_m = zeros, zeros, zeros, zeros
+    base = costs + tl.load(places + pair) * ROWS + n
+    columns = M
+    if STEPS == 2:
+        columns = M + N - 1
+    for t in range(columns):
+        m = t + zeros
+        if STEPS == 2:
+            m = t - n
+        here = (n < N) & (m >= 0) & (m < M)
+        cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
+        d, s = tl.gather(near_d, up, 0), tl.gather(near_s, up, 0)
+        if STEPS == 1:
+            far_d = tl.where(n < 2, float("inf"), tl.gather(one_d, two_up, 0))
+            far_s = tl.gather(one_s, two_up, 0)
+            better = _better(far_d, far_s, d, s)
+            d, s = tl.where(better, far_d, d), tl.where(better, far_s, s)
+        if STEPS == 2:
+            better = _better(one_d, one_s, d, s)
+            d, s = tl.where(better, one_d, d), tl.where(better, one_s, s)
+        d, s = tl.where(n == 0, 0.0, d) + cost, tl.where(n == 0, m, s)
+        better = _better(d, s, one_d, one_s)
+        near_d, near_s = tl.where(better, d, one_d), tl.where(better, s, one_s)
+        one_d, one_s = d, s
+        cheaper = d < best_d
+        best_d = tl.where(cheaper, d, best_d)
+        best_s = tl.where(cheaper, s, best_s)
+        best_m = tl.where(cheaper, m, best_m)
+    last = n == N - 1
+    tl.store(cost_out + pair, tl.min(tl.where(last, best_d, float("inf")), 0))
+    tl.store(start_out + pair, tl.max(tl.where(last, best_s, -1), 0))
+    tl.store(stop_out + pair, tl.max(tl.where(last, best_m, -1), 0) + 1)

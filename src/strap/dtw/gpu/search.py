@@ -1,0 +1,265 @@
+"""Exact top-k on GPUs: bound everything on tensor cores, then evaluate exactly what may win."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strap.dtw import cpu
+from strap.dtw.gpu.bounds import LONGEST, Filter
+from strap.dtw.gpu.devices import find_devices
+from strap.dtw.gpu.exact import Exact, Pairs
+from strap.dtw.gpu.frames import Scratch, Space, as_tensor, load
+from strap.dtw.gpu.staging import staged
+from strap.dtw.pieces import Piece, pieces
+from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, TopK
+
+PIECE_BYTES = 2**28  # on their way to a device at a time
+EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
+Found: TypeAlias = NDArray[np.float64]
+"""[4 r]: cost, trajectory, stop and −start of one query's best, cheapest first."""
+Locate = Callable[[Ints], Iterator[tuple[Ints, Ints, torch.dtype]]]
+"""Positions [p] of trajectories -> in runs, their (addresses, lengths, dtype) on the device."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is asked of every device."""
+
+    queries: Sequence[Frames]
+    k: int
+    steps: str
+    metric: str
+    exclude: Sequence[Collection[int]] | None
+    name: Name
+    fetch: Fetch
+
+
+def search(
+    queries: Sequence[Frames],
+    stream: Iterable[tuple[int, Frames]],
+    fetch: Fetch,
+    *,
+    k: int,
+    steps: str,
+    metric: str,
+    exclude: Sequence[Collection[int]] | None,
+    name: Name,
+    devices: Sequence[str] | None = None,
+) -> list[TopK]:
+    """Each query's k best of the (id, frames) in stream; `fetch(id)` reads frames again.
+
+    Every device takes the next piece as soon as it is done with its last one, and finds the k best
+    among those it took.
+    """
+    task = Task(queries, k, steps, metric, exclude, name, fetch)
+    dim = queries[0].shape[1]
+    shared = Shared(pieces(stream, max(1, PIECE_BYTES // (2 * dim))))
+    cards = find_devices(devices)
+    with ThreadPoolExecutor(len(cards)) as pool:
+        results = list(pool.map(lambda device: _stream(task, shared, device), cards))
+    return [merge([found[q] for found in results], k) for q in range(len(queries))]
+
+
+class Shared(Iterator[Piece]):
+    """One iterator for several threads; pieces of one dtype each."""
+
+    def __init__(self, items: Iterable[Piece]) -> None:
+        self._items = (part for piece in items for part in by_dtype(piece))
+        self._lock = threading.Lock()
+
+    def __next__(self) -> Piece:
+        with self._lock:
+            return next(self._items)
+
+
+def by_dtype(piece: Piece) -> Iterator[Piece]:
+    """A piece cut into runs of one dtype."""
+    first = 0
+    for i in range(1, len(piece.ids) + 1):
+        if i == len(piece.ids) or piece.frames[i].dtype != piece.frames[first].dtype:
+            yield Piece(piece.ids[first:i], piece.frames[first:i])
+            first = i
+
+
+NOTHING = np.empty((4, 0))
+
+
+def best(found: Found, k: int) -> Found:
+    """The k best columns, in the order of the tie rule."""
+    return found[:, np.lexsort(found[::-1])[:k]]
+
+
+def merge(found: Sequence[Found], k: int) -> TopK:
+    """The k best of what several devices found."""
+    cost, trajectory, stop, start = best(np.concatenate(found, axis=1), k)
+    return TopK(
+        trajectory.astype(np.int64), -start.astype(np.int64), stop.astype(np.int64), cost.copy()
+    )
+
+
+def _stream(task: Task, shared: Iterable[Piece], device: torch.device) -> list[Found]:
+    """The k best on one device, of the pieces that it gets."""
+    with torch.inference_mode():
+        scratch, filters = Scratch(device), _Filters(task, device)
+        ids: list[int] = []
+        parts: list[torch.Tensor] = []
+        for item in staged(shared, device):
+            chosen = filters.of(item.piece.frames[0])
+            frames = item.wait()
+            loaded = load(item.piece, frames, chosen.space, task.metric, scratch, task.name)
+            lows = torch.empty(
+                len(task.queries), len(loaded.ids), dtype=torch.float64, device=device
+            )
+            chosen.bounds(loaded, lows)
+            ids += loaded.ids
+            parts.append(lows)
+        if not ids:
+            return [NOTHING] * len(task.queries)
+        numbers = np.array(ids, np.int64)
+        locate = _Fetched(task.fetch, numbers, device)
+        return Refinement(task, numbers, torch.cat(parts, dim=1), locate, device).run()
+
+
+class _Filters:
+    """One filter for float16 frames, one for those that are converted."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self._task, self._device = task, device
+        self._made: dict[bool, Filter] = {}
+
+    def of(self, frames: Frames) -> Filter:
+        task, half = self._task, frames.dtype == np.float16
+        if half not in self._made:
+            sample = np.concatenate([np.asarray(own, np.float64) for own in task.queries])
+            space = Space.of(sample, task.metric, rounded=not half or task.metric == "cosine")
+            self._made[half] = Filter(task.queries, task.steps, task.metric, space, self._device)
+        return self._made[half]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fetched:
+    """Frames that are read again and sent to the device."""
+
+    fetch: Fetch
+    ids: Ints
+    device: torch.device
+
+    def __call__(self, positions: Ints) -> Iterator[tuple[Ints, Ints, torch.dtype]]:
+        pieces_of = pieces(
+            ((int(p), self.fetch(int(self.ids[p]))) for p in positions), EVALUATED_BYTES // 8192
+        )
+        for piece in (part for whole in pieces_of for part in by_dtype(whole)):
+            frames = as_tensor(np.concatenate(piece.frames)).to(self.device)
+            size = frames.element_size() * frames.shape[1]
+            yield (
+                frames.data_ptr() + piece.offsets[:-1] * size,
+                np.diff(piece.offsets),
+                frames.dtype,
+            )
+            del frames
+
+
+@dataclass(eq=False)
+class Refinement:
+    """Every query's k best so far, evaluated exactly in order of their lower bounds."""
+
+    task: Task
+    ids: Ints  # [t]
+    lows: torch.Tensor  # [q t]
+    locate: Locate
+    device: torch.device
+
+    def run(self) -> list[Found]:
+        """Evaluate until the least bound left exceeds the k-th best cost found."""
+        task = self.task
+        self.found = [NOTHING] * len(task.queries)
+        self._hide()
+        lows, positions = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False)
+        query = np.repeat(np.arange(len(task.queries)), lows.shape[1])
+        finite = torch.isfinite(lows).cpu().numpy().ravel()
+        self._evaluate(query[finite], positions.cpu().numpy().ravel()[finite])
+        self._rest(positions)
+        return self.found
+
+    def _hide(self) -> None:
+        """Excluded trajectories are out of reach."""
+        if self.task.exclude is None:
+            return
+        for q, own in enumerate(self.task.exclude):
+            if len(own):
+                hidden = np.flatnonzero(np.isin(self.ids, list(own)))
+                self.lows[q, torch.as_tensor(hidden, device=self.device)] = torch.inf
+
+    def _rest(self, done: torch.Tensor) -> None:
+        """Those whose bound doesn't exceed the cost to beat: an equal one may hide a tie."""
+        worst = torch.as_tensor(self._worst(), device=self.device)
+        left = (self.lows <= worst[:, None]) & torch.isfinite(self.lows)
+        left.scatter_(1, done, False)
+        places = torch.nonzero(left)
+        lows = self.lows[places[:, 0], places[:, 1]].cpu().numpy()
+        order = np.argsort(lows, kind="stable")
+        lows, (query, position) = lows[order], places.cpu().numpy()[order].T
+        batch = 4 * self.task.k * len(self.task.queries)
+        for first in range(0, len(lows), batch):
+            some = slice(first, first + batch)
+            still = lows[some] <= self._worst()[query[some]]
+            self._evaluate(query[some][still], position[some][still])
+
+    def _worst(self) -> Floats:
+        """The cost to beat, for each query: that of its k-th best."""
+        k = self.task.k
+        return np.array([own[0, k - 1] if own.shape[1] == k else np.inf for own in self.found])
+
+    def _evaluate(self, query: Ints, position: Ints) -> None:
+        """Align exactly and keep the k best."""
+        if not len(query):
+            return
+        long = np.array([len(own) > LONGEST for own in self.task.queries])[query]
+        on_host = np.ones_like(long) if self.task.metric == "cosine" else long
+        self._on_device(query[~on_host], position[~on_host])
+        self._on_host(query[on_host], position[on_host])
+
+    def _add(self, query: Ints, position: Ints, cost: Floats, start: Ints, stop: Ints) -> None:
+        rows = np.stack([cost, self.ids[position], stop, -start])
+        for q in np.unique(query):
+            own = rows[:, (query == q) & (cost < np.inf)]
+            self.found[q] = best(np.concatenate([self.found[q], own], axis=1), self.task.k)
+
+    @cached_property
+    def _exact(self) -> Exact:
+        return Exact(self.task.queries, self.task.steps, self.device)
+
+    def _on_device(self, query: Ints, position: Ints) -> None:
+        if not len(query):
+            return
+        unique, where = np.unique(position, return_inverse=True)
+        first = 0
+        for address, length, dtype in self.locate(unique):
+            own = (where >= first) & (where < first + len(length))
+            index = where[own] - first
+            pairs = Pairs(query[own], address[index], length[index])
+            self._add(query[own], position[own], *self._exact.align(pairs, dtype))
+            first += len(length)
+
+    def _on_host(self, query: Ints, position: Ints) -> None:
+        if not len(query):
+            return
+        task = self.task
+
+        def align(q: int, p: int) -> tuple[float, int, int]:
+            frames = task.fetch(int(self.ids[p]))
+            match = cpu.best_match(task.queries[q], frames, task.steps, task.metric)
+            return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
+
+        with ThreadPoolExecutor(cpu.threads()) as pool:
+            found = np.array(list(pool.map(align, query, position)))
+        self._add(query, position, found[:, 0], *found[:, 1:].T.astype(np.int64))
