@@ -36,6 +36,7 @@ ORDER = (
     "policies",
     "training",
     "libero",
+    "evaluation",
     "diagnosis",
     "cli",
 )

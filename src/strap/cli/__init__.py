@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "train": "train a policy on your demonstrations and what was retrieved for them",
+    "evaluate": "roll a policy out in the simulator",
     "embed": "turn a dataset's frames into vectors, once",
     "store": "look after embedding stores: info, verify, merge, gc",
     "segment": "cut demonstrations into sub-trajectories",

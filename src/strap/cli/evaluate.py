@@ -1,0 +1,79 @@
+"""`strap evaluate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from strap.cli.options import Json, print_json
+from strap.cli.progress import showing
+
+
+@dataclass(frozen=True)
+class Command:
+    """Roll a policy out in LIBERO on the benchmark's fixed initial states.
+
+    Environments run in processes of their own, the policy in this one. Every finished episode is
+    kept; run again, only missing ones are run, and a crashed environment is replaced.
+    """
+
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """a folder that `strap train` wrote"""
+    task: str
+    """the task's name, a part of it, or its number"""
+    suite: str = "libero_10"
+    """libero_90, libero_10, libero_spatial, libero_object or libero_goal"""
+    episodes: int = 20
+    """how many of the fixed initial states, from the first"""
+    horizon: int = 520
+    """steps after which an episode has failed (the authors' code: 300)"""
+    workers: int = 2
+    """environments at once, each a process of up to 2.5 GB"""
+    out: Path | None = None
+    """where records and videos go (default: in the checkpoint's folder)"""
+    against: Path | None = None
+    """another checkpoint, or its evaluation's folder, to compare with state by state"""
+    which: Literal["last", "best"] = "last"
+    """the last weights, or those with the best held-out likelihood"""
+    demos: str = ""
+    """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
+    the first thing to try"""
+    seed: int = 0
+    videos: bool = True
+    """write an MP4 of every episode"""
+    device: str = "auto"
+    """where the policy runs: auto, cpu, cuda"""
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Evaluate, then say how it went."""
+        from strap.evaluation import EvaluationSettings, evaluate
+        from strap.evaluation.report import run_and_report
+
+        settings = EvaluationSettings(
+            suite=self.suite,
+            task=self.task,
+            episodes=self.episodes,
+            horizon=self.horizon,
+            workers=self.workers,
+            seed=self.seed,
+            which=self.which,
+            videos=self.videos,
+            device=self.device,
+            demos=self.demos,
+        )
+        with showing(quiet=self.json) as progress:
+            if self.json:
+                done = evaluate(self.checkpoint, settings, self.out, progress=progress)
+                low, high = done.interval
+                summary = {"rate": done.rate, "low": low, "high": high, "partial": done.partial}
+                print_json({"path": str(done.path), **summary, "episodes": list(done.records)})
+                return
+            words = run_and_report(
+                self.checkpoint, settings, self.out, self.against, progress=progress
+            )
+        print(words)

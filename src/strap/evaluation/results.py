@@ -1,0 +1,292 @@
+"""Evaluating a checkpoint: rollouts on a task, kept as they end, summed up.
+
+OUT/
+  episodes.jsonl     one line per finished episode
+  evaluation.json    which checkpoint, task and settings
+  videos/            000-success.mp4, 001-failure.mp4, …
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from strap.artifacts import Progress, read_json, silent, write_json
+from strap.errors import StrapError
+from strap.evaluation.rollouts import Episode, roll_out
+from strap.evaluation.simulators import (
+    LIBERO_ACTION,
+    LIBERO_CAMERAS,
+    LIBERO_STATES,
+    Maker,
+    make_libero,
+)
+from strap.evaluation.statistics import Comparison, mcnemar, wilson
+from strap.policies.acting import Policy, load_policy
+from strap.policies.checkpoints import FILES, Which
+
+HORIZON = 520
+"""Steps of an episode: LIBERO-10's demonstrations take up to 505."""
+FPS = 20
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How a checkpoint is evaluated."""
+
+    suite: str = "libero_10"
+    task: str = "0"
+    episodes: int = 20
+    """initial states 0 … episodes−1 of the benchmark's fixed ones"""
+    horizon: int = HORIZON
+    workers: int = 2
+    seed: int = 0
+    which: Which = "last"
+    videos: bool = True
+    device: str = "auto"
+    demos: str = ""
+    """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of it."""
+
+    path: Path
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def successes(self) -> dict[int, bool]:
+        """Initial state -> success."""
+        return {int(row["state"]): bool(row["success"]) for row in self.records}
+
+    @property
+    def rate(self) -> float:
+        """The share of successes."""
+        return sum(self.successes.values()) / max(len(self.records), 1)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the rate."""
+        return wilson(sum(self.successes.values()), len(self.records))
+
+    @property
+    def partial(self) -> float:
+        """The mean share of sub-goals reached."""
+        return sum(float(row["partial"]) for row in self.records) / max(len(self.records), 1)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        count = sum(self.successes.values())
+        return (
+            f"{count} of {len(self.records)} episodes succeeded: {self.rate:.0%} "
+            f"(95 % interval {low:.0%} to {high:.0%}); sub-goals reached: {self.partial:.0%}"
+        )
+
+
+def evaluate(
+    checkpoint: str | Path,
+    settings: EvaluationSettings,
+    out: str | Path | None = None,
+    *,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Roll a checkpoint out in LIBERO; episodes that are there already are not run again.
+
+    Args:
+        checkpoint: a folder that `strap train` wrote.
+        settings: the task and how it is run.
+        out: where records and videos go (default: in the checkpoint's folder).
+        progress: called with (what, done, total).
+    """
+    from strap.libero.backend import select_backend
+    from strap.libero.tasks import find_task
+
+    checkpoint = Path(checkpoint).expanduser()
+    policy = load_policy(checkpoint, device=settings.device, which=settings.which)
+    check_interface(policy)
+    task = find_task(settings.suite, settings.task)
+    select_backend()  # once, here: the workers inherit what was found
+    place = Path(out).expanduser() if out else _default_place(checkpoint, settings, task.index)
+    demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
+    arguments = (settings.suite, task.index, policy.interface.image_size, demos)
+    identity = {
+        "checkpoint": fingerprint(checkpoint, settings.which),
+        "suite": settings.suite,
+        "task": task.name,
+        "horizon": settings.horizon,
+        "seed": settings.seed,
+        **({"demos": Path(demos).name} if demos else {}),
+    }
+    return run_episodes(
+        policy, task.instruction, settings, make_libero, arguments, place, identity, progress
+    )
+
+
+def run_episodes(
+    policy: Policy,
+    instruction: str,
+    settings: EvaluationSettings,
+    maker: Maker,
+    arguments: tuple[Any, ...],
+    out: Path,
+    identity: Mapping[str, Any],
+    progress: Progress = silent,
+) -> Evaluation:
+    """Run the episodes that are missing and keep each as it ends."""
+    if settings.episodes < 1 or settings.workers < 1 or settings.horizon < 1:
+        raise StrapError(
+            f"episodes={settings.episodes}, workers={settings.workers}, "
+            f"horizon={settings.horizon}: each must be at least 1"
+        )
+    _claim(out, identity)
+    kept = read_records(out)
+    wanted = [s for s in range(settings.episodes) if s not in kept]
+    videos = settings.videos and find_spec("av") is not None
+    if wanted:
+        roll_out(
+            policy,
+            instruction,
+            wanted,
+            maker,
+            arguments,
+            _keeper(out, videos),
+            horizon=settings.horizon,
+            workers=settings.workers,
+            seed=settings.seed,
+            videos=videos,
+            progress=progress,
+        )
+    return open_evaluation(out, settings.episodes)
+
+
+def open_evaluation(out: str | Path, episodes: int | None = None) -> Evaluation:
+    """A finished (or unfinished) evaluation's records, by initial state."""
+    out = Path(out).expanduser()
+    if not (out / "evaluation.json").is_file():
+        raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
+    rows = read_records(out)
+    chosen = [rows[state] for state in sorted(rows) if episodes is None or state < episodes]
+    return Evaluation(out, tuple(chosen))
+
+
+def compare(first: Evaluation, second: Evaluation) -> Comparison:
+    """Two evaluations of one task, state by state."""
+    tasks = [read_json(own.path / "evaluation.json") for own in (first, second)]
+    for key in ("suite", "task", "horizon"):
+        if tasks[0][key] != tasks[1][key]:
+            raise StrapError(
+                f"'{first.path}' and '{second.path}' differ in {key} ({tasks[0][key]}, "
+                f"{tasks[1][key]}): only evaluations of the same task can be compared"
+            )
+    return mcnemar(first.successes, second.successes)
+
+
+def read_records(out: Path) -> dict[int, Mapping[str, Any]]:
+    """Finished episodes by initial state; an unfinished last line is left out."""
+    file = out / "episodes.jsonl"
+    rows = {}
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        rows[int(row["state"])] = row
+    return rows
+
+
+def check_interface(policy: Policy) -> None:
+    """Whether LIBERO can show the policy what it was trained to see."""
+    own = policy.interface
+    for name in own.cameras:
+        if name not in LIBERO_CAMERAS:
+            raise StrapError(
+                f"the policy was trained with camera '{name}': LIBERO has "
+                f"{', '.join(LIBERO_CAMERAS)}"
+            )
+    for key, size in own.proprioception.items():
+        if LIBERO_STATES.get(key) != size:
+            known = ", ".join(f"{name} ({count})" for name, count in LIBERO_STATES.items())
+            raise StrapError(
+                f"the policy was trained with proprioception '{key}' ({size}): LIBERO has {known}"
+            )
+    if own.action_size != LIBERO_ACTION:
+        raise StrapError(
+            f"the policy's actions have {own.action_size} numbers: LIBERO's have {LIBERO_ACTION}"
+        )
+
+
+def fingerprint(checkpoint: Path, which: Which) -> str:
+    """A hash of the weights that are run."""
+    digest = hashlib.blake2b(digest_size=16)
+    with (checkpoint / FILES[which]).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
+    begin = "-demos" if settings.demos else ""
+    return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{begin}"
+
+
+def _claim(out: Path, identity: Mapping[str, Any]) -> None:
+    file = out / "evaluation.json"
+    if file.is_file():
+        known = read_json(file)
+        changed = [key for key in identity if known.get(key) != identity[key]]
+        if changed:
+            raise StrapError(
+                f"'{out}' holds an evaluation with another {', '.join(changed)}: choose another "
+                "--out, or remove it"
+            )
+        return
+    write_json(file, dict(identity))
+
+
+def _keeper(out: Path, videos: bool) -> Callable[[Episode], None]:
+    def keep(episode: Episode) -> None:
+        row: dict[str, Any] = {
+            "state": episode.state,
+            "seed": episode.seed,
+            "steps": episode.steps,
+            "success": episode.success,
+            "partial": episode.partial,
+            "goals": dict(episode.goals),
+            "final": dict(episode.final),
+            "seconds": episode.seconds,
+        }
+        if videos:
+            outcome = "success" if episode.success else "failure"
+            name = f"videos/{episode.state:03d}-{outcome}.mp4"
+            write_video(out / name, episode.frames)
+            row["video"] = name
+        with (out / "episodes.jsonl").open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    return keep
+
+
+def write_video(path: Path, frames: Any) -> None:
+    """uint8 [t h w 3] as an MP4 at 20 frames a second."""
+    from strap.datasets.lerobot.encoding import Encoding, encode
+
+    height, width = frames.shape[1:3]
+    encode(path, iter([frames]), Encoding("h264", Fraction(FPS), height, width, crf=20, gop=FPS))
+
+
+def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
+    """Markdown rows: name, successes, rate with interval, sub-goals."""
+    lines = ["| policy | successes | rate (95 % interval) | sub-goals |", "|---|---|---|---|"]
+    for name, own in evaluations:
+        low, high = own.interval
+        count = f"{sum(own.successes.values())} / {len(own.records)}"
+        rate = f"{own.rate:.0%} ({low:.0%} to {high:.0%})"
+        lines.append(f"| {name} | {count} | {rate} | {own.partial:.0%} |")
+    return "\n".join(lines)

@@ -1,0 +1,130 @@
+"""Rollouts with a toy simulator in real processes; statistics against known values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.policies.toy import make
+
+from strap.errors import StrapError
+from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
+from strap.evaluation.report import compared
+from strap.evaluation.results import check_interface, read_records, run_episodes
+from strap.policies import Policy, PolicySettings, load_policy
+from strap.training import FrameCache, TrainingSettings, train
+
+SETTINGS = EvaluationSettings(episodes=5, horizon=6, workers=2)
+IDENTITY = {"checkpoint": "a", "suite": "toy", "task": "reach", "horizon": 6}
+
+
+@pytest.fixture(scope="module")
+def policy(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    out = tmp_path_factory.mktemp("policy")
+    own = PolicySettings(vision="frozen", layers=1, width=32, keypoints=4, features=8)
+    quick = TrainingSettings(method="bc", steps=1, batch=2)
+    train(frozen, out, policy=own, training=quick, quiet=True)
+    return load_policy(out, device="cpu")
+
+
+def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    out = tmp_path / "out"
+    few = replace(SETTINGS, episodes=2)
+    run_episodes(policy, "reach", few, make, (str(folder),), out, IDENTITY)
+    done = run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, IDENTITY)
+    assert len((out / "episodes.jsonl").read_text().splitlines()) == 5
+    assert done.successes == {0: True, 1: False, 2: True, 3: True, 4: True}
+    row = done.records[1]
+    assert (row["steps"], row["partial"]) == (6, 0.5)
+    assert row["goals"] == {"near": 2, "there": None}
+    assert done.records[0]["steps"] == 4
+    assert (out / "videos" / "000-success.mp4").stat().st_size > 500
+    assert (out / "videos" / "001-failure.mp4").is_file()
+    assert "4 of 5 episodes succeeded: 80% (95 % interval 38% to 96%)" in str(done)
+    other = {**IDENTITY, "checkpoint": "b"}
+    with pytest.raises(StrapError, match="another checkpoint: choose another --out"):
+        run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, other)
+
+
+def test_a_crashed_environment_is_replaced(policy: Policy, tmp_path: Path) -> None:
+    own = replace(SETTINGS, videos=False)
+    done = run_episodes(
+        policy, "reach", own, make, (str(tmp_path), -1, 2), tmp_path / "out", IDENTITY
+    )
+    assert sorted(done.successes) == [0, 1, 2, 3, 4]
+    assert len((tmp_path / "made").read_text()) == 3  # two workers, one replaced
+
+
+def test_one_that_always_crashes_costs_no_finished_episode(policy: Policy, tmp_path: Path) -> None:
+    own, out = replace(SETTINGS, videos=False), tmp_path / "out"
+    with pytest.raises(StrapError, match=r"failed 3 times on initial state 3: .*exit code 3.*kept"):
+        run_episodes(policy, "reach", own, make, (str(tmp_path), 3), out, IDENTITY)
+    assert sorted(read_records(out)) == [0, 1, 2, 4]
+    with (out / "episodes.jsonl").open("a") as file:
+        file.write('{"state": 3, "succ')  # killed while writing
+    assert sorted(read_records(out)) == [0, 1, 2, 4]
+
+
+def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path: Path) -> None:
+    """Mixed with others in a batch, or alone, a stream acts the same."""
+    from strap.policies import Observation
+
+    def seen(number: int) -> Observation:
+        image = np.full((32, 32, 3), number, np.uint8)
+        state = {"ee_pos": np.full(3, number / 9), "gripper_states": np.zeros(2)}
+        return Observation({"agentview_rgb": image}, state, "reach")
+
+    for stream in (0, 1):
+        policy.reset(stream, seed=stream)
+    both = [policy.act_many({0: seen(t), 1: seen(9 - t)})[1] for t in range(4)]
+    policy.reset(0, seed=1)
+    alone = [policy.act(seen(9 - t)) for t in range(4)]
+    np.testing.assert_allclose(both, alone, atol=1e-4)
+
+
+def test_wilson_and_mcnemar_are_the_textbooks() -> None:
+    low, high = wilson(10, 20)
+    assert (round(low, 4), round(high, 4)) == (0.2993, 0.7007)
+    low, high = wilson(0, 20)
+    assert (low, round(high, 4)) == (0.0, 0.1611)
+    assert wilson(0, 0) == (0.0, 1.0)
+    first = {state: state < 8 for state in range(10)}
+    second = {state: state < 2 for state in range(11)}
+    pair = mcnemar(first, second)
+    assert (pair.both, pair.first_only, pair.second_only, pair.neither) == (2, 6, 0, 2)
+    assert pair.p_value == pytest.approx(2 / 2**6)
+    assert mcnemar(first, first).p_value == 1.0
+
+
+def test_two_evaluations_are_compared_state_by_state(policy: Policy, tmp_path: Path) -> None:
+    own = replace(SETTINGS, videos=False, episodes=2)
+    runs = [
+        run_episodes(policy, "reach", own, make, (str(tmp_path),), tmp_path / name, IDENTITY)
+        for name in ("one", "two")
+    ]
+    assert "both 1, only the first 0" in compared(*runs)
+    short = {**IDENTITY, "horizon": 3}
+    less = replace(own, horizon=3)
+    third = run_episodes(policy, "reach", less, make, (str(tmp_path),), tmp_path / "three", short)
+    with pytest.raises(StrapError, match="differ in horizon"):
+        compare(runs[0], third)
+    with pytest.raises(StrapError, match="holds no evaluation"):
+        open_evaluation(tmp_path)
+
+
+def test_a_policy_for_another_robot_is_refused(policy: Policy) -> None:
+    check_interface(policy)
+    known = policy.interface
+    for change, text in (
+        ({"cameras": ("front",)}, "camera 'front': LIBERO has agentview_rgb"),
+        ({"proprioception": {"ee_pos": 4}}, r"'ee_pos' \(4\): LIBERO has ee_pos \(3\)"),
+        ({"action_size": 8}, "actions have 8 numbers: LIBERO's have 7"),
+    ):
+        policy.interface = replace(known, **change)
+        with pytest.raises(StrapError, match=text):
+            check_interface(policy)
+    policy.interface = known
