@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ GRASPS = 40  # cheapest grasps that are looked at more closely
 MAX_YAW = 1.9
 THIN = 3  # every which point of an object is tested for touching others
 MARGIN = 0.012  # the object's origin stays this far inside a region
+NARROW = 0.035  # half of a compartment's width, below which things go in only one way round
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,35 @@ def find_spots(
     tree = cKDTree(close) if len(close) else None
     shape = cloud - origin
     spots = []
-    for turn in TURNS:
+    turns = _straight_turns(shape) if inside and _is_narrow(region) else TURNS
+    for turn in turns:
         turned = rotate(shape, float(turn))
         for place in _places(region, turned, inside, shared):
             height = _support(scene, region, turned, place, close, inside)
             resting = np.array([*place, height - turned[:, 2].min() + 0.004])
             cost = _cost(region, turned, resting, tree, origin, inside)
             spots.append(Spot(resting, float(turn), cost + 0.04 * abs(float(turn))))
+    if inside and _is_narrow(region):
+        spots = _sunk(spots)
     return sorted(spots, key=lambda spot: spot.cost)[:60]
+
+
+def _is_narrow(region: Region) -> bool:
+    return float(region.half[:2].min()) < NARROW
+
+
+def _sunk(spots: list[Spot]) -> list[Spot]:
+    """Spots with those made dear that lie across a compartment's walls, not down in it."""
+    floor = min(float(spot.origin[2]) for spot in spots)
+    return [replace(spot, cost=spot.cost + 2.0 * (spot.origin[2] - floor)) for spot in spots]
+
+
+def _straight_turns(shape: Array) -> Array:
+    """Turns [4 or 5] that bring an object's long side along one of the world's axes."""
+    spread = np.cov(shape[:, :2].T)
+    long = np.linalg.eigh(spread)[1][:, 1]
+    turns = np.pi / 2 * np.arange(-2, 3) - np.arctan2(long[1], long[0])
+    return np.asarray(turns[np.abs(turns) <= MAX_YAW])
 
 
 def rotate(points: Array, angle: float) -> Array:
