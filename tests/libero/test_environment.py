@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from strap.errors import StrapError
-from strap.libero import backend
-from strap.libero.environment import IDLE, LiberoEnv
+from strap.libero import backend, rendering
+from strap.libero.environment import CAMERAS, IDLE, LiberoEnv
 from strap.libero.rendering import Film
 from strap.libero.tasks import Task, find_task, fixed_states, list_suites, list_tasks
 
@@ -112,6 +112,24 @@ def test_fast_rendering_is_exact(env: LiberoEnv) -> None:
             for fast in (film.render(), env.painter.render(camera)):
                 # Rounding in the blending of textures may differ in the last bit.
                 assert np.abs(fast.astype(int) - whole).max() <= 2
+
+
+@pytest.mark.parametrize("scene", [0, 44])  # 44 has a stove, whose plate mirrors
+def test_triangles_that_are_left_out_do_not_show(
+    scene: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LiberoEnv(find_task("libero_90", scene)) as env:
+        env.sample(2)
+        faces, pictures = env.model.mesh_face.copy(), {}
+        for software in (True, False):
+            monkeypatch.setattr(rendering, "_is_software", lambda answer=software: answer)
+            painter = rendering.Painter(env.model, env.data, 128, antialias=False)
+            pictures[software] = [painter.render(camera) for camera in CAMERAS.values()]
+            left = env.model.mesh_facenum.sum() / len(faces)
+            assert left < 0.1 if software else left == 1
+            painter.close()
+            assert np.array_equal(env.model.mesh_face, faces)
+        assert np.array_equal(pictures[True], pictures[False])
 
 
 def test_no_backend_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,13 @@ def record(env: LiberoEnv, solved: Attempt, *, slot: int, failures: int) -> Reco
     films = {name: Film(env.painter, camera, states) for name, camera in CAMERAS.items()}
     columns: dict[str, list[NDArray[Any]]] = {}
     robot_states = []
+    # One camera after the other: what doesn't move before a camera stays compiled for it.
+    for name, film in films.items():
+        for state in states:
+            env.show(state)
+            columns.setdefault(IMAGES[name], []).append(film.render())
     for state in states:
         env.show(state)
-        for name, film in films.items():
-            columns.setdefault(IMAGES[name], []).append(film.render())
         seen = env.proprioception()
         for key in ("ee_pos", "ee_ori", "ee_states", "gripper_states", "joint_states"):
             columns.setdefault(key, []).append(getattr(seen, key))

@@ -1,14 +1,16 @@
 """Drawing scenes as robosuite's camera observations are drawn, and faster where that is exact.
 
 Nearly all of a frame's cost, without a GPU, is in the vertices of half a million triangles.
-Two savings leave the picture as it is:
+Three savings leave the picture as it is:
 
-- `Painter` doesn't send shapes that a camera can't see.
+- `Painter` doesn't send shapes that a camera can't see, nor, where the renderer is software, the
+  triangles of the others that can't show (`visibility`).
 - `Film`, which draws a known sequence of states, draws what never moves once for a fixed camera,
   and lays what moves over it by depth.
 
-Neither is used where surfaces mirror, since there unseen things change the picture; layers aren't
-used with transparent shapes or antialiasing either, where colours blend.
+Where surfaces mirror, unseen things change the picture: there whole shapes are all sent, and
+triangles are looked for in the mirror too. Layers aren't used there, nor with transparent shapes
+or antialiasing, where colours blend.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.libero.backend import select_backend
+from strap.libero.visibility import MESH, Sieve, camera_view, mirrored_view
 
 Array = NDArray[np.float64]
 Image = NDArray[np.uint8]
@@ -30,6 +33,7 @@ Image = NDArray[np.uint8]
 HIDDEN = 5  # a geom group that is not drawn
 VISIBLE = 1  # the group of LIBERO's visual shapes
 _CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
+SOFTWARE = ("llvmpipe", "softpipe", "swrast", "software")  # in the names of such renderers
 FLAT = (int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX))
 
 
@@ -49,12 +53,18 @@ class Painter:
         self._camera = mujoco.MjvCamera()
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self._perturbation = mujoco.MjvPerturb()
+        # Lights that cast shadows would have to be looked from as well; LIBERO's cast none. With
+        # several samples per pixel hardly anything falls between them.
+        sieves = _is_software() and not (antialias or model.light_castshadow.any())
+        self._sieve = Sieve(model) if sieves else None
+        if self._sieve is not None:
+            self._sieve.empty()
         self._context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN, self._context)
         self._view = mujoco.MjrRect(0, 0, size, size)
-        mirrors, clear = _special_surfaces(model)
-        self.may_cull = not mirrors
-        self.may_layer = not (antialias or mirrors or clear)
+        self._mirrors, clear = _special_surfaces(model)
+        self.may_cull = len(self._mirrors) == 0
+        self.may_layer = self.may_cull and not (antialias or clear)
 
     def render(self, camera: str) -> Image:
         """The image [size size 3] of a camera, by MuJoCo's name."""
@@ -80,11 +90,21 @@ class Painter:
             self._scene,
         )
         self.model.geom_group[:] = groups
+        if self._sieve is not None:
+            self._sieve_meshes(self._sieve, hidden)
         mujoco.mjr_render(self._view, self._scene, self._context)
         image = np.empty((self.size, self.size, 3), np.uint8)
         depth = np.empty((self.size, self.size), np.float32)
         mujoco.mjr_readPixels(image, depth, self._view, self._context)
         return image, depth
+
+    def _sieve_meshes(self, sieve: Sieve, hidden: NDArray[np.bool_]) -> None:
+        model, data = self.model, self.data
+        view = camera_view(self._scene, self.size)
+        mirrors = [geom for geom in self._mirrors if not hidden[geom]]
+        views = [view, *(mirrored_view(view, model, data, geom) for geom in mirrors)]
+        drawn = (model.geom_type == MESH) & (self._options.geomgroup[model.geom_group] > 0)
+        sieve.apply(self._context, data, np.flatnonzero(drawn & ~hidden), views)
 
     def unseen(self, camera: int) -> NDArray[np.bool_]:
         """Which shapes [geom] a camera can't see; none where unseen ones show in a mirror."""
@@ -113,6 +133,9 @@ class Painter:
             self._context.free()
             self._gl.free()
             self._context = None
+        if self._sieve is not None:
+            self._sieve.restore()
+            self._sieve = None
 
 
 class Film:
@@ -139,15 +162,21 @@ class Film:
         return image
 
 
-def _special_surfaces(model: Any) -> tuple[bool, bool]:
-    """Whether anything that is drawn mirrors, and whether anything shines through."""
+def _is_software() -> bool:
+    """Whether the current OpenGL context draws without a GPU."""
+    name = import_module("OpenGL.GL").glGetString(import_module("OpenGL.GL").GL_RENDERER)
+    return any(word in name.decode().lower() for word in SOFTWARE)
+
+
+def _special_surfaces(model: Any) -> tuple[NDArray[np.intp], bool]:
+    """Which of the shapes that are drawn mirror, and whether any shines through."""
     drawn = model.geom_group == VISIBLE
     material = model.geom_matid
     known = material >= 0
     alpha = np.where(known, model.mat_rgba[material, 3], model.geom_rgba[:, 3])
     mirrors = known & (model.mat_reflectance[material] > 0) & np.isin(model.geom_type, FLAT)
     clear = (alpha > 0) & (alpha < 1)
-    return bool(np.any(drawn & mirrors)), bool(np.any(drawn & clear))
+    return np.flatnonzero(drawn & mirrors), bool(np.any(drawn & clear))
 
 
 def _stands_still(model: Any, camera: int) -> bool:
