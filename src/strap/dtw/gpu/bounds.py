@@ -83,7 +83,10 @@ class Filter:
     ) -> None:
         self.code, self.cosine = kernels.CODES[steps], metric == "cosine"
         self.space, self.device = space, device
-        self.queries = [as_values(query, metric)[:LONGEST] for query in queries]
+        exact = metric == "l2" and all(query.dtype.kind == "f" for query in queries)
+        self.queries = [
+            (query if exact else as_values(query, metric))[:LONGEST] for query in queries
+        ]
 
     @cached_property
     def groups(self) -> list[Rows]:

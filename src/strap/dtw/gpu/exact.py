@@ -13,8 +13,9 @@ import triton.language as tl
 from strap.dtw.gpu import kernels
 from strap.dtw.types import Floats, Frames, Ints
 
-ROWS, COLUMNS = 64, 32  # of a tile of costs
-CELLS = 2**27  # costs kept at a time: 1 GiB
+ROWS, COLUMNS, WARPS = 16, 64, 2  # of a tile of costs
+TILE = 32  # frames and dimensions that are transposed together
+BYTES = 2**31  # of costs and of frames that are held at a time
 _TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
@@ -48,7 +49,8 @@ class Exact:
     def align(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Floats, Ints, Ints]:
         """cost, start, stop [p] of each pair; the cost is ∞ where no path fits."""
         found = []
-        limit = max(1, CELLS // (self.held * int(pairs.length.max(initial=1))))
+        size = 8 * self.held + dtype.itemsize * len(self.columns)
+        limit = max(1, BYTES // (size * int(pairs.length.max(initial=1))))
         for first in range(0, len(pairs), limit):
             found.append(self._some(pairs.part(slice(first, first + limit)), dtype))
         packed = torch.cat(found, dim=1).cpu().numpy()
@@ -67,24 +69,28 @@ class Exact:
             ]
         )
         address, length, top, rows, place = torch.as_tensor(table, device=self.device)
-        total = int(pairs.length.sum())
+        total, dim = int(pairs.length.sum()), len(self.columns)
+        columns = torch.empty(total * dim, dtype=dtype, device=self.device)
+        tiles = triton.cdiv(longest, TILE), triton.cdiv(dim, TILE)
+        kernels.transposed[(count, *tiles)](
+            address, length, place, columns, dim, TILE=TILE, DTYPE=_TYPES[dtype], num_warps=4
+        )
         costs = torch.empty(total * self.held, dtype=torch.float64, device=self.device)
-        grid = count, triton.cdiv(longest, COLUMNS), triton.cdiv(self.held, ROWS)
-        kernels.exact_costs[grid](
-            address,
+        tiles = triton.cdiv(longest, COLUMNS), triton.cdiv(self.held, ROWS)
+        kernels.exact_costs[(count, *tiles)](
+            columns,
             length,
             self.columns,
             top,
             rows,
             place,
             costs,
-            len(self.columns),
+            dim,
             self.columns.shape[1],
-            ROWS=min(ROWS, self.held),
+            ROWS=ROWS,
             COLUMNS=COLUMNS,
             ALL_ROWS=self.held,
-            DTYPE=_TYPES[dtype],
-            num_warps=4,
+            num_warps=WARPS,
             enable_fp_fusion=False,
         )
         out = torch.empty(count, dtype=torch.float64, device=self.device)

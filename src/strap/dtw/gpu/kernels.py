@@ -208,8 +208,21 @@ def least_costs(
 
 
 @triton.jit
+def transposed(addresses, lengths, places, columns, dim, TILE: tl.constexpr, DTYPE: tl.constexpr):
+    """columns [places[p]·dim + k·M + m] = dimension k of frame m of the trajectory of pair p."""
+    pair = tl.program_id(0)
+    M = tl.load(lengths + pair)
+    frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+    m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
+    k = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
+    here = (m < M) & (k < dim)
+    values = tl.load(frames + m * dim + k, mask=here, other=0.0)
+    tl.store(columns + tl.load(places + pair) * dim + k * M + m, values, mask=here)
+
+
+@triton.jit
 def exact_costs(
-    addresses,
+    columns,
     lengths,
     queries,
     tops,
@@ -221,30 +234,29 @@ def exact_costs(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALL_ROWS: tl.constexpr,
-    DTYPE: tl.constexpr,
 ):
     """costs [places[p] + m, n] = |query frame n − frame m| of pair p in float64.
 
     Differences, squares, and their sum in order of the dimension, nothing fused: the bits of
-    `reference.local_costs`. Frames lie at addresses [p]; queries [dim pitch] are columns.
+    `reference.local_costs`. Trajectories come from `transposed`; queries [dim pitch] too.
     """
     pair = tl.program_id(0)
     M, N = tl.load(lengths + pair), tl.load(counts + pair)
-    first = tl.program_id(1) * COLUMNS
-    if first < M:
-        frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+    first, top = tl.program_id(1) * COLUMNS, tl.program_id(2) * ROWS
+    if (first < M) & (top < N):
         m = (first + tl.arange(0, COLUMNS))[None, :]
-        n = (tl.program_id(2) * ROWS + tl.arange(0, ROWS))[:, None]
+        n = (top + tl.arange(0, ROWS))[:, None]
+        place = tl.load(places + pair)
         query = queries + tl.load(tops + pair) + n
-        frame = frames + m * dim
+        frame = columns + place * dim + m
         squares = tl.zeros([ROWS, COLUMNS], tl.float64)
         for k in range(dim):
             a = tl.load(query + k * pitch, mask=n < N, other=0.0)
-            b = tl.load(frame + k, mask=m < M, other=0.0).to(tl.float64)
+            b = tl.load(frame + k * M, mask=m < M, other=0.0).to(tl.float64)
             difference = a - b
             squares += difference * difference
-        where = costs + (tl.load(places + pair) + m) * ALL_ROWS + n
-        tl.store(where, tl.sqrt(squares), mask=(m < M) & (n < ALL_ROWS))
+        where = costs + (place + m) * ALL_ROWS + n
+        tl.store(where, tl.sqrt(squares), mask=(m < M) & (n < N))
 
 
 @triton.jit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,7 +12,16 @@ from strap.dtw import checks
 from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.frames import Loaded, Scratch, Space, load
-from strap.dtw.gpu.search import NOTHING, PIECE_BYTES, Found, Refinement, Shared, Task, merge
+from strap.dtw.gpu.search import (
+    NOTHING,
+    PIECE_BYTES,
+    Found,
+    Refinement,
+    Shared,
+    Task,
+    merge,
+    on_each,
+)
 from strap.dtw.gpu.staging import AHEAD, Staged, ahead, send, staged
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Frames, Ints, TopK
@@ -63,8 +71,7 @@ class Resident:
 
         size = max(1, PIECE_BYTES // (2 * self.dim))
         shared = Shared(pieces(checked(), size))
-        with ThreadPoolExecutor(len(self._cards)) as pool:
-            list(pool.map(lambda card: card.take(shared), self._cards))
+        on_each(self._cards, lambda card: card.take(shared))
 
     def __len__(self) -> int:
         return sum(len(card.ids) for card in self._cards)
@@ -99,8 +106,7 @@ class Resident:
         for q, query in enumerate(queries):
             checks.values(query, f"query {q}", self.metric)
         task = Task(queries, k, steps, self.metric, exclude, str, self._fetch)
-        with ThreadPoolExecutor(len(self._cards)) as pool:
-            results = list(pool.map(lambda card: card.search(task), self._cards))
+        results = on_each(self._cards, lambda card: card.search(task))
         return [merge([found[q] for found in results], k) for q in range(len(queries))]
 
     def _fetch(self, index: int) -> Frames:
@@ -195,6 +201,8 @@ class _Card:
     def _at_hand(self) -> Iterator[Loaded]:
         """All pieces on the device; those in page-locked memory are sent ahead."""
         yield from self.here
+        if not self.away:
+            return
         if self.device.type != "cuda":
             yield from (piece.again(piece.frames, self.space, self.metric) for piece in self.away)
             return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from strap.dtw.gpu.staging import staged
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, TopK
 
+CardT = TypeVar("CardT")
+ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
 EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
 Found: TypeAlias = NDArray[np.float64]
@@ -64,9 +66,16 @@ def search(
     dim = queries[0].shape[1]
     shared = Shared(pieces(stream, max(1, PIECE_BYTES // (2 * dim))))
     cards = find_devices(devices)
-    with ThreadPoolExecutor(len(cards)) as pool:
-        results = list(pool.map(lambda device: _stream(task, shared, device), cards))
+    results = on_each(cards, lambda device: _stream(task, shared, device))
     return [merge([found[q] for found in results], k) for q in range(len(queries))]
+
+
+def on_each(cards: Sequence[CardT], work: Callable[[CardT], ResultT]) -> list[ResultT]:
+    """What `work` returns for each card, each in a thread of its own."""
+    if len(cards) == 1:
+        return [work(cards[0])]
+    with ThreadPoolExecutor(len(cards)) as pool:
+        return list(pool.map(work, cards))
 
 
 class Shared(Iterator[Piece]):
@@ -183,10 +192,12 @@ class Refinement:
         task = self.task
         self.found = [NOTHING] * len(task.queries)
         self._hide()
-        lows, positions = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False)
-        query = np.repeat(np.arange(len(task.queries)), lows.shape[1])
-        finite = torch.isfinite(lows).cpu().numpy().ravel()
-        self._evaluate(query[finite], positions.cpu().numpy().ravel()[finite])
+        # A few more than k: then there is mostly nothing left to be looked at.
+        some = min(task.k + task.k // 4 + 4, len(self.ids))
+        lows, positions = torch.topk(self.lows, some, largest=False)
+        query = np.repeat(np.arange(len(task.queries)), some)
+        places = torch.where(torch.isfinite(lows), positions, -1).cpu().numpy().ravel()
+        self._evaluate(query[places >= 0], places[places >= 0])
         self._rest(positions)
         return self.found
 
@@ -205,6 +216,8 @@ class Refinement:
         left = (self.lows <= worst[:, None]) & torch.isfinite(self.lows)
         left.scatter_(1, done, False)
         places = torch.nonzero(left)
+        if not len(places):
+            return
         lows = self.lows[places[:, 0], places[:, 1]].cpu().numpy()
         order = np.argsort(lows, kind="stable")
         lows, (query, position) = lows[order], places.cpu().numpy()[order].T
