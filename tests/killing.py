@@ -88,6 +88,7 @@ def execute(folder: Path, **plan: Any) -> tuple[dict[str, Any], list[tuple[int, 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     log = Path(settings["log"])
     lines = log.read_text().split("\n")[:-1] if log.is_file() else []
     batches = [tuple(map(int, line.split())) for line in lines]

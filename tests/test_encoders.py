@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from strap.encoders import load_encoder
+import strap
+from strap.cli import main
+from strap.encoders import FunctionEncoder, load_encoder
 from strap.errors import StrapError
+from strap.skills import read_labels
+from strap.synthetic import Planted, make_planted
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini" / "prior"
 SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "patch_size": 8}
 
 
@@ -54,7 +63,22 @@ def dinov3() -> tuple[object, object]:
     return transformers.DINOv3ViTModel(config), processor
 
 
-FAMILIES = {"dinov2": dinov2, "clip": clip, "siglip": siglip, "dinov3": dinov3}
+def resnet() -> tuple[object, object]:
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], layer_type="basic"
+    )
+    model = transformers.ResNetModel(config)
+    for module in model.modules():  # as after training: statistics that are not 0 and 1
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.running_mean, -0.1, 0.1)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2)
+    return model, transformers.ConvNextImageProcessor(
+        size={"shortest_edge": 56}, crop_pct=0.875, resample=3
+    )
+
+
+FAMILIES = {"dinov2": dinov2, "clip": clip, "siglip": siglip, "dinov3": dinov3, "resnet": resnet}
+WITHOUT_CLS = ("siglip", "resnet")
 
 
 def saved(family: str, folder: Path) -> str:
@@ -69,11 +93,18 @@ def saved(family: str, folder: Path) -> str:
 @pytest.mark.parametrize("pooling", ["mean", "cls", "patches"])
 def test_equals_a_plain_loop(family: str, pooling: str, tmp_path: Path) -> None:
     folder = saved(family, tmp_path / family)
-    if family == "siglip" and pooling != "mean":
+    if family in WITHOUT_CLS and pooling != "mean":
         with pytest.raises(StrapError, match="has no CLS token"):
             load_encoder(folder, pooling=pooling)  # type: ignore[arg-type]
         return
-    encoder = load_encoder(folder, device="cpu", pooling=pooling, layer=-2)  # type: ignore[arg-type]
+    layer = -1 if family == "resnet" else -2  # ResNet's layers differ in width
+    encoder = load_encoder(
+        folder,
+        device="cpu",
+        pooling=pooling,
+        layer=layer,
+        precision="float32",  # type: ignore[arg-type]
+    )
     images = smooth_images()
     model = transformers.AutoModel.from_pretrained(folder).eval()
     processor = transformers.AutoImageProcessor.from_pretrained(folder, use_fast=False)
@@ -82,7 +113,9 @@ def test_equals_a_plain_loop(family: str, pooling: str, tmp_path: Path) -> None:
         inputs = processor(images=image, return_tensors="pt")
         pixels.append(inputs["pixel_values"])
         with torch.no_grad():
-            tokens = model(**inputs, output_hidden_states=True).hidden_states[-2][0]
+            tokens = model(**inputs, output_hidden_states=True).hidden_states[layer][0]
+        if family == "resnet":
+            tokens = tokens.flatten(1).T
         skip = 1 + (2 if family == "dinov3" else 0)
         pooled = {"mean": tokens.mean(0), "cls": tokens[0], "patches": tokens[skip:].mean(0)}
         expected.append(pooled[pooling].numpy())
@@ -99,7 +132,7 @@ def test_equals_a_plain_loop(family: str, pooling: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_preprocessing_equals_the_processors(family: str, tmp_path: Path) -> None:
     folder = saved(family, tmp_path / family)
-    encoder = load_encoder(folder, device="cpu")
+    encoder = load_encoder(folder, device="cpu", precision="float32")
     processor = transformers.AutoImageProcessor.from_pretrained(folder, use_fast=False)
     images = smooth_images()
     ours = encoder.preprocessing(torch.from_numpy(images))  # type: ignore[attr-defined]
@@ -135,6 +168,136 @@ def test_absent_weights_say_what_to_fetch(monkeypatch: pytest.MonkeyPatch, tmp_p
         StrapError, match="unknown encoder 'dinov2-bas': did you mean 'dinov2-base'"
     ):
         load_encoder("dinov2-bas")
+
+
+def test_absent_weights_are_one_line(tmp_path: Path) -> None:
+    """As a user without network meets it."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    code = "import sys; from strap.cli import main; sys.exit(main(sys.argv[1:]))"
+    planted = make_planted(tmp_path / "data")
+    words = [
+        "embed",
+        str(planted.target),
+        "--encoder",
+        "dinov2-small",
+        "--out",
+        str(tmp_path / "s"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    (line,) = [text for text in done.stderr.splitlines() if text.strip()]
+    assert line.startswith("strap: error: the weights of encoder 'dinov2-small' are not here")
+    assert "`hf download facebook/dinov2-small`" in line
+    assert "--encoder FOLDER" in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_layers_that_are_not_there(tmp_path: Path) -> None:
+    folder = saved("dinov2", tmp_path / "a")
+    with pytest.raises(StrapError, match="has no such layer: it has 3; count from the end"):
+        load_encoder(folder, device="cpu", layer=-9)
+    with pytest.raises(StrapError, match="'pixels' has one way to pool"):
+        load_encoder("pixels", pooling="cls")
+    with pytest.raises(StrapError, match="unknown precision 'half'"):
+        load_encoder(folder, precision="half")  # type: ignore[arg-type]
+
+
+def test_the_released_preset_squashes_first(tmp_path: Path) -> None:
+    """As the authors do: 224×224 by bilinear interpolation, then the model's own processor."""
+    folder = saved("dinov2", tmp_path / "a")
+    encoder = load_encoder(folder, device="cpu", preset="released", precision="float32")
+    images = torch.from_numpy(smooth_images())
+    squashed = torch.nn.functional.interpolate(
+        images.permute(0, 3, 1, 2).float(), (224, 224), mode="bilinear", align_corners=False
+    )
+    squashed = squashed.round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    plain = load_encoder(folder, device="cpu", precision="float32")
+    assert np.allclose(encoder.encode(images.numpy()), plain.encode(squashed), atol=1e-4)
+    assert encoder.config["pooling"] == "mean"
+
+
+def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
+    for family in FAMILIES:
+        folder = saved(family, tmp_path / family)
+        exact, quick = (
+            load_encoder(folder, device="cpu", precision=p).encode(smooth_images())  # type: ignore[arg-type]
+            for p in ("float32", "bfloat16")
+        )
+        cosine = (exact * quick).sum(1) / np.linalg.norm(exact, axis=1)
+        assert np.all(cosine / np.linalg.norm(quick, axis=1) > 0.999), family
+
+
+def test_values_do_not_depend_on_the_batch() -> None:
+    encoder = load_encoder("efficientnet-lite0@32", device="cpu", precision="float32")
+    images = np.random.default_rng(0).integers(0, 255, (7, 40, 40, 3), dtype=np.uint8)
+    whole = encoder.encode(images)
+    for batch in (1, 3):
+        parts = replace(encoder, batch=batch).encode(images)  # type: ignore[type-var]
+        assert np.allclose(whole, parts, atol=1e-4)
+    assert np.array_equal(encoder.start(images)(), whole)  # type: ignore[attr-defined]
+
+
+def test_a_function_is_an_encoder(
+    tmp_path: Path, planted: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The five lines of docs/encoders.md."""
+    page = (Path(__file__).parent.parent / "docs" / "encoders.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 5
+    module = code.replace("DATASET", str(planted.target)).replace("STORE", str(tmp_path / "s"))
+    (tmp_path / "mine.py").write_text(module)
+    monkeypatch.chdir(tmp_path)
+    spaces: dict[str, object] = {}
+    exec(compile(module, "mine.py", "exec"), spaces)
+    store = strap.open_store(tmp_path / "s")
+    assert (store.dim, store.complete, store.config.encoder) == (3, True, {"name": "mean colour"})
+    words = ["embed", str(planted.target), "--encoder", "mine:colour", "--out", str(tmp_path / "t")]
+    assert main(words) == 0
+    assert np.array_equal(strap.open_store(tmp_path / "t")["demo_0"], store["demo_0"])
+    for name, message in (
+        ("mine:nothing", r"cannot import encoder 'mine:nothing' .*no attribute 'nothing'"),
+        ("absent_module:x", "cannot import encoder 'absent_module:x'"),
+        ("strap:__version__", "is a str: give a function"),
+    ):
+        with pytest.raises(StrapError, match=message):
+            load_encoder(name)
+    with pytest.raises(
+        StrapError, match=r"gave shape \(4,\) for 4 images: it must give one vector"
+    ):
+        FunctionEncoder(lambda x: x.mean((1, 2, 3)), "flat").encode(
+            np.zeros((4, 8, 8, 3), np.uint8)
+        )
+
+
+def test_real_weights_know_objects() -> None:
+    """In the hand camera at the moment of grasping, the same object is nearer than another.
+
+    One frame of each of 45 demonstrations; neighbours are always of other demonstrations.
+    """
+    pytest.importorskip("av")
+    dataset = strap.open_dataset(SAMPLE)
+    images, objects = [], []
+    for key, labels in read_labels(dataset).items():
+        grasping = [i for i, (skill, _) in enumerate(labels) if skill == "grasp"]
+        if grasping:
+            middle = grasping[len(grasping) // 2]
+            images.append(dataset[key].frames("eye_in_hand_rgb", middle, middle + 1)[0])
+            objects.append(labels[middle][1])
+    vectors = load_encoder("efficientnet-lite0@128", device="cpu").encode(np.stack(images))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    distance = 1 - vectors @ vectors.T
+    kinds = np.array(objects)
+    same, other = kinds[:, None] == kinds, ~np.eye(len(kinds), dtype=bool)
+    assert len(kinds) == 45
+    assert distance[same & other].mean() < 0.6 * distance[~same].mean()  # measured: 0.44
+    nearest = np.where(other, distance, np.inf).argmin(1)
+    assert (kinds[nearest] == kinds).mean() > 0.8  # measured: 0.91; by chance 0.09
 
 
 def test_devices() -> None:

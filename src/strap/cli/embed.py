@@ -27,8 +27,8 @@ class Command:
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     encoder: str
-    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
-    local folder"""
+    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id, a
+    local folder, or module:name for your own (docs/encoders.md)"""
     out: Path
     """the store's folder, new or begun before"""
     cameras: tuple[str, ...] = ()
@@ -43,6 +43,8 @@ class Command:
     preset: Literal["released"] | None = None
     """released: embed as the authors' code does (images squashed to 224×224 first, mean of all
     tokens)"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """what the model computes in; auto: bfloat16 where the hardware multiplies it fast"""
     opening: Opening = field(default_factory=OpenOptions)
     batch: int | None = None
     """images per forward pass (default: 256 on a GPU, 32 on a CPU)"""
@@ -67,7 +69,7 @@ class Command:
     def run(self) -> None:
         """Embed, then say what the store holds."""
         dataset = self.opening.open(self.dataset)
-        spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset)
+        spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset, self.precision)
         with showing() as progress:
             store = embed(
                 dataset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -202,13 +202,15 @@ def _should_compile(compile: Compile, dataset: Dataset, cameras: Sequence[str]) 
 def _tuned(encoder: Any, batch: int | None, compiled: bool | None) -> Encoder:
     """An encoder that has such settings, with these."""
     changes: dict[str, Any] = {}
+    if not is_dataclass(encoder):
+        return encoder  # type: ignore[no-any-return]
     if batch and hasattr(encoder, "batch"):
         changes["batch"] = batch
     if hasattr(encoder, "compiled"):
         on_gpu = getattr(getattr(encoder, "device", None), "type", "") == "cuda"
         changes["compiled"] = on_gpu if compiled is None else compiled
-    tuned: Encoder = replace(encoder, **changes) if changes else encoder
-    return tuned
+    plain: Any = encoder
+    return replace(plain, **changes) if changes else plain  # type: ignore[no-any-return]
 
 
 def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str, ...]:
@@ -262,9 +264,8 @@ def _has_other_files(out: Path) -> bool:
     if not out.is_dir():
         return out.exists()
     names = [file.name for file in out.iterdir()]
-    return any(
-        name != "lock" and not (name.startswith(".") and name.endswith(".tmp")) for name in names
-    )
+    others = [n for n in names if n != "lock" and not (n.startswith(".") and n.endswith(".tmp"))]
+    return bool(others) and not (out / "store.json").is_file()  # another writer has just begun it
 
 
 def _short(value: object) -> str:

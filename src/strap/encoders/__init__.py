@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from strap.encoders.base import Encoder, check_vectors
+from strap.encoders.own import FunctionEncoder, import_encoder
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
+    from strap.encoders.network import Precision
     from strap.encoders.transformer import Pooling
 
 __all__ = [
     "Encoder",
     "EncoderSpec",
+    "FunctionEncoder",
     "PixelEncoder",
     "check_vectors",
     "load_encoder",
@@ -30,6 +33,7 @@ NAMES = (
     *("siglip-base", "siglip-so400m", "resnet18", "resnet50"),
     *("efficientnet-lite0", "pixels"),
 )
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,17 @@ class EncoderSpec:
     pooling: Pooling | None = None
     layer: int | None = None
     preset: Literal["released"] | None = None
+    precision: Precision = "auto"
 
     def load(self, device: str = "auto") -> Encoder:
         """Load it onto a device."""
         return load_encoder(
-            self.name, device=device, pooling=self.pooling, layer=self.layer, preset=self.preset
+            self.name,
+            device=device,
+            pooling=self.pooling,
+            layer=self.layer,
+            preset=self.preset,
+            precision=self.precision,
         )
 
 
@@ -55,6 +65,7 @@ def load_encoder(
     pooling: Pooling | None = None,
     layer: int | None = None,
     preset: Literal["released"] | None = None,
+    precision: Precision = "auto",
 ) -> Encoder:
     """An encoder by name.
 
@@ -62,13 +73,19 @@ def load_encoder(
         name: `dinov2-base`, `clip-vit-b16`, … (`strap.encoders.NAMES`), a hub id
             (`facebook/dinov2-base`), a local folder with a transformers checkpoint,
             `efficientnet-lite0` (a small model whose weights come with the `encoders` extra;
-            `efficientnet-lite0@128` at 128 pixels a side, three times quicker), or `pixels` (no
-            model).
+            `efficientnet-lite0@128` at 128 pixels a side, three times quicker), `pixels` (no
+            model), or `module:name` for an encoder or function of your own.
         device: where a model runs: `auto`, `cpu`, `cuda` or `cuda:1`.
         pooling: `mean` over all tokens (default), `cls`, or `patches`.
         layer: which hidden layer; by default the last (CLIP: the one before).
         preset: `released` embeds as the authors' code does: images squashed to 224×224 first.
+        precision: what a model computes in: `auto` (bfloat16 where the hardware multiplies it
+            fast), `float32` or `bfloat16`.
     """
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    if ":" in name and not Path(name).exists():
+        return import_encoder(name)
     base, _, size = name.partition("@")
     is_path = "/" in name or Path(name).expanduser().is_dir()
     if base not in NAMES and not is_path:
@@ -81,11 +98,13 @@ def load_encoder(
         return PixelEncoder()
     _require_torch(name)
     from strap.encoders.efficientnet import load_efficientnet
-    from strap.encoders.network import choose_device
+    from strap.encoders.network import choose_device, choose_dtype
 
+    place = choose_device(device)
+    dtype = choose_dtype(precision, place)
     if base == "efficientnet-lite0":
         chosen = {"size": int(size)} if size.isdigit() else {}
-        return load_efficientnet(choose_device(device), **chosen)
+        return load_efficientnet(place, dtype=dtype, **chosen)
     from strap.encoders.transformer import RECIPES, Recipe, load_transformer
 
     recipe = RECIPES.get(name) or Recipe(str(Path(name).expanduser()) if is_path else name)
@@ -94,7 +113,7 @@ def load_encoder(
         pooling=pooling or recipe.pooling,
         layer=recipe.layer if layer is None else layer,
     )
-    return load_transformer(name, recipe, choose_device(device), released=preset == "released")
+    return load_transformer(name, recipe, place, dtype=dtype, released=preset == "released")
 
 
 def resolve_devices(encoder: Encoder | EncoderSpec, devices: Sequence[str]) -> tuple[str, ...]:

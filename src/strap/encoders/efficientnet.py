@@ -114,7 +114,9 @@ def checkpoint() -> Path:
     return files[0]
 
 
-def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncoder:
+def load_efficientnet(
+    device: torch.device, *, size: int = SIZE, dtype: torch.dtype = torch.float32
+) -> NetworkEncoder:
     """The encoder: the mean over the last feature map, 1280-d.
 
     A smaller `size` than the 224 it was trained at is quicker and still sees: LIBERO's images have
@@ -132,7 +134,7 @@ def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncod
     fingerprint = weights_fingerprint(model)
     return NetworkEncoder(
         name="efficientnet-lite0" if size == SIZE else f"efficientnet-lite0@{size}",
-        model=prepare(model, device),
+        model=prepare(model, device, dtype),
         preprocessing=preprocessing,
         features=lambda network, pixels: network(pixels).mean(dim=(2, 3)),
         dim=DIM,
@@ -140,4 +142,5 @@ def load_efficientnet(device: torch.device, *, size: int = SIZE) -> NetworkEncod
         weights=fingerprint,
         settings={"pooling": "mean"},
         batch=batch_for(device),
+        dtype=dtype,
     )

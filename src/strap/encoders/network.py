@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
 from strap.types import Array
 
+Precision = Literal["auto", "float32", "bfloat16"]
 Features = Callable[[nn.Module, Tensor], Tensor]
 """(model, input [n 3 h w]) -> vectors [n d]"""
 
@@ -37,6 +38,8 @@ class NetworkEncoder:
     """what else decides the vectors (pooling, layer)"""
     batch: int = 256
     """images per forward pass"""
+    dtype: torch.dtype = torch.float32
+    """what the model's weights are held in, see `prepare`"""
     compiled: bool = False
     """run the model through torch.compile; pays for long jobs on a GPU"""
 
@@ -91,7 +94,7 @@ class NetworkEncoder:
         if self.device.type == "cuda":
             # From pinned memory the copy runs beside the GPU's work and the caller's.
             pixels = pixels.pin_memory().to(self.device, non_blocking=True)
-        prepared = self.preprocessing(pixels, precision(self.device))
+        prepared = self.preprocessing(pixels, self.dtype)
         if self.compiled and len(prepared) < self.batch:
             # Every new shape would be compiled anew: the last batch is filled up.
             rest = prepared[-1:].expand(self.batch - len(prepared), -1, -1, -1)
@@ -112,16 +115,18 @@ def batch_for(device: torch.device) -> int:
     return 256 if device.type == "cuda" else 32
 
 
-def precision(device: torch.device) -> torch.dtype:
-    """What weights and activations are held in: bfloat16 where the hardware multiplies it fast."""
+def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """What weights and activations are held in: `auto` is bfloat16 where it is multiplied fast."""
+    if precision != "auto":
+        return torch.float32 if precision == "float32" else torch.bfloat16
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     return torch.bfloat16 if cpu_has_fast_bf16() else torch.float32
 
 
-def prepare(model: nn.Module, device: torch.device) -> nn.Module:
+def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """Frozen, in evaluation mode, on the device, in its precision and memory layout."""
-    model = model.eval().requires_grad_(False).to(device, precision(device))
+    model = model.eval().requires_grad_(False).to(device, dtype)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Resample = Literal["bilinear", "bicubic"]
+CONVNEXT_LARGE = 384
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,21 @@ def _centre(pixels: Tensor, crop: tuple[int, int]) -> Tensor:
 def from_processor(processor: Any) -> Preprocessing:
     """What a transformers image processor does, read off its settings."""
     size = dict(processor.size or {}) if getattr(processor, "do_resize", True) else {}
-    crop = dict(processor.crop_size or {}) if getattr(processor, "do_center_crop", False) else {}
+    cut = dict(processor.crop_size or {}) if getattr(processor, "do_center_crop", False) else {}
     both = (int(size["height"]), int(size["width"])) if "height" in size else None
+    edge = int(size["shortest_edge"]) if "shortest_edge" in size else None
+    crop = (int(cut["height"]), int(cut["width"])) if cut else None
+    share = getattr(processor, "crop_pct", None)
+    if share and edge:  # ResNet, ConvNeXt: small ones are resized larger and cut, large ones not
+        both, crop = (None, (edge, edge)) if edge < CONVNEXT_LARGE else ((edge, edge), None)
+        edge = int(edge / share) if both is None else None
     normalise = getattr(processor, "do_normalize", True)
     return Preprocessing(
         mean=_triple(processor.image_mean if normalise else 0.0),
         std=_triple(processor.image_std if normalise else 1.0),
-        shortest_edge=int(size["shortest_edge"]) if "shortest_edge" in size else None,
+        shortest_edge=edge,
         size=both,
-        crop=(int(crop["height"]), int(crop["width"])) if crop else None,
+        crop=crop,
         resample="bilinear" if int(getattr(processor, "resample", 3)) == 2 else "bicubic",
     )
 

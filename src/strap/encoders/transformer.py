@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from strap.encoders.network import (
     NetworkEncoder,
     batch_for,
-    precision,
     prepare,
     weights_fingerprint,
 )
@@ -52,27 +51,32 @@ RECIPES = {
 }
 """The names of SPEC and paper; pooling and layer as the authors' released code has them."""
 
-WITHOUT_CLS = ("siglip_vision_model", "siglip")
+CLS_NAMES = ("cls_token", "class_embedding")
 
 
 def load_transformer(
-    name: str, recipe: Recipe, device: torch.device, *, released: bool = False
+    name: str,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    dtype: torch.dtype = torch.float32,
+    released: bool = False,
 ) -> NetworkEncoder:
     """Load model and processor; `released` squashes images to 224×224 first, as the authors do."""
     model, processor = _load(name, recipe.source)
     weights = weights_fingerprint(model)
-    network = prepare(model, device)
+    network = prepare(model, device, dtype)
     preprocessing = from_processor(processor)
     if released:
         preprocessing = replace(preprocessing, squash=RELEASED_SQUASH)
-    has_cls = model.config.model_type not in WITHOUT_CLS
+    has_cls = any(key.endswith(CLS_NAMES) for key, _ in model.named_parameters())
     if recipe.pooling != "mean" and not has_cls:
         raise StrapError(f"encoder '{name}' has no CLS token: pool by 'mean'")
 
     def features(own: nn.Module, pixels: Tensor) -> Tensor:
         return _pool(_tokens(own, pixels, recipe.layer), recipe.pooling, _registers(own))
 
-    dim = _dim(network, preprocessing, features, device)
+    dim = _dim(name, network, preprocessing, features, device, dtype)
     settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
     return NetworkEncoder(
         name,
@@ -84,6 +88,7 @@ def load_transformer(
         weights,
         settings,
         batch=batch_for(device),
+        dtype=dtype,
     )
 
 
@@ -136,7 +141,21 @@ def _pool(tokens: Tensor, pooling: Pooling, registers: int) -> Tensor:
 
 
 @torch.inference_mode()
-def _dim(network: nn.Module, preprocessing: Any, features: Any, device: torch.device) -> int:
+def _dim(
+    name: str,
+    network: nn.Module,
+    preprocessing: Any,
+    features: Any,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> int:
     """The length of a vector, found by encoding one black image."""
     black = torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device)
-    return int(features(network, preprocessing(black, precision(device))).shape[1])
+    try:
+        return int(features(network, preprocessing(black, dtype)).shape[1])
+    except IndexError as error:
+        layers = getattr(getattr(network, "config", None), "num_hidden_layers", "few")
+        raise StrapError(
+            f"encoder '{name}' has no such layer: it has {layers}; count from the end (-1 is the "
+            "last)"
+        ) from error

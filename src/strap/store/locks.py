@@ -36,6 +36,16 @@ def try_lock(path: Path) -> Lock | None:
     return _lock(path, wait=False)
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock; asking creates nothing."""
+    if not path.is_file():
+        return False
+    lock = try_lock(path)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait for the lock and hold it for the block."""

@@ -24,7 +24,7 @@ from strap.store.layout import (
     read_shard,
     write_shard,
 )
-from strap.store.locks import locked, try_lock
+from strap.store.locks import is_held, locked
 from strap.store.partial import Begun
 from strap.store.reading import (
     EmbeddingStore,
@@ -133,12 +133,7 @@ def unfinished(path: Path) -> list[Unfinished]:
         journal = folder / "journal"
         lines = [ln for ln, _ in unpack(journal.read_bytes())] if journal.is_file() else []
         rows = max((first + count for _, first, count, _ in _rows(lines)), default=0)
-        alive = False
-        if (folder / "lock").is_file():
-            lock = try_lock(folder / "lock")
-            alive = lock is None
-            if lock:
-                lock.release()
+        alive = is_held(folder / "lock")
         found.append(Unfinished(name, alive, sum("entry" in ln for ln in lines), rows))
     return found
 

@@ -20,7 +20,7 @@ from strap.store.layout import (
     list_shards,
     read_shard,
 )
-from strap.store.locks import locked, try_lock
+from strap.store.locks import is_held, locked
 from strap.store.partial import Begun, Partial
 from strap.types import Array
 
@@ -108,11 +108,8 @@ class Session:
             folder = self.path / PARTIAL / name
             if self.partial and self.partial.name == name:
                 continue
-            lock = try_lock(folder / "lock")
-            if lock is None:
+            if is_held(folder / "lock"):
                 found |= claims(folder / "journal")
-            else:
-                lock.release()
         return found
 
     def _current(self) -> Partial:
