@@ -261,8 +261,10 @@ def _open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddi
 
 
 def _has_other_files(out: Path) -> bool:
+    if not out.exists():
+        return False
     if not out.is_dir():
-        return out.exists()
+        return True
     names = [file.name for file in out.iterdir()]
     others = [n for n in names if n != "lock" and not (n.startswith(".") and n.endswith(".tmp"))]
     return bool(others) and not (out / "store.json").is_file()  # another writer has just begun it

@@ -99,7 +99,7 @@ class Partial:
         partial._bring_back()
         partial._open(journal_end=partial._replay())
         partial._log({"release": True})  # what the dead had only claimed is free again
-        partial.claim([one.id for one in partial.begun])
+        partial.claim([e.id for e in partial.entries] + [b.id for b in partial.begun])
         return partial
 
     @property

@@ -20,7 +20,7 @@ from strap.store.layout import (
     list_shards,
     read_shard,
 )
-from strap.store.locks import is_held, locked
+from strap.store.locks import locked
 from strap.store.partial import Begun, Partial
 from strap.types import Array
 
@@ -102,15 +102,10 @@ class Session:
         return free
 
     def _busy(self) -> set[str]:
-        """What living writers have claimed."""
-        found: set[str] = set()
-        for name in list_partials(self.path):
-            folder = self.path / PARTIAL / name
-            if self.partial and self.partial.name == name:
-                continue
-            if is_held(folder / "lock"):
-                found |= claims(folder / "journal")
-        return found
+        """What others have claimed; of one that died too, until what it left is adopted."""
+        own = self.partial.name if self.partial else None
+        names = [name for name in list_partials(self.path) if name != own]
+        return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
 
     def _current(self) -> Partial:
         if self.partial is None:

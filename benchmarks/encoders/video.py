@@ -1,0 +1,129 @@
+"""Embedding a LeRobot dataset from its videos: what bounds it, decoding or encoding?
+
+    PYTHONPATH=src python benchmarks/encoders/video.py [--encoder dinov2-base] [--frames 4000]
+
+Three rates in one run, in images per second: reading and decoding alone (the same threads, no
+encoder), encoding alone (images in memory), and `strap.embed` with both, store and checksums
+included. Together they can be no faster than the slower of the two on a GPU; on a CPU they share
+the cores, so the bound is 1 / (1/decode + 1/encode).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
+
+if importlib.util.find_spec("av") is None:
+    sys.exit(
+        "this benchmark decodes video, which needs PyAV, and it is not installed here: "
+        "pip install 'av>=14'. Without it, benchmarks/encoders/gpu.py and cpu.py measure encoding "
+        "alone."
+    )
+
+import numpy as np
+from gpu import in_flight
+from machine import describe
+
+import strap
+from strap.datasets.lerobot import write_lerobot
+from strap.embeddings.frames import pieces, read_ahead
+from strap.embeddings.work import Job
+from strap.encoders import Encoder, EncoderSpec
+from strap.types import LazyArray, Source, Trajectory, lazy
+
+EPISODE = 250
+
+
+def scene(size: int, seed: int) -> LazyArray:
+    """Texture and movement, so that the codec has its usual work."""
+    texture = np.random.default_rng(seed).normal(0, 8, (size, size))
+    rows, columns = np.mgrid[0:size, 0:size]
+
+    def frames(start: int, stop: int) -> np.ndarray:
+        out = np.empty((stop - start, size, size, 3), np.uint8)
+        for i, t in enumerate(range(start, stop)):
+            x, y = size / 2 * (1 + 0.7 * np.cos(t / 30)), size / 2 * (1 + 0.7 * np.sin(t / 23))
+            ball = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 400)
+            grey = 90 + 40 * np.sin((columns + t) / 20) + texture + 120 * ball
+            out[i] = np.clip(np.stack([grey, grey * 0.8, 200 - grey / 2], -1), 0, 255)
+        return out
+
+    return LazyArray((EPISODE, size, size, 3), np.dtype(np.uint8), frames)
+
+
+def episodes(count: int, size: int) -> Iterator[Trajectory]:
+    for index in range(count):
+        yield Trajectory(
+            id=str(index),
+            length=EPISODE,
+            instruction="go",
+            cameras={"front": scene(size, 2 * index), "wrist": scene(size, 2 * index + 1)},
+            proprioception={},
+            actions=lazy(np.zeros((EPISODE, 7), np.float32)),
+            source=Source(Path(), str(index)),
+            fps=20.0,
+        )
+
+
+def decode_rate(dataset: strap.Dataset, cameras: tuple[str, ...], workers: int) -> float:
+    own = tuple(dataset)
+    job = Job(own, ("",) * len(own), (0,) * len(cameras))
+    begin, count = time.perf_counter(), 0
+    for read in read_ahead(pieces(job, cameras), cameras, workers):
+        count += len(read.images)
+    return count / (time.perf_counter() - begin)
+
+
+def encode_rate(encoder: Encoder, images: np.ndarray) -> float:
+    work = in_flight if hasattr(encoder, "start") else lambda e, x: e.encode(x)
+    work(encoder, images[:256])
+    begin = time.perf_counter()
+    work(encoder, images)
+    return len(images) / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--encoder", default="efficientnet-lite0")
+    parser.add_argument("--frames", type=int, default=4000, help="images in all, of two cameras")
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--codec", default="h264")
+    parser.add_argument("--workers", type=int, default=0)
+    options = parser.parse_args()
+    workers = options.workers or min(8, os.cpu_count() or 1)
+    print(describe("av", "numpy"))
+    encoder = EncoderSpec(options.encoder).load()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        count = max(1, options.frames // (2 * EPISODE))
+        write_lerobot(path, episodes(count, options.size), codec=options.codec)
+        dataset = strap.open_dataset(path)
+        cameras = tuple(dataset[dataset.ids[0]].cameras)
+        decode = decode_rate(dataset, cameras, workers)
+        images = dataset[dataset.ids[0]].frames(cameras[0])
+        encode = encode_rate(encoder, np.concatenate([images, images]))
+        begin = time.perf_counter()
+        store = strap.embed(
+            dataset, encoder, Path(folder) / "store", cameras=cameras, workers=workers
+        )
+        both = store.frames * len(cameras) / (time.perf_counter() - begin)
+    device = str(getattr(encoder, "device", "cpu"))
+    bound = min(decode, encode) if "cuda" in device else 1 / (1 / decode + 1 / encode)
+    what = "decoding" if decode < encode else "encoding"
+    print(f"{options.codec} {options.size}×{options.size}, two cameras, {workers} threads")
+    print(f"decode alone           {decode:8.0f} images/s")
+    print(f"encode alone           {encode:8.0f} images/s ({options.encoder} on {device})")
+    print(f"strap.embed, together  {both:8.0f} images/s, {both / bound:.0%} of what is possible")
+    print(f"bounded by {what}")
+
+
+if __name__ == "__main__":
+    main()
