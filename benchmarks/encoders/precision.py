@@ -97,6 +97,9 @@ def main() -> None:
     parser.add_argument("--encoder", default="efficientnet-lite0@128")
     parser.add_argument("--random", choices=["dinov2-base"])
     parser.add_argument("--tasks", nargs="+", default=["soup-sauce", "soup-cheese", "mug-mug"])
+    parser.add_argument(
+        "--precisions", nargs=2, default=["float32", "bfloat16"], help="the two to compare"
+    )
     parser.add_argument("--episodes", type=int, help="of the prior (default: all 48)")
     options = parser.parse_args()
     print(describe("torch", "numpy"))
@@ -104,18 +107,20 @@ def main() -> None:
     targets = {name: strap.open_dataset(SAMPLE / "target" / name) for name in options.tasks}
     with tempfile.TemporaryDirectory() as folder:
         root, stores = Path(folder), {}
-        for precision in ("float32", "bfloat16"):
+        for precision in options.precisions:
             encoder = encoder_of(options, precision, root / "weights")
             begin = time.perf_counter()
             for name, dataset in {"prior": prior, **targets}.items():
                 ids = dataset.ids[: options.episodes] if name == "prior" else dataset.ids
                 vectors = {key: encoder.encode(frames(dataset, key)) for key in ids}
-                stores[name, precision] = make_store(dataset, vectors, root / precision / name)
+                stores[name, precision] = make_store(
+                    dataset, vectors, root / f"{name}-{len(stores)}"
+                )
             print(f"{precision}: {time.perf_counter() - begin:.0f} s on {encoder.device}")  # type: ignore[attr-defined]
         lowest = 1.0
         for name in ("prior", *targets):
-            for key in stores[name, "float32"]:
-                a, b = (stores[name, p][key].astype(np.float64) for p in ("float32", "bfloat16"))
+            for key in stores[name, options.precisions[0]]:
+                a, b = (stores[name, p][key].astype(np.float64) for p in options.precisions)
                 cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
                 lowest = min(lowest, float(cosine.min()))
         print(f"lowest cosine of a frame: {lowest:.6f}")
@@ -123,7 +128,7 @@ def main() -> None:
             queries = strap.segment(dataset)
             found = [
                 strap.retrieve(queries, stores[name, p], stores["prior", p], top_k=100)
-                for p in ("float32", "bfloat16")
+                for p in options.precisions
             ]
             print(f"{name}, top 100: {compare(*found)}")
 
