@@ -250,11 +250,15 @@ def exact_costs(
         query = queries + tl.load(tops + pair) + n
         frame = columns + place * dim + m
         squares = tl.zeros([ROWS, COLUMNS], tl.float64)
-        for k in range(dim):
-            a = tl.load(query + k * pitch, mask=n < N, other=0.0)
-            b = tl.load(frame + k * M, mask=m < M, other=0.0).to(tl.float64)
-            difference = a - b
+        a = tl.load(query, mask=n < N, other=0.0)
+        b = tl.load(frame, mask=m < M, other=0.0)
+        for k in range(1, dim + 1):  # what comes next is loaded while this is added
+            following = tl.minimum(k, dim - 1)
+            next_a = tl.load(query + following * pitch, mask=n < N, other=0.0)
+            next_b = tl.load(frame + following * M, mask=m < M, other=0.0)
+            difference = a - b.to(tl.float64)
             squares += difference * difference
+            a, b = next_a, next_b
         where = costs + (place + m) * ALL_ROWS + n
         tl.store(where, tl.sqrt(squares), mask=(m < M) & (n < N))
 

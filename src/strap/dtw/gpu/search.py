@@ -25,6 +25,7 @@ from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, TopK
 CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
+MARGIN = 4e-4  # a usual gap between bound and cost, as a share of it
 EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
 Found: TypeAlias = NDArray[np.float64]
 """[4 r]: cost, trajectory, stop and −start of one query's best, cheapest first."""
@@ -192,13 +193,11 @@ class Refinement:
         task = self.task
         self.found = [NOTHING] * len(task.queries)
         self._hide()
-        # A few more than k: then there is mostly nothing left to be looked at.
-        some = min(task.k + task.k // 4 + 4, len(self.ids))
-        lows, positions = torch.topk(self.lows, some, largest=False)
-        query = np.repeat(np.arange(len(task.queries)), some)
-        places = torch.where(torch.isfinite(lows), positions, -1).cpu().numpy().ravel()
-        self._evaluate(query[places >= 0], places[places >= 0])
-        self._rest(positions)
+        best = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False).values[:, -1:]
+        # A little more than the k-th bound: then there is mostly nothing left to be looked at.
+        first = (self.lows <= best * (1 + MARGIN)) & torch.isfinite(self.lows)
+        self._evaluate(*torch.nonzero(first).cpu().numpy().T)
+        self._rest(first)
         return self.found
 
     def _hide(self) -> None:
@@ -213,8 +212,7 @@ class Refinement:
     def _rest(self, done: torch.Tensor) -> None:
         """Those whose bound doesn't exceed the cost to beat: an equal one may hide a tie."""
         worst = torch.as_tensor(self._worst(), device=self.device)
-        left = (self.lows <= worst[:, None]) & torch.isfinite(self.lows)
-        left.scatter_(1, done, False)
+        left = (self.lows <= worst[:, None]) & torch.isfinite(self.lows) & ~done
         places = torch.nonzero(left)
         if not len(places):
             return
