@@ -1,10 +1,18 @@
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
 import pytest
 
 from strap.synthetic import Planted, make_planted
+
+# Where there is no GPU its kernels run in Triton's interpreter; it must know before it is loaded.
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)

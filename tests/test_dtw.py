@@ -233,9 +233,11 @@ class TestErrors:
 
 
 class TestBackends:
-    def test_reasons_are_given(self):
+    def test_reasons_are_given(self, monkeypatch):
         assert dtw.resolve_backend("reference").name == "reference"
-        assert dtw.resolve_backend("auto") == dtw.Backend("cpu", "numba is installed")
+        monkeypatch.setattr("strap.dtw.gpu.devices.missing", lambda: "there is no driver")
+        chosen = dtw.resolve_backend("auto")
+        assert chosen == dtw.Backend("cpu", "numba is installed, there is no driver")
 
     def test_without_numba(self, monkeypatch):
         monkeypatch.setattr("strap.dtw.api.find_spec", lambda _: None)

@@ -27,10 +27,12 @@ def resolve_backend(name: str = "auto") -> Backend:
         if lack is not None:
             raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
         return Backend("gpu", "asked for")
-    if name == "auto" and lack is None:
+    if name == "auto" and lack is None and not devices.interpreted():
         return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
-        return Backend("cpu", "asked for" if name == "cpu" else f"{lack}")
+        return Backend(
+            "cpu", "asked for" if name == "cpu" else f"numba is installed, {lack or 'no GPU'}"
+        )
     if name == "cpu":
         raise StrapError('backend "cpu" needs numba: pip install numba, or use "reference"')
     return Backend("reference", "numba is not installed: slow; pip install numba")
