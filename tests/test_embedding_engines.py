@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
@@ -142,3 +143,25 @@ def test_batches_cross_the_borders_of_trajectories(dataset: Path, tmp_path: Path
 
     strap.embed(strap.open_dataset(dataset), Counting(4), tmp_path / "s", batch=64, workers=3)
     assert sizes == [*[64] * 15, 40] * 2  # 1000 frames by each of two cameras
+
+
+def test_batches_in_flight(dataset: Path, alone: EmbeddingStore, tmp_path: Path) -> None:
+    """As on a GPU: a batch is begun before the one before it is waited for."""
+    events: list[str] = []
+
+    class Queued(PixelEncoder):
+        ahead = 1
+
+        def start(self, images: np.ndarray) -> Callable[[], np.ndarray]:
+            events.append("start")
+
+            def wait() -> np.ndarray:
+                events.append("wait")
+                return self.encode(images)
+
+            return wait
+
+    store = strap.embed(strap.open_dataset(dataset), Queued(4), tmp_path / "s", batch=16)
+    assert_same(store, alone)
+    assert events[:5] == ["start", "start", "wait", "start", "wait"]
+    assert events.count("start") == events.count("wait")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,8 +16,8 @@ from strap.embeddings.work import Job
 from strap.encoders import Encoder, check_vectors
 from strap.types import Array, ContentHasher
 
-IN_FLIGHT = 2
-"""batches on a GPU: one computing, one queued behind it"""
+UNHASHED = 8
+"""pieces that may wait to be hashed; bounds the memory"""
 
 
 class Sink(Protocol):
@@ -25,7 +26,7 @@ class Sink(Protocol):
     def rows(self, job: Job, camera: int, vectors: Array) -> None:
         """The next rows of a camera."""
 
-    def whole(self, job: Job, index: int, fingerprint: str) -> None:
+    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:
         """A trajectory's frames have all been read; its rows are there or come before long."""
 
     def end(self, job: Job) -> None:
@@ -50,25 +51,31 @@ class Packer:
         self._batch: _Batch | None = None
         self._flying: deque[tuple[_Batch | Job, Callable[[], Array] | None]] = deque()
         self._hashers: dict[int, ContentHasher] = {}
+        self._unhashed: deque[Future[None]] = deque()
 
     def run(self, jobs: Iterable[Job], workers: int) -> None:
         """Embed the jobs."""
         todo = (piece for job in jobs for piece in pieces(job, self._cameras))
-        for read in read_ahead(todo, self._cameras, workers):
-            self._hash(read)
-            self._pack(read)
-            if read.piece.final:
-                self._send()
-                self._hashers.clear()
-                self._flying.append((read.piece.job, None))
-        self._land(0)
+        with ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
+            for read in read_ahead(todo, self._cameras, workers):
+                self._hash(read, hashing)
+                self._pack(read)
+                if read.piece.final:
+                    self._send()
+                    self._hashers.clear()
+                    self._flying.append((read.piece.job, None))
+            self._land(0)
 
-    def _hash(self, read: Read) -> None:
+    def _hash(self, read: Read, hashing: ThreadPoolExecutor) -> None:
+        """In a thread of its own, in order: it would take a third of a GPU's time."""
         piece = read.piece
         hasher = self._hashers.setdefault(piece.index, ContentHasher(piece.trajectory))
-        hasher.update(read.images)
+        self._unhashed.append(hashing.submit(hasher.update, read.images))
+        if len(self._unhashed) > UNHASHED:
+            self._unhashed.popleft().result()
         if read.actions is not None:
-            self._sink.whole(piece.job, piece.index, hasher.finish(read.actions))
+            fingerprint = hashing.submit(hasher.finish, read.actions)
+            self._sink.whole(piece.job, piece.index, fingerprint.result)
 
     def _pack(self, read: Read) -> None:
         piece = read.piece
@@ -102,14 +109,14 @@ class Packer:
         if batch is None:
             return
         images = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
-        start = getattr(self._encoder, "start", None)
-        if start is not None:
+        ahead = int(getattr(self._encoder, "ahead", 0))
+        if ahead:
+            start: Any = getattr(self._encoder, "start", None)
             self._flying.append((batch, start(images)))
-            self._land(IN_FLIGHT - 1)
         else:
             vectors = self._encoder.encode(images)
             self._flying.append((batch, lambda: vectors))
-            self._land(0)
+        self._land(ahead)
 
     def _land(self, left: int) -> None:
         """Wait for batches until no more than `left` are under way; ends of jobs follow them."""

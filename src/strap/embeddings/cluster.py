@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ class CollectingSink:
 
     def __init__(self, cameras: int, dtype: str) -> None:
         self._rows: list[list[Array]] = [[] for _ in range(cameras)]
-        self._prints: dict[int, str] = {}
+        self._prints: dict[int, Callable[[], str]] = {}
         self._dtype = dtype
         self.found: list[Embedded] = []
 
@@ -54,7 +54,7 @@ class CollectingSink:
         with np.errstate(over="ignore"):
             self._rows[camera].append(vectors.astype(self._dtype))
 
-    def whole(self, job: Job, index: int, fingerprint: str) -> None:  # noqa: ARG002
+    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
         """Keep the fingerprint."""
         self._prints[index] = fingerprint
 
@@ -64,7 +64,7 @@ class CollectingSink:
         cameras = [np.split(np.concatenate(rows), cuts) for rows in self._rows]
         for index in range(len(job.trajectories)):
             own = tuple(parts[index] for parts in cameras)
-            self.found.append(Embedded(own, self._prints[index]))
+            self.found.append(Embedded(own, self._prints[index]()))
 
 
 class Worker:

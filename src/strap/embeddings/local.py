@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from strap.artifacts import Progress
 from strap.datasets.base import Dataset
@@ -22,7 +23,7 @@ class StoreSink:
     def __init__(self, session: Session, work: Work, progress: Progress) -> None:
         self._session, self._work, self._progress = session, work, progress
         self._job: Job | None = None
-        self._fingerprints: dict[tuple[int, int], str] = {}
+        self._fingerprints: dict[tuple[int, int], Callable[[], str]] = {}
         self._done = 0
 
     def rows(self, job: Job, camera: int, vectors: Array) -> None:
@@ -33,7 +34,7 @@ class StoreSink:
         self._done += len(vectors)
         self._progress("embedding", self._done, max(self._work.images, self._done))
 
-    def whole(self, job: Job, index: int, fingerprint: str) -> None:
+    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:
         """Remember the fingerprint until the rows are there."""
         self._fingerprints[id(job), index] = fingerprint
 
@@ -62,7 +63,7 @@ class StoreSink:
             fingerprint = self._fingerprints.get((id(job), index))
             if fingerprint is None:
                 return
-            self._session.complete(fingerprint)
+            self._session.complete(fingerprint())
 
 
 def embed_here(

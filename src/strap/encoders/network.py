@@ -56,6 +56,11 @@ class NetworkEncoder:
             },
         }
 
+    @property
+    def ahead(self) -> int:
+        """How many batches to `start` before waiting for the first: a GPU wants one queued."""
+        return 1 if self.device.type == "cuda" else 0
+
     @torch.inference_mode()
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """uint8 [n h w 3], upright -> float32 [n dim]."""
