@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Thread
 
@@ -17,10 +18,13 @@ from tests.test_store import IMAGES, assert_same, write_dataset
 
 import strap
 from strap.cli import main
+from strap.datasets.lerobot import tables
 from strap.embeddings import work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.store import EmbeddingStore
+
+SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini" / "prior"
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +169,20 @@ def test_batches_in_flight(dataset: Path, alone: EmbeddingStore, tmp_path: Path)
     assert_same(store, alone)
     assert events[:5] == ["start", "start", "wait", "start", "wait"]
     assert events.count("start") == events.count("wait")
+
+
+def test_threads_read_one_dataset() -> None:
+    """Decoding threads share a LeRobot dataset's few files; none disturbs another."""
+    pytest.importorskip("av")
+    dataset = strap.open_dataset(SAMPLE)
+    expected = {key: dataset[key].actions[:] for key in dataset.ids}
+    frames = {key: dataset[key].frames("agentview_rgb", 3, 5) for key in dataset.ids[:6]}
+    for _ in range(3):
+        tables._cached_column.cache_clear()
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda key: dataset[key].actions[:], dataset.ids))
+            seen = list(threads.map(lambda k: dataset[k].frames("agentview_rgb", 3, 5), frames))
+        for key, actions in zip(dataset.ids, found, strict=True):
+            assert np.array_equal(actions, expected[key])
+        for one, other in zip(seen, frames.values(), strict=True):
+            assert np.array_equal(one, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -52,7 +53,10 @@ def read_images(
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
-    """What changes when the file does, and the process: open handles do not survive a fork."""
+    """What changes when the file does, and who reads: an open handle is one thread's alone.
+
+    Nor does it survive a fork.
+    """
     try:
         stat = file.stat()
     except OSError as error:
@@ -60,11 +64,11 @@ def _stamp(file: Path) -> tuple[int, int, int]:
             f"missing data file '{file}' ({error.strerror}); download it, or open the dataset "
             "with missing='skip' to leave its episodes out"
         ) from error
-    return stat.st_mtime_ns, stat.st_size, os.getpid()
+    return stat.st_mtime_ns, stat.st_size, hash((os.getpid(), threading.get_ident()))
 
 
 @lru_cache(maxsize=16)
-def _handle(file: Path, _mtime: int, _size: int, _pid: int) -> pq.ParquetFile:
+def _handle(file: Path, _mtime: int, _size: int, _reader: int) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (OSError, pa.ArrowException) as error:
@@ -74,9 +78,9 @@ def _handle(file: Path, _mtime: int, _size: int, _pid: int) -> pq.ParquetFile:
 
 
 @lru_cache(maxsize=64)
-def _runs(file: Path, mtime: int, size: int, pid: int) -> dict[int, tuple[int, int]]:
+def _runs(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int, int]]:
     """episode -> (first row, last row + 1), from the file's `episode_index` column alone."""
-    handle = _handle(file, mtime, size, pid)
+    handle = _handle(file, mtime, size, reader)
     if "episode_index" not in handle.schema_arrow.names:
         raise StrapError(f"'{file}' has no column 'episode_index'; it is no LeRobot data file")
     index = _read(handle, file, list(range(handle.num_row_groups)), "episode_index").to_numpy()
@@ -116,8 +120,10 @@ def _read(handle: pq.ParquetFile, file: Path, groups: list[int], column: str) ->
 
 
 @lru_cache(maxsize=KEPT_COLUMNS)
-def _cached_column(file: Path, mtime: int, size: int, pid: int, episode: int, column: str) -> Array:
-    handle = _handle(file, mtime, size, pid)
+def _cached_column(
+    file: Path, mtime: int, size: int, reader: int, episode: int, column: str
+) -> Array:
+    handle = _handle(file, mtime, size, reader)
     first, last = _rows(file, episode)
     groups, offset = _overlapping(handle, first, last)
     values = _read(handle, file, groups, column).slice(first - offset, last - first)
