@@ -24,6 +24,7 @@ ORDER = (
     "encoders",
     "store",
     "embeddings",
+    "sketches",
     "search",
     "retrieval",
     "augmentation",

@@ -31,6 +31,7 @@ from strap.artifacts import (
 from strap.augmentation import augment
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
+from strap.dtw import Tally
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
@@ -124,7 +125,8 @@ def run_retrieval(
             embed_beside(folder, dataset, encoder, options, progress) for dataset in (ours, *priors)
         )
     with clock("search"):
-        matches = _search(queries, own, others, options, progress)
+        tally = Tally()
+        matches = _search(queries, own, others, options, progress, tally)
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
         augment(
@@ -143,6 +145,7 @@ def run_retrieval(
         "stores": {store.dataset: store.path.as_posix() for store in (own, *others)},
         "queries": len(queries),
         "matches": len(matches),
+        "search": asdict(tally),
         "versions": versions(),
         "seconds": clock.seconds,
     }
@@ -185,6 +188,7 @@ def _search(
     others: Sequence[EmbeddingStore],
     options: RetrievalOptions,
     progress: Progress,
+    tally: Tally,
 ) -> Matches:
     return retrieve(
         queries,
@@ -197,6 +201,7 @@ def _search(
         rule=options.rule,
         shared=options.shared,
         progress=progress,
+        tally=tally,
     )
 
 

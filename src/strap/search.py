@@ -10,7 +10,9 @@ import numpy as np
 
 from strap import dtw
 from strap.artifacts import Progress, silent
+from strap.dtw.sketches import Sketched
 from strap.errors import StrapError
+from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore, Entry
 from strap.types import Array
 
@@ -51,6 +53,25 @@ class _Corpus:
         index, key = self.names[number]
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
+    def sketched(self) -> list[Sketched]:
+        """The sketches of all stores; none unless every trajectory has one."""
+        found = [open_sketches(store) for store in self.stores]
+        parts = []
+        for index, sketches in enumerate(found):
+            if sketches is None or sketches.missing:
+                return []
+            parts.append(self._sketched(index, sketches))
+        return parts
+
+    def _sketched(self, index: int, sketches: StoreSketches) -> Sketched:
+        errors = {
+            self.numbers[index, key]: error
+            for key, error in sketches.errors().items()
+            if (index, key) in self.numbers
+        }
+        blocks = sketches.blocks(lambda key: self.numbers[index, key])
+        return Sketched(sketches.sketcher, blocks, errors.__getitem__)
+
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         done = 0
         for index, store in enumerate(self.stores):
@@ -88,6 +109,7 @@ def search_stores(
     backend: str = "auto",
     exclude: Sequence[Collection[tuple[int, str]]] | None = None,
     progress: Progress = silent,
+    tally: dtw.Tally | None = None,
 ) -> list[list[Found]]:
     """For each query its k cheapest matches over all stores, cheapest first, one a trajectory.
 
@@ -97,9 +119,10 @@ def search_stores(
         k: how many matches per query.
         steps: `strap`, `fmp` or `classic`.
         metric: `l2` or `cosine`.
-        backend: `auto`, `cpu` or `reference`.
+        backend: `auto`, `gpu`, `cpu` or `reference`.
         exclude: for each query the (store index, trajectory id) pairs it must not match.
         progress: called with (what, trajectories done, of how many).
+        tally: filled with how many pairs each bound removed.
     """
     corpus = _Corpus(stores)
     if not corpus.names:
@@ -117,6 +140,8 @@ def search_stores(
         backend=backend,
         exclude=hidden,
         name=corpus.describe,
+        sketched=corpus.sketched() if metric == "l2" else (),
+        tally=tally,
     )
     return [[_found(corpus, top, row) for row in range(len(top))] for top in tops]
 

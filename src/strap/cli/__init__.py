@@ -17,7 +17,7 @@ COMMANDS = {
     "train": "train a policy on your demonstrations and what was retrieved for them",
     "evaluate": "roll a policy out in the simulator",
     "embed": "turn a dataset's frames into vectors, once",
-    "store": "look after embedding stores: info, verify, merge, gc",
+    "store": "look after embedding stores: info, verify, merge, gc, sketch",
     "segment": "cut demonstrations into sub-trajectories",
     "inspect": "what is in a dataset",
     "convert": "write a dataset in another format",

@@ -50,8 +50,10 @@ class Command:
     shared: Shared = "self"
     """trajectories in both target and prior: self hides a query's own trajectory from it, all
     hides them from every query, keep hides none"""
-    backend: Literal["auto", "cpu", "reference"] = "auto"
-    """what computes the matches"""
+    backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
+    """what computes the matches: auto takes a GPU where there is one"""
+    explain: bool = False
+    """print how many (query, trajectory) pairs each bound removed"""
     dtype: Dtype = "float16"
     """how vectors are stored"""
     opening: Opening = field(default_factory=OpenOptions)
@@ -100,6 +102,23 @@ class Command:
             print_json({"run": str(run.path), "reused": run.reused, **run.manifest})
         else:
             print(summary(run))
+            if self.explain:
+                print(explanation(run))
+
+
+def explanation(run: Run) -> str:
+    """How many pairs each step of the search removed."""
+    search = run.manifest.get("search")
+    if not search:
+        return "how it was searched was not noted: run again with --overwrite"
+    pairs = max(search["pairs"], 1)
+    rows = [
+        ("pairs that fit", search["pairs"]),
+        ("removed by sketches, their frames not read", search["by_sketches"]),
+        ("removed by the bound from all dimensions", search["by_bounds"]),
+        ("evaluated exactly", search["evaluated"]),
+    ]
+    return "\n".join(f"{count:12,d} {100 * count / pairs:6.1f} %  {what}" for what, count in rows)
 
 
 def summary(run: Run) -> str:

@@ -10,6 +10,8 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
+from strap.sketches import sketch_store
+from strap.store import open_store
 from strap.store.upkeep import collect_garbage, describe, drop_damaged, merge, verify_path
 
 
@@ -130,6 +132,30 @@ class Gc:
         print(f"{self.store}: {_size(found.freed)} {'to free' if self.dry_run else 'freed'}")
 
 
+@dataclass(frozen=True)
+class Sketch:
+    """Put short vectors beside a store's, from which a search rules most of it out.
+
+    Searches use them where they are there; they never change a result. After adding to the store
+    run it again: only what is new is sketched.
+    """
+
+    store: tyro.conf.Positional[Path]
+    """the store's folder"""
+    size: int = 64
+    """numbers in a sketch"""
+    cameras: tuple[str, ...] = ()
+    """average these cameras (default: all), as the search will"""
+
+    def run(self) -> None:
+        """Sketch, then say what there is."""
+        store = open_store(self.store, cameras=self.cameras or None)
+        with showing() as progress:
+            sketches = sketch_store(store, size=self.size, progress=progress)
+        share = sketches.sketcher.size / store.dim
+        print(f"{sketches.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors")
+
+
 def _size(count: int) -> str:
     size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
@@ -146,6 +172,7 @@ class Command:
         | Annotated[Info, tyro.conf.subcommand("info")]
         | Annotated[Merge, tyro.conf.subcommand("merge")]
         | Annotated[Gc, tyro.conf.subcommand("gc")]
+        | Annotated[Sketch, tyro.conf.subcommand("sketch")]
     ]
 
     def run(self) -> int:

@@ -9,7 +9,7 @@ Alignment(cost=0.0, start=3, stop=6)
 from typing import TYPE_CHECKING, Any
 
 from strap.dtw.api import best_match, resolve_backend, search, search_blocks
-from strap.dtw.types import METRICS, STEPS, Alignment, Backend, Block, TopK
+from strap.dtw.types import METRICS, STEPS, Alignment, Backend, Block, Tally, TopK
 
 if TYPE_CHECKING:
     from strap.dtw.gpu.resident import Resident
@@ -21,6 +21,7 @@ __all__ = [
     "Backend",
     "Block",
     "Resident",
+    "Tally",
     "TopK",
     "best_match",
     "resolve_backend",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from strap.dtw import checks, reference
 from strap.dtw.gpu import devices
-from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Name, TopK
+from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Name, Tally, TopK
 from strap.errors import StrapError, unknown
+
+if TYPE_CHECKING:
+    from strap.dtw.sketches import Sketched
 
 BACKENDS = ("auto", "cpu", "gpu", "reference")
 
@@ -30,9 +34,8 @@ def resolve_backend(name: str = "auto") -> Backend:
     if name == "auto" and lack is None and not devices.interpreted():
         return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
-        return Backend(
-            "cpu", "asked for" if name == "cpu" else f"numba is installed, {lack or 'no GPU'}"
-        )
+        reason = f"numba is installed, {lack or 'no GPU'}"
+        return Backend("cpu", "asked for" if name == "cpu" else reason)
     if name == "cpu":
         raise StrapError('backend "cpu" needs numba: pip install numba, or use "reference"')
     return Backend("reference", "numba is not installed: slow; pip install numba")
@@ -124,6 +127,8 @@ def search_blocks(
     backend: str = "cpu",
     exclude: Sequence[Collection[int]] | None = None,
     name: Name | None = None,
+    sketched: Sequence[Sketched] = (),
+    tally: Tally | None = None,
 ) -> list[TopK]:
     """As `search`, over trajectories laid end to end in blocks: for stores larger than memory.
 
@@ -132,6 +137,9 @@ def search_blocks(
         blocks: read once, in any order; the result does not depend on how they are cut.
         fetch: global index -> frames [m d]; called for the few that are evaluated exactly.
         name: global index -> what an error message calls it ("trajectory 7" unless given).
+        sketched: sketches of all trajectories; with them, the CPU backend under l2 reads only
+            those that they don't rule out. They never change a result.
+        tally: filled with how many pairs each bound removed.
 
     Returns:
         As `search`.
@@ -146,6 +154,8 @@ def search_blocks(
         backend=backend,
         exclude=exclude,
         name=name or _plain_name,
+        sketched=sketched,
+        tally=tally,
     )
 
 
@@ -176,6 +186,8 @@ def _search(
     backend: str,
     exclude: Sequence[Collection[int]] | None,
     name: Name,
+    sketched: Sequence[Sketched] = (),
+    tally: Tally | None = None,
 ) -> list[TopK]:
     checks.options(steps, metric)
     checks.count(k)
@@ -191,8 +203,13 @@ def _search(
     if chosen == "reference":
         return reference.search(queries, stream, k, steps, metric, exclude, name)
     # numba, torch and triton load here, not with the package.
-    module = import_module(f"strap.dtw.{'gpu.search' if chosen == 'gpu' else 'cpu'}")
-    found: list[TopK] = module.search(
-        queries, stream, fetch, k=k, steps=steps, metric=metric, exclude=exclude, name=name
-    )
+    options = {"k": k, "steps": steps, "metric": metric, "exclude": exclude, "name": name}
+    if chosen == "gpu":
+        found: list[TopK] = import_module("strap.dtw.gpu.search").search(
+            queries, stream, fetch, **options, tally=tally
+        )
+    else:
+        found = import_module("strap.dtw.cpu").search(
+            queries, stream, fetch, **options, sketched=sketched, tally=tally
+        )
     return found

@@ -65,6 +65,19 @@ class Block:
     ids: Ints
 
 
+@dataclass
+class Tally:
+    """How many (query, trajectory) pairs each step of a search removed; filled by the search."""
+
+    pairs: int = 0
+    by_sketches: int = 0
+    """removed by the bound from sketches: their frames were not read"""
+    by_bounds: int = 0
+    """removed by the bound from all dimensions"""
+    evaluated: int = 0
+    """evaluated exactly"""
+
+
 @dataclass(frozen=True)
 class Backend:
     """The implementation that runs, and why that one."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from strap.artifacts import Progress, silent
+from strap.dtw import Tally
 from strap.errors import StrapError, unknown
 from strap.retrieval.selection import Rule, quotas
 from strap.search import Found, search_stores
@@ -33,6 +34,7 @@ def retrieve(
     rule: Rule = "even",
     shared: Shared = "self",
     progress: Progress = silent,
+    tally: Tally | None = None,
 ) -> Matches:
     """Search every prior trajectory for every query and keep the `top_k` cheapest, spread evenly.
 
@@ -46,10 +48,11 @@ def retrieve(
         top_k: how many matches to keep in all.
         steps: `strap`, `fmp` or `classic`: the moves a warping path may make.
         metric: `l2` or `cosine`.
-        backend: `auto`, `cpu` or `reference`.
+        backend: `auto`, `gpu`, `cpu` or `reference`.
         rule: `even` keeps exactly min(top_k, available); `released` is the authors' floor.
         shared: what to do with trajectories that are in both target and prior.
         progress: called with (what, done, total).
+        tally: filled with how many (query, trajectory) pairs each bound removed.
     """
     stores = [prior_store] if isinstance(prior_store, EmbeddingStore) else list(prior_store)
     if not queries:
@@ -67,6 +70,7 @@ def retrieve(
         backend=backend,
         exclude=_hidden(queries, target_store, stores, shared),
         progress=progress,
+        tally=tally,
     )
     kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
     _say_shortfalls(found, kept, top_k, rule)

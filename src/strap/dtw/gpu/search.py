@@ -20,7 +20,7 @@ from strap.dtw.gpu.exact import Exact, Pairs
 from strap.dtw.gpu.frames import Scratch, Space, as_tensor, load
 from strap.dtw.gpu.staging import staged
 from strap.dtw.pieces import Piece, pieces
-from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, TopK
+from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, Tally, TopK
 
 CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
@@ -33,7 +33,7 @@ Locate = Callable[[Ints], Iterator[tuple[Ints, Ints, torch.dtype]]]
 """Positions [p] of trajectories -> in runs, their (addresses, lengths, dtype) on the device."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Task:
     """What is asked of every device."""
 
@@ -44,6 +44,8 @@ class Task:
     exclude: Sequence[Collection[int]] | None
     name: Name
     fetch: Fetch
+    pairs: int = 0
+    evaluated: int = 0
 
 
 def search(
@@ -57,6 +59,7 @@ def search(
     exclude: Sequence[Collection[int]] | None,
     name: Name,
     devices: Sequence[str] | None = None,
+    tally: Tally | None = None,
 ) -> list[TopK]:
     """Each query's k best of the (id, frames) in stream; `fetch(id)` reads frames again.
 
@@ -68,6 +71,9 @@ def search(
     shared = Shared(pieces(stream, max(1, PIECE_BYTES // (2 * dim))))
     cards = find_devices(devices)
     results = on_each(cards, lambda device: _stream(task, shared, device))
+    if tally is not None:
+        tally.pairs, tally.evaluated = task.pairs, task.evaluated
+        tally.by_bounds = tally.pairs - tally.evaluated
     return [merge([found[q] for found in results], k) for q in range(len(queries))]
 
 
@@ -193,6 +199,7 @@ class Refinement:
         task = self.task
         self.found = [NOTHING] * len(task.queries)
         self._hide()
+        task.pairs += int(torch.isfinite(self.lows).sum())
         best = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False).values[:, -1:]
         # A little more than the k-th bound: then there is mostly nothing left to be looked at.
         first = (self.lows <= best * (1 + MARGIN)) & torch.isfinite(self.lows)
@@ -234,6 +241,7 @@ class Refinement:
         """Align exactly and keep the k best."""
         if not len(query):
             return
+        self.task.evaluated += len(query)
         long = np.array([len(own) > LONGEST for own in self.task.queries])[query]
         on_host = np.ones_like(long) if self.task.metric == "cosine" else long
         self._on_device(query[~on_host], position[~on_host])

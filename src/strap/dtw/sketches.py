@@ -1,0 +1,122 @@
+"""Short vectors that stand for frames in a first, cheap lower bound.
+
+A sketch of a frame b holds its coordinates along the r main directions of the data and the length
+of what is left over:
+
+    S(b) = (Vᵀ(b − μ), |b − μ − VVᵀ(b − μ)|)          V [d r], columns orthonormal
+
+Distances between sketches never exceed those between frames: with z = a − b the first part differs
+by Vᵀz, the second by at most |z − VVᵀz|, and |Vᵀz|² + |z − VVᵀz|² = |z|². V is orthonormal only up
+to η = |VᵀV − I|; then |S(a) − S(b)|² ≤ |z|²(1 + η(1 + η)), which `stretch` takes off.
+
+Sketches are kept as float16: |rounded − exact| is computed for every frame and its largest value in
+each trajectory kept as `error`. So every cell of a path costs at least the sketches' distance minus
+that error (the query's sketch isn't rounded), and the same recurrence over sketches, minus the
+path's cells times the error, bounds the cost from below. A sketch never changes a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from strap.dtw.bounds import Filter
+from strap.dtw.pieces import Piece
+from strap.dtw.types import Block, Floats, Frames, Name, Singles
+
+SIZE = 64  # numbers in a sketch, the length of the rest among them
+SAMPLE = 8192  # frames from which the directions are found
+SLICE = 4096  # frames sketched at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Sketcher:
+    """The map from frames to sketches, fitted to some data."""
+
+    mean: Floats  # [d]
+    basis: Singles  # [d r]
+
+    @classmethod
+    def fit(cls, frames: Frames, *, size: int = SIZE) -> Sketcher:
+        """The main directions of a sample of frames [m d]."""
+        sample = np.asarray(frames, np.float64)
+        mean = sample.mean(axis=0)
+        moved = sample - mean
+        _, vectors = np.linalg.eigh(moved.T @ moved)
+        rank = min(size - 1, sample.shape[1])
+        return cls(mean, np.ascontiguousarray(vectors[:, ::-1][:, :rank], np.float32))
+
+    @property
+    def size(self) -> int:
+        """Numbers in a sketch."""
+        return int(self.basis.shape[1]) + 1
+
+    @cached_property
+    def stretch(self) -> float:
+        """How much longer than the frames' distance that of their exact sketches may be."""
+        basis = self.basis.astype(np.float64)
+        eta = np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1]))
+        return float(np.sqrt(1 + eta * (1 + eta))) * (1 + 1e-12)
+
+    def exact(self, frames: Frames) -> Floats:
+        """Sketches [m r + 1] in float64."""
+        moved = np.asarray(frames, np.float64) - self.mean
+        along = moved @ self.basis.astype(np.float64)
+        rest = moved - along @ self.basis.astype(np.float64).T
+        return np.concatenate([along, np.linalg.norm(rest, axis=1, keepdims=True)], axis=1)
+
+    def __call__(self, frames: Frames) -> tuple[Frames, Singles]:
+        """Sketches [m r + 1] as float16, and how far rounding moved each [m], rounded up."""
+        rounded = np.empty((len(frames), self.size), np.float16)
+        errors = np.empty(len(frames), np.float32)
+        for first in range(0, len(frames), SLICE):
+            part = slice(first, first + SLICE)
+            exact = self.exact(frames[part])
+            with np.errstate(over="ignore"):
+                rounded[part] = exact
+            moved = np.linalg.norm(exact - rounded[part], axis=1)
+            # The sums of `exact` err too, by far less than a millionth of their length.
+            errors[part] = moved * (1 + 1e-6) + 1e-10 * np.linalg.norm(exact, axis=1) + 1e-30
+        return rounded, errors
+
+
+@dataclass(frozen=True, eq=False)
+class Sketched:
+    """The sketches of some trajectories, as `search_blocks` takes them."""
+
+    sketcher: Sketcher
+    blocks: Iterable[Block]
+    """sketches instead of frames, global indices as in the search"""
+    error: Callable[[int], float]
+    """global index -> the largest error of that trajectory's sketches"""
+
+
+class SketchFilter:
+    """Lower bounds of every query's cost from sketches alone; for metric l2."""
+
+    def __init__(
+        self, queries: Sequence[Frames], sketcher: Sketcher, steps: str, pool: Executor
+    ) -> None:
+        self.sketcher, self.steps = sketcher, steps
+        self._filter = Filter([sketcher.exact(query) for query in queries], steps, "l2", pool)
+        self._rows = np.array([len(query) for query in queries], np.float64)[:, None]
+
+    def bounds(self, piece: Piece, errors: Floats, name: Name) -> Floats:
+        """Lower bounds [q t] for sketched trajectories with their errors [t]."""
+        usable = np.array([bool(np.isfinite(own).all()) for own in piece.frames])
+        frames = [
+            own if good else np.zeros_like(own)
+            for own, good in zip(piece.frames, usable, strict=True)
+        ]
+        lows = self._filter.bounds(Piece(piece.ids, frames), name)
+        cells = self._rows
+        if self.steps == "classic":
+            cells = cells + np.array([len(own) for own in piece.frames])
+        lows = (lows - cells * errors * (1 + 1e-9)) * ((1 - 1e-9) / self.sketcher.stretch)
+        lows = np.maximum(lows, 0)
+        lows[:, ~usable] = np.where(np.isinf(lows[:, ~usable]), np.inf, 0)
+        return np.asarray(lows)

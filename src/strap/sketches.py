@@ -1,0 +1,179 @@
+"""Sketches of a store: a short vector beside each frame's, from which most of it is ruled out.
+
+    STORE/sketches/NAME/           NAME says how long sketches are and which cameras they average
+      basis.npy, mean.npy          the directions; found once, from a sample of the store
+      SHARD.npy                    [frames size] float16, rows as in the shard
+      SHARD.errors.npy             [entries] float32: the largest rounding error in each trajectory
+      SHARD.json                   written last: version, checksums of the rows it was made from
+
+They are made by `strap store sketch`, used where they are there, and never change a result: a
+trajectory of a shard without sketches (or with those of other rows) is looked at in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import (
+    Progress,
+    fingerprint_json,
+    read_json,
+    replacing,
+    silent,
+    write_json,
+    writing,
+)
+from strap.dtw.sketches import SAMPLE, SIZE, Sketcher
+from strap.dtw.types import Block
+from strap.errors import StrapError
+from strap.store import EmbeddingStore
+from strap.store.layout import Shard
+from strap.types import Array
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoreSketches:
+    """The sketches of one store's shards."""
+
+    store: EmbeddingStore
+    folder: Path
+    sketcher: Sketcher
+    shards: tuple[str, ...]
+    """those that have sketches"""
+
+    def blocks(self, number: Callable[[str], int]) -> Iterator[Block]:
+        """Sketches trajectory by trajectory; `number` gives a trajectory's global index."""
+        for name in self.shards:
+            shard = self.store.shards[name]
+            rows = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for entry in self.store.live_entries(shard):
+                offsets = np.array([0, entry.length])
+                yield Block(rows[entry.offset : entry.stop], offsets, np.array([number(entry.id)]))
+
+    def errors(self) -> Mapping[str, float]:
+        """The largest rounding error of each sketched trajectory."""
+        found = {}
+        for name in self.shards:
+            shard = self.store.shards[name]
+            values = np.load(self.folder / f"{name}.errors.npy", allow_pickle=False)
+            found.update({e.id: float(v) for e, v in zip(shard.entries, values, strict=True)})
+        return found
+
+    @property
+    def missing(self) -> list[str]:
+        """Trajectories without a sketch."""
+        have = {e.id for name in self.shards for e in self.store.live_entries(self._shard(name))}
+        return [key for key in self.store.ids if key not in have]
+
+    def _shard(self, name: str) -> Shard:
+        return self.store.shards[name]
+
+
+def sketch_store(
+    store: EmbeddingStore, *, size: int = SIZE, progress: Progress = silent
+) -> StoreSketches:
+    """Make the sketches that a store still lacks.
+
+    Args:
+        store: the store; the cameras it was opened with are averaged.
+        size: numbers in a sketch. 64 float16 numbers are a twentieth of a 1280-d vector.
+        progress: called with (what, shards done, of how many).
+    """
+    if not 2 <= size <= store.dim:
+        raise StrapError(f"size is {size}: it must be at least 2 and at most {store.dim}")
+    if not len(store):
+        raise StrapError(f"store '{store.path}' is empty: embed a dataset into it first")
+    folder = store.path / "sketches" / _name(store, size)
+    with writing(folder):
+        sketcher = _sketcher(store, folder, size)
+        for done, shard in enumerate(store.shards.values()):
+            progress("sketching", done, len(store.shards))
+            if not _is_current(folder, shard):
+                _sketch_shard(store, folder, shard, sketcher)
+        progress("sketching", len(store.shards), len(store.shards))
+    found = open_sketches(store, size=size)
+    assert found is not None  # just made
+    return found
+
+
+def open_sketches(store: EmbeddingStore, *, size: int | None = None) -> StoreSketches | None:
+    """A store's sketches, the longest where there are several; None where there are none."""
+    folders = sorted(
+        (store.path / "sketches").glob(f"{'*' if size is None else size}-{_cameras(store)}"),
+        key=lambda folder: int(folder.name.split("-")[0]),
+    )
+    for folder in reversed(folders):
+        sketcher = _read_sketcher(folder, store.dim)
+        if sketcher is not None:
+            names = tuple(s.name for s in store.shards.values() if _is_current(folder, s))
+            return StoreSketches(store, folder, sketcher, names)
+    return None
+
+
+def _cameras(store: EmbeddingStore) -> str:
+    return fingerprint_json(sorted(store.cameras))[:8]
+
+
+def _name(store: EmbeddingStore, size: int) -> str:
+    return f"{size}-{_cameras(store)}"
+
+
+def _sketcher(store: EmbeddingStore, folder: Path, size: int) -> Sketcher:
+    """The directions of these sketches, found now if they weren't yet."""
+    known = _read_sketcher(folder, store.dim)
+    if known is not None:
+        return known
+    every = max(1, len(store) * 16 // SAMPLE)
+    sample = [_some(store[key]) for key in store.ids[::every]]
+    sketcher = Sketcher.fit(np.concatenate(sample)[:SAMPLE], size=size)
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / "mean.npy", sketcher.mean)
+    _save(folder / "basis.npy", sketcher.basis)
+    return sketcher
+
+
+def _some(frames: Array) -> Array:
+    """Frames spread over a trajectory."""
+    return np.asarray(frames[:: max(1, len(frames) // 16)])
+
+
+def _read_sketcher(folder: Path, dim: int) -> Sketcher | None:
+    if not (folder / "basis.npy").is_file():
+        return None
+    mean = np.load(folder / "mean.npy", allow_pickle=False)
+    basis = np.load(folder / "basis.npy", allow_pickle=False)
+    if mean.shape != (dim,) or basis.ndim != 2 or len(basis) != dim:
+        raise StrapError(
+            f"sketches '{folder}' are of {basis.shape}, not of {dim} dimensions: delete that folder"
+        )
+    return Sketcher(mean, basis)
+
+
+def _made_from(shard: Shard) -> dict[str, Any]:
+    entries = [[e.id, e.offset, e.length, list(e.checksums)] for e in shard.entries]
+    return {"version": VERSION, "rows": fingerprint_json(entries)}
+
+
+def _is_current(folder: Path, shard: Shard) -> bool:
+    note = folder / f"{shard.name}.json"
+    return note.is_file() and read_json(note) == _made_from(shard)
+
+
+def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: Sketcher) -> None:
+    rows, errors = sketcher(store.shard_frames(shard))
+    largest = [errors[e.offset : e.stop].max() for e in shard.entries]
+    _save(folder / f"{shard.name}.npy", rows)
+    _save(folder / f"{shard.name}.errors.npy", np.array(largest, np.float32))
+    write_json(folder / f"{shard.name}.json", _made_from(shard))
+
+
+def _save(path: Path, array: Array) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)

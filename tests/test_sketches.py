@@ -1,0 +1,138 @@
+"""Sketches rule out what cannot win, and nothing else."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.stores import make_store
+
+import strap.dtw as dtw
+from strap.cli import main
+from strap.dtw.pieces import Piece
+from strap.dtw.sketches import Sketched, Sketcher, SketchFilter
+from strap.errors import StrapError
+from strap.search import search_stores
+from strap.sketches import open_sketches, sketch_store
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def curved(rng: np.random.Generator, length: int, dim: int):
+    """A smooth walk near a few directions, as embeddings are."""
+    walk = np.cumsum(rng.standard_normal((length, 6)), axis=0)
+    spread = np.random.default_rng(7).standard_normal((6, dim))
+    return walk @ spread + 0.3 * rng.standard_normal((length, dim)) + 20
+
+
+def data(seed: int, dtype: type = np.float16, dim: int = 24):
+    rng = np.random.default_rng(seed)
+    trajectories = [curved(rng, int(rng.integers(5, 40)), dim).astype(dtype) for _ in range(30)]
+    queries = [curved(rng, int(rng.integers(2, 12)), dim).astype(dtype) for _ in range(3)]
+    queries[0] = trajectories[4][:4].copy()
+    return queries, trajectories
+
+
+def sketched(trajectories, size: int = 8) -> Sketched:
+    sketcher = Sketcher.fit(np.concatenate(trajectories), size=size)
+    made = [sketcher(own) for own in trajectories]
+    blocks = [
+        dtw.Block(rows, np.array([0, len(rows)]), np.array([i])) for i, (rows, _) in enumerate(made)
+    ]
+    return Sketched(sketcher, blocks, lambda index: float(made[index][1].max()))
+
+
+@pytest.mark.parametrize("steps", tuple(dtw.STEPS))
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds)
+def test_bounds_never_exceed_costs(steps, seed):
+    queries, trajectories = data(seed)
+    parts = sketched(trajectories)
+    piece = Piece(list(range(len(trajectories))), [block.frames for block in parts.blocks])
+    errors = np.array([parts.error(index) for index in piece.ids])
+    with ThreadPoolExecutor(1) as pool:
+        lows = SketchFilter(queries, parts.sketcher, steps, pool).bounds(piece, errors, str)
+    for q, query in enumerate(queries):
+        for t, own in enumerate(trajectories):
+            match = dtw.best_match(query, own, steps=steps)
+            assert lows[q, t] <= (np.inf if match is None else match.cost)
+
+
+@pytest.mark.parametrize("steps", tuple(dtw.STEPS))
+@settings(max_examples=15, deadline=None)
+@given(seed=seeds, k=st.integers(1, 8))
+def test_the_answer_is_the_same(steps, seed, k):
+    queries, trajectories = data(seed, np.float32)
+    tally = dtw.Tally()
+    found = dtw.search_blocks(
+        queries,
+        iter(()),  # with sketches the frames aren't streamed
+        k=k,
+        fetch=trajectories.__getitem__,
+        steps=steps,
+        exclude=[{1}, set(), {4}],
+        sketched=[sketched(trajectories)],
+        tally=tally,
+    )
+    expected = dtw.search(queries, trajectories, k=k, steps=steps, exclude=[{1}, set(), {4}])
+    for a, b in zip(found, expected, strict=True):
+        for field in ("trajectory", "start", "stop", "cost"):
+            assert np.array_equal(getattr(a, field), getattr(b, field))
+    assert tally.by_sketches + tally.by_bounds + tally.evaluated == tally.pairs
+    assert min(tally.by_sketches, tally.by_bounds, tally.evaluated) >= 0
+
+
+def test_most_is_ruled_out_where_data_lies_near_a_few_directions():
+    queries, trajectories = data(0)
+    tally = dtw.Tally()
+    dtw.search_blocks(
+        queries,
+        iter(()),
+        k=1,
+        fetch=trajectories.__getitem__,
+        sketched=[sketched(trajectories)],
+        tally=tally,
+    )
+    assert tally.by_sketches > 0.7 * tally.pairs
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    _, trajectories = data(1)
+    arrays = {f"t{i}": own for i, own in enumerate(trajectories)}
+    return make_store(tmp_path / "store", arrays, dtype="float16", per_shard=12)
+
+
+def test_a_store_with_sketches_gives_the_same_matches(store):
+    queries, _ = data(1)
+    plain = search_stores(queries, [store], k=5, backend="cpu")
+    sketches = sketch_store(store, size=8)
+    assert sketches.missing == []
+    tally = dtw.Tally()
+    found = search_stores(queries, [store], k=5, backend="cpu", tally=tally)
+    assert found == plain
+    assert tally.by_sketches > 0
+
+
+def test_sketches_of_other_rows_are_not_used(store):
+    sketches = sketch_store(store, size=8)
+    note = sorted(sketches.folder.glob("*.json"))[0]
+    note.write_text('{"version": 1, "rows": "others"}')
+    opened = open_sketches(store)
+    assert opened is not None
+    assert len(opened.missing) == 12
+    assert sketch_store(store, size=8).missing == []
+
+
+def test_sizes_that_make_no_sense(store):
+    with pytest.raises(StrapError, match="size is 99: it must be at least 2 and at most 24"):
+        sketch_store(store, size=99)
+
+
+def test_the_command(store, capsys):
+    assert main(["store", "sketch", str(store.path), "--size", "8"]) == 0
+    assert "30 trajectories, 33 % of their vectors" in capsys.readouterr().out
