@@ -16,7 +16,7 @@ import strap
 from strap.cli import main
 from strap.errors import StrapError
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
-from strap.policies.checkpoints import read_tensors
+from strap.policies.checkpoints import read_tensors, slim
 from strap.synthetic import Planted
 from strap.training import FrameCache, TrainingSettings, open_cache, train
 from strap.training.caching import CacheOptions, build_cache
@@ -252,6 +252,17 @@ def test_the_policy_that_acts_is_the_one_that_was_trained(
             features = module.observation(batch.images, batch.proprioception, batch.language)
             expected = module.predict(features, [generator])[0, 0]
         np.testing.assert_allclose(action, expected, atol=1e-4)
+
+
+def test_a_slim_copy_acts_alike(trained: Path, tmp_path: Path) -> None:
+    small = slim(trained, tmp_path / "slim")
+    file = "policy.safetensors"
+    assert (small / file).stat().st_size < 0.6 * (trained / file).stat().st_size
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
+    state = {"ee_pos": np.zeros(3), "gripper_states": np.zeros(2)}
+    seen = Observation({"agentview_rgb": image}, state, "do the planted task")
+    actions = [load_policy(path, device="cpu").act(seen) for path in (trained, small)]
+    np.testing.assert_allclose(*actions, atol=0.02)
 
 
 def test_what_does_not_fit_is_said(trained: Path, tmp_path: Path) -> None:

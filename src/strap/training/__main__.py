@@ -1,7 +1,8 @@
 """Training from a frame cache alone: `python -m strap.training CACHE --out CKPT …`.
 
 For machines that have torch but neither the datasets nor their decoders. A packed cache is unpacked
-beside itself first. `python -m strap.training pack CACHE OUT` makes one to carry.
+beside itself first. `python -m strap.training pack CACHE OUT` makes one to carry, and `python -m
+strap.training slim CKPT OUT` a checkpoint to carry back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strap.errors import StrapError
+from strap.policies.checkpoints import slim
 from strap.policies.settings import PolicySettings, Vision, policy_preset
 from strap.training.cache import FrameCache, open_cache
 from strap.training.packing import CRF, pack, unpack
@@ -32,6 +34,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if words[:1] == ["pack"]:
             return _pack(words[1:])
+        if words[:1] == ["slim"]:
+            return _slim(words[1:])
         return _train(words)
     except StrapError as error:
         print(f"strap: error: {error}", file=sys.stderr)
@@ -47,6 +51,16 @@ def _pack(words: Sequence[str]) -> int:
     out = pack(call.cache, call.out, crf=call.crf)
     size = sum(file.stat().st_size for file in out.iterdir())
     print(f"{out}: {size / 1e6:.1f} MB")
+    return 0
+
+
+def _slim(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m strap.training slim")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path)
+    call = parser.parse_args(words)
+    out = slim(call.checkpoint, call.out)
+    print(f"{out}: {sum(file.stat().st_size for file in out.iterdir()) / 1e6:.1f} MB")
     return 0
 
 

@@ -87,5 +87,6 @@ def training_preset(
         base = replace(base, steps=25_000, batch=256, ema=True, warmup=500)
     if vision == "frozen":
         # A small network: larger steps, fewer of them, and no large batches on a processor.
-        base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100, eval_every=500)
+        base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100)
+        base = replace(base, eval_every=500, ema=True)
     return base

@@ -1,0 +1,225 @@
+"""BC and STRAP on three LIBERO-10 tasks of samples/libero-mini, full and frozen vision.
+
+    python runs/libero_policy.py prepare  WORK    retrieve, decode, pack       (datasets needed)
+    python runs/libero_policy.py train    WORK    ResNet policies              (GPU; torch alone)
+    python runs/libero_policy.py frozen   WORK    frozen-feature policies      (CPU)
+    python runs/libero_policy.py evaluate WORK    20 fixed initial states each (simulator)
+    python runs/libero_policy.py report   WORK    docs/results.md
+
+Each stage leaves out what is done. `prepare` writes WORK/packed/<task>, small enough to carry to a
+GPU machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, to carry back,
+WORK/slim/…; `evaluate` takes whichever it finds. `--tasks` and `--methods` choose some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "samples" / "libero-mini"
+TASKS = {
+    "soup-sauce": "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_the_tomato_sauce_in_"
+    "the_basket",
+    "soup-cheese": "LIVING_ROOM_SCENE1_put_both_the_alphabet_soup_and_the_cream_cheese_box_in_"
+    "the_basket",
+    "mug-mug": "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate_and_put_the_yellow_and_"
+    "white_mug_on_the_right_plate",
+}
+METHODS = ("bc", "strap")
+BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
+
+
+def prepare(call: argparse.Namespace) -> None:
+    """Runs, caches and packed caches."""
+    from strap.runs import RetrievalOptions, run_retrieval
+    from strap.training.caching import CacheOptions, build_cache
+    from strap.training.packing import pack
+    from strap.training.sources import open_source
+
+    options = RetrievalOptions(encoder=call.encoder, top_k=call.top_k)
+    for task in call.tasks:
+        run = run_retrieval(
+            SAMPLE / "target" / task,
+            [SAMPLE / "prior"],
+            call.work / "runs" / task,
+            options,
+            stores=call.work / "stores",
+            progress=show,
+        )
+        source = open_source(run.path)
+        cache = build_cache(source, call.work / "frames" / task, CacheOptions(), progress=show)
+        packed = pack(cache.path, call.work / "packed" / task)
+        size = sum(file.stat().st_size for file in packed.iterdir()) / 1e6
+        print(f"{packed}: {cache.rows} frames, {size:.1f} MB", flush=True)
+
+
+def train(call: argparse.Namespace) -> None:
+    """ResNet policies from packed caches."""
+    from strap.policies import policy_preset
+    from strap.policies.checkpoints import slim
+    from strap.training import train, training_preset
+    from strap.training.packing import unpack
+
+    for task in call.tasks:
+        cache = unpack(call.work / "packed" / task, call.work / "unpacked" / task)
+        for method in call.methods:
+            name = f"{task}-{method}-resnet"
+            settings = replace(
+                training_preset("fixed"),
+                method=method,
+                steps=call.steps or 30_000,
+                holdout=call.holdout,
+                seed=call.seed,
+                log_every=500,
+                compile=call.compile,
+                graphs=not call.no_graphs,
+            )
+            done = train(
+                cache,
+                call.work / "policies" / name,
+                policy=policy_preset("fixed"),
+                training=settings,
+                device=call.device,
+            )
+            print(f"{name}: {done}", flush=True)
+            slim(done.path, call.work / "slim" / name)
+
+
+def frozen(call: argparse.Namespace) -> None:
+    """Frozen-feature policies, from the runs."""
+    from strap.policies import policy_preset
+    from strap.training import train, training_preset
+    from strap.training.caching import CacheOptions, build_cache
+    from strap.training.sources import open_source
+
+    for task in call.tasks:
+        source = open_source(call.work / "runs" / task)
+        options = CacheOptions(vision="frozen")
+        cache = build_cache(source, call.work / "maps" / task, options, progress=show)
+        for method in call.methods:
+            settings = replace(
+                training_preset("fixed", vision="frozen"),
+                method=method,
+                holdout=call.holdout,
+                seed=call.seed,
+            )
+            if call.steps:
+                settings = replace(settings, steps=call.steps)
+            name = f"{task}-{method}-frozen"
+            done = train(
+                cache,
+                call.work / "policies" / name,
+                policy=policy_preset("fixed", vision="frozen"),
+                training=settings,
+                device=call.device,
+            )
+            print(f"{name}: {done}", flush=True)
+
+
+def evaluate(call: argparse.Namespace) -> None:
+    """Twenty fixed initial states each."""
+    from strap.evaluation import EvaluationSettings, evaluate
+
+    for task, name, checkpoint in checkpoints(call):
+        settings = EvaluationSettings(
+            task=TASKS[task], episodes=call.episodes, workers=call.workers, device=call.device
+        )
+        done = evaluate(checkpoint, settings, call.work / "evaluations" / name, progress=show)
+        print(f"{name}: {done}", flush=True)
+
+
+def report(call: argparse.Namespace) -> None:
+    """The tables, between two markers of docs/results.md."""
+    from strap.evaluation import compare, open_evaluation
+    from strap.evaluation.results import table
+    from strap.training.logs import read_log
+
+    parts = []
+    for task in call.tasks:
+        folder = call.work / "evaluations"
+        names = sorted(path.name for path in folder.glob(f"{task}-*") if path.is_dir())
+        if not names:
+            continue
+        found = {name: open_evaluation(folder / name) for name in names}
+        parts += [f"### {task}", "", table(list(found.items())), ""]
+        for vision in ("resnet", "frozen"):
+            pair = [found.get(f"{task}-{method}-{vision}") for method in ("strap", "bc")]
+            if pair[0] is not None and pair[1] is not None:
+                told = compare(pair[0], pair[1])
+                parts.append(
+                    f"{vision}, same states: only STRAP {told.first_only}, only BC "
+                    f"{told.second_only}, McNemar's exact p = {told.p_value:.3g}."
+                )
+        for name in names:
+            for place in ("policies", "slim"):
+                rows = [r for r in read_log(call.work / place / name) if "held_out" in r]
+                if rows:
+                    best = min(rows, key=lambda row: row["held_out"])
+                    parts.append(
+                        f"{name}: held-out −log π {best['held_out']:.2f} at step {best['step']}, "
+                        f"{rows[-1]['held_out']:.2f} at the end ({rows[-1]['step']})."
+                    )
+                    break
+        parts.append("")
+    page = ROOT / "docs" / "results.md"
+    text = page.read_text() if page.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
+    print(page)
+
+
+def checkpoints(call: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
+    """(task, name, folder) of every policy that is there."""
+    for task in call.tasks:
+        for vision in ("resnet", "frozen"):
+            for method in call.methods:
+                name = f"{task}-{method}-{vision}"
+                for place in ("policies", "slim"):
+                    if (call.work / place / name / "config.json").is_file():
+                        yield task, name, call.work / place / name
+                        break
+
+
+def show(what: str, done: int, total: int) -> None:
+    """Progress, sparsely."""
+    if done == total or done % max(1, total // 10) == 0:
+        print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Run one stage."""
+    stages: dict[str, Callable[[argparse.Namespace], None]] = {
+        "prepare": prepare,
+        "train": train,
+        "frozen": frozen,
+        "evaluate": evaluate,
+        "report": report,
+    }
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=stages)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--encoder", default="efficientnet-lite0@128")
+    parser.add_argument("--top-k", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--holdout", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--no-graphs", action="store_true")
+    call = parser.parse_args()
+    stages[call.stage](call)
+
+
+if __name__ == "__main__":
+    main()
