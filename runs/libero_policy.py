@@ -7,8 +7,8 @@
     python runs/libero_policy.py report   WORK    docs/results.md
 
 Each stage leaves out what is done. `prepare` writes WORK/packed/<task>, small enough to carry to a
-GPU machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, to carry back,
-WORK/slim/…; `evaluate` takes whichever it finds. `--tasks` and `--methods` choose some.
+GPU machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, for the
+way back, WORK/slim/…; `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     PYTHONPATH=src python benchmarks/policy/training.py --device cpu --threads 2
 
 The cache is made up (speed does not depend on what is in it) but lies on disk as a real one. Rows
-are measured in one run: plain (float32, eager, as a PyTorch user would write it), bfloat16, recorded
+are measured in one run: plain (float32, eager, as one would write it), bfloat16, recorded
 as a graph, and compiled besides. Then where the time of a step goes.
 """
 

@@ -152,6 +152,7 @@ def test_presets_differ_where_they_are_said_to() -> None:
     fixed, paper, released = (policy_preset(n) for n in ("fixed", "paper", "released"))
     assert (fixed.attention, paper.attention, released.attention) == ("full", "full", "causal")
     assert (fixed.normalize, paper.normalize) == ("proprioception", "none")
+    assert (fixed.acting, paper.acting) == ("mode", "sample")
     assert (paper.layers, paper.width, paper.heads, paper.modes) == (8, 256, 4, 5)
     diffusion = policy_preset("paper", kind="diffusion")
     assert (diffusion.history, diffusion.chunk, diffusion.execute) == (2, 16, 8)

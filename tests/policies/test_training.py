@@ -352,3 +352,13 @@ def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Pat
     options = CacheOptions(image_size=32, language="words", cameras=("front",))
     with pytest.raises(StrapError, match="unknown camera 'front'"):
         build_cache(open_source(run), tmp_path / "d", options)
+
+
+def test_the_demo_s_two_policies(run: Path, tmp_path: Path) -> None:
+    from strap.cli.demo import compare_policies
+
+    told = compare_policies(run, tmp_path, 6, image_size=32).splitlines()
+    assert [line.split()[0] for line in told[1:]] == ["bc", "strap"]
+    values = [float(line.split()[1]) for line in told[1:]]
+    assert np.isfinite(values).all()
+    assert values[0] != values[1]

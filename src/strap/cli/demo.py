@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strap.cli.progress import showing
 from strap.cli.retrieve import summary
 from strap.datasets import open_dataset
+from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
 from strap.report import write_report
 from strap.runs import RetrievalOptions, run_retrieval
@@ -22,7 +23,9 @@ class Command:
 
     Embeds the sample with a small real encoder, cuts the target into sub-trajectories, finds the
     best-matching pieces of the prior, writes the augmented dataset and a report page, and scores
-    the retrieved frames by what the robot was doing in them.
+    the retrieved frames by what the robot was doing in them. Then trains a small policy on the
+    target alone and one on target and retrieved, and compares them on a demonstration that
+    neither has seen.
     """
 
     out: Path = Path("demo")
@@ -33,6 +36,8 @@ class Command:
     """which model embeds the frames"""
     top_k: int = 30
     """how many matches to keep"""
+    train_steps: int = 600
+    """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
     """where the sample data is"""
 
@@ -62,6 +67,8 @@ class Command:
             f"({score.lift:.1f} times)"
         )
         print(f"report: {page}")
+        if self.train_steps:
+            print(compare_policies(run.path, self.out / "policies" / self.task, self.train_steps))
 
     def _target(self) -> Path:
         folder = self.sample / "target"
@@ -74,3 +81,39 @@ class Command:
         if self.task not in names:
             raise unknown("task", self.task, names)
         return folder / self.task
+
+
+def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128) -> str:
+    """Train on the target alone (BC) and on target ∪ retrieved; compare them on one held out.
+
+    Frozen features of the agent view and proprioception: quick enough for a processor.
+    """
+    from strap.policies import policy_preset
+    from strap.training import train, training_preset
+    from strap.training.caching import CacheOptions, build_cache
+    from strap.training.sources import open_source
+
+    source = open_source(run)
+    views = source.pieces[0].trajectory().cameras
+    cameras = tuple(name for name in AGENT_VIEWS if name in views)[:1]
+    options = CacheOptions(vision="frozen", cameras=cameras, image_size=image_size)
+    with showing() as progress:
+        cache = build_cache(source, out / "maps", options, progress=progress)
+    lines = []
+    for method in ("bc", "strap"):
+        training = replace(
+            training_preset(vision="frozen"),
+            method=method,
+            steps=steps,
+            holdout=1,
+            eval_every=max(1, steps // 6),
+            log_every=max(1, steps // 6),
+        )
+        policy = policy_preset(vision="frozen")
+        done = train(cache, out / method, policy=policy, training=training, quiet=True)
+        lines.append(
+            f"  {method:5s}  {done.held_out:7.3f} after {done.step} steps, best {done.best:7.3f} "
+            f"after {done.best_step}"
+        )
+    head = "policies: −log likelihood of the actions of a demonstration held out (lower is better)"
+    return "\n".join([head, *lines])

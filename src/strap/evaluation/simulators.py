@@ -6,13 +6,16 @@ import multiprocessing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError
 from strap.types import Array
+
+if TYPE_CHECKING:
+    from strap.libero.environment import LiberoEnv
 
 Action = npt.NDArray[np.float64]
 
@@ -95,19 +98,17 @@ def _serve(connection: Connection, maker: Maker, arguments: tuple[Any, ...]) -> 
 
 def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
     """A LIBERO task on the benchmark's fixed initial states, or those of demonstrations."""
-    return LiberoSimulator(suite, task, size, demos)
+    from strap.libero.environment import LiberoEnv
+    from strap.libero.tasks import find_task
+
+    return LiberoSimulator(LiberoEnv(find_task(suite, task), size=size), demos)
 
 
 class LiberoSimulator:
     """A `LiberoEnv`, its observations under the names that datasets use."""
 
-    def __init__(self, suite: str, task: int, size: int, demos: str = "") -> None:
-        from strap.libero.environment import LiberoEnv
-        from strap.libero.tasks import find_task
-
-        self.task = find_task(suite, task)
-        self.env = LiberoEnv(self.task, size=size)
-        self.demos = demos
+    def __init__(self, env: LiberoEnv, demos: str = "") -> None:
+        self.env, self.demos = env, demos
 
     def begin(self, state: int) -> Seen:
         """The benchmark's initial state of that number, after its settling steps."""
@@ -135,7 +136,7 @@ class LiberoSimulator:
 
     def _see(self, solved: bool) -> Seen:
         seen = self.env.observe()
-        goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.task.goals}
+        goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
         images = {f"{name}_rgb": seen.upright(name) for name in seen.images}
         state = {key: np.asarray(getattr(seen, key)) for key in LIBERO_STATES}
         return Seen(images, state, solved, goals)

@@ -13,6 +13,7 @@ Vision = Literal["resnet", "frozen"]
 Attention = Literal["full", "causal"]
 Norm = Literal["batch", "group"]
 Normalize = Literal["none", "proprioception", "all"]
+Acting = Literal["mode", "sample"]
 Preset = Literal["fixed", "paper", "released"]
 
 CROP = 116 / 128
@@ -43,8 +44,11 @@ class PolicySettings:
     modes: int = 5
     """components of the Gaussian mixture"""
     min_std: float = 0.005
+    acting: Acting = "mode"
+    """what it does: the mean of the heaviest mode, or a mode drawn by weight (sample); a stray draw
+    once in fifty steps is enough to miss a grasp"""
     acting_std: float = 1e-4
-    """standard deviation when it acts"""
+    """standard deviation when it acts by sampling"""
     keypoints: int = 32
     features: int = 64
     """numbers per camera that go into a token"""
@@ -67,6 +71,7 @@ class PolicySettings:
             ("attention", get_args(Attention)),
             ("norm", get_args(Norm)),
             ("normalize", get_args(Normalize)),
+            ("acting", get_args(Acting)),
         ):
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
@@ -158,7 +163,8 @@ def policy_preset(
     """The settings of a preset.
 
     `paper`: the text. `released`: the authors' code, whose attention mask is causal. `fixed`: full
-    attention, and proprioception normalised (fingers move by centimetres, joints by radians).
+    attention, proprioception normalised (fingers move by centimetres, joints by radians), and the
+    heaviest mode is acted on instead of one drawn.
     """
     if name not in get_args(Preset):
         raise unknown("preset", name, get_args(Preset))
@@ -174,7 +180,7 @@ def policy_preset(
         base = replace(base, **small)
     if name != "fixed":
         # Diffusion needs its actions within −1 … 1 whatever the preset.
-        base = replace(base, normalize="all" if kind == "diffusion" else "none")
+        base = replace(base, normalize="all" if kind == "diffusion" else "none", acting="sample")
     elif kind == "diffusion":
         base = replace(base, normalize="all")
     if name == "released" and kind == "transformer":

@@ -96,5 +96,8 @@ class TransformerPolicy(nn.Module):
         self, features: Tensor, generators: Sequence[torch.Generator] | None = None
     ) -> Tensor:
         """Actions [b c a] to execute, from features [b h f]."""
-        drawn = self.mixture(features).sample(self.settings.acting_std, generators)
+        mixture = self.mixture(features)
+        if self.settings.acting == "mode":
+            return self.observation.restore_actions(mixture.most_likely())
+        drawn = mixture.sample(self.settings.acting_std, generators)
         return self.observation.restore_actions(drawn)
