@@ -36,6 +36,7 @@ from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
 from strap.retrieval import Rule, Shared, retrieve
+from strap.search import Engine
 from strap.segments import Segmentation, segment, write_segments
 from strap.store import EmbeddingStore, slug
 from strap.types import Matches, Segment
@@ -85,6 +86,9 @@ def run_retrieval(
     stores: str | Path | None = None,
     overwrite: bool = False,
     device: str = "auto",
+    engine: Engine = "local",
+    workers: int = 2,
+    address: str | None = None,
     progress: Progress = silent,
 ) -> Run:
     """Embed what is missing, segment, search, write matches and the augmented dataset.
@@ -98,6 +102,9 @@ def run_retrieval(
         stores: where embedding stores are kept and looked for; by default the user's cache.
         overwrite: replace a run made with other options.
         device: where the encoder's model runs.
+        engine: where to search: `local`, or `ray` for a cluster.
+        workers: how many tasks at a time on a Ray cluster of this machine's own.
+        address: a Ray cluster's address; by default one is started on this machine's loopback.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
@@ -126,7 +133,8 @@ def run_retrieval(
         )
     with clock("search"):
         tally = Tally()
-        matches = _search(queries, own, others, options, progress, tally)
+        where = {"engine": engine, "workers": workers, "address": address}
+        matches = _search(queries, own, others, options, where, progress, tally)
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
         augment(
@@ -187,6 +195,7 @@ def _search(
     own: EmbeddingStore,
     others: Sequence[EmbeddingStore],
     options: RetrievalOptions,
+    where: Mapping[str, Any],
     progress: Progress,
     tally: Tally,
 ) -> Matches:
@@ -202,6 +211,7 @@ def _search(
         shared=options.shared,
         progress=progress,
         tally=tally,
+        **where,
     )
 
 

@@ -14,6 +14,7 @@ from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.retrieval import Rule, Shared
 from strap.runs import RetrievalOptions, Run, run_retrieval
+from strap.search import Engine
 from strap.segments import Segmentation
 
 
@@ -52,6 +53,12 @@ class Command:
     hides them from every query, keep hides none"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
     """what computes the matches: auto takes a GPU where there is one"""
+    engine: Engine = "local"
+    """where to search: local, or ray (shards as tasks on a cluster)"""
+    workers: int = 2
+    """how many tasks at a time on a Ray cluster that is started here"""
+    address: str | None = None
+    """a Ray cluster's address (default: one is started, on this machine's loopback alone)"""
     explain: bool = False
     """print how many (query, trajectory) pairs each bound removed"""
     dtype: Dtype = "float16"
@@ -96,6 +103,9 @@ class Command:
                 stores=self.stores,
                 overwrite=self.overwrite,
                 device=self.device,
+                engine=self.engine,
+                workers=self.workers,
+                address=self.address,
                 progress=progress,
             )
         if self.json:

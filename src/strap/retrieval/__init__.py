@@ -10,7 +10,7 @@ from strap.artifacts import Progress, silent
 from strap.dtw import Tally
 from strap.errors import StrapError, unknown
 from strap.retrieval.selection import Rule, quotas
-from strap.search import Found, search_stores
+from strap.search import Engine, Found, search_stores
 from strap.store import EmbeddingStore
 from strap.types import Array, Match, Matches, Segment
 
@@ -35,6 +35,9 @@ def retrieve(
     shared: Shared = "self",
     progress: Progress = silent,
     tally: Tally | None = None,
+    engine: Engine = "local",
+    workers: int = 2,
+    address: str | None = None,
 ) -> Matches:
     """Search every prior trajectory for every query and keep the `top_k` cheapest, spread evenly.
 
@@ -53,6 +56,7 @@ def retrieve(
         shared: what to do with trajectories that are in both target and prior.
         progress: called with (what, done, total).
         tally: filled with how many (query, trajectory) pairs each bound removed.
+        engine, workers, address: where to search; as in `strap.search.search_stores`.
     """
     stores = [prior_store] if isinstance(prior_store, EmbeddingStore) else list(prior_store)
     if not queries:
@@ -71,6 +75,9 @@ def retrieve(
         exclude=_hidden(queries, target_store, stores, shared),
         progress=progress,
         tally=tally,
+        engine=engine,
+        workers=workers,
+        address=address,
     )
     kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
     _say_shortfalls(found, kept, top_k, rule)

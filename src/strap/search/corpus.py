@@ -1,0 +1,103 @@
+"""Stores as the matcher sees them: numbered trajectories, in blocks read shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from strap import dtw
+from strap.artifacts import Progress
+from strap.dtw.sketches import Sketched
+from strap.sketches import StoreSketches, open_sketches
+from strap.store import EmbeddingStore, Entry
+from strap.types import Array
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Several stores as one numbered list: store by store, ids in natural order.
+
+    The numbering decides ties, so it must not depend on how a store is cut into shards.
+    """
+
+    stores: Sequence[EmbeddingStore]
+    only: Collection[tuple[int, str]] | None = None
+    """where given, these (store, shard) are searched"""
+
+    @cached_property
+    def shards(self) -> list[tuple[int, str]]:
+        """The (store, shard) that are searched."""
+        every = [(i, name) for i, store in enumerate(self.stores) for name in store.shards]
+        return every if self.only is None else [shard for shard in every if shard in self.only]
+
+    @cached_property
+    def names(self) -> list[tuple[int, str]]:
+        """Number -> (store, trajectory id)."""
+        return [(index, key) for index, store in enumerate(self.stores) for key in store.ids]
+
+    @cached_property
+    def numbers(self) -> dict[tuple[int, str], int]:
+        """(store, trajectory id) -> number."""
+        return {name: number for number, name in enumerate(self.names)}
+
+    def fetch(self, number: int) -> Array:
+        """A trajectory's frames [t d]."""
+        index, key = self.names[number]
+        return self.stores[index][key]
+
+    def describe(self, number: int) -> str:
+        """What an error message calls a trajectory."""
+        index, key = self.names[number]
+        return f"trajectory '{key}' of '{self.stores[index].path}'"
+
+    def sketched(self) -> list[Sketched]:
+        """The sketches of all stores; none unless every trajectory has one."""
+        if self.only is not None:
+            return []
+        found = [open_sketches(store) for store in self.stores]
+        parts = []
+        for index, sketches in enumerate(found):
+            if sketches is None or sketches.missing:
+                return []
+            parts.append(self._sketched(index, sketches))
+        return parts
+
+    def _sketched(self, index: int, sketches: StoreSketches) -> Sketched:
+        errors = {
+            self.numbers[index, key]: error
+            for key, error in sketches.errors().items()
+            if (index, key) in self.numbers
+        }
+        blocks = sketches.blocks(lambda key: self.numbers[index, key])
+        return Sketched(sketches.sketcher, blocks, errors.__getitem__)
+
+    def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
+        """Trajectories that lie end to end, shard by shard."""
+        done = 0
+        for index, name in self.shards:
+            store = self.stores[index]
+            shard = store.shards[name]
+            frames = store.shard_frames(shard)
+            for run in _contiguous(store.live_entries(shard)):
+                progress("searching", done, len(self.names))
+                first, last = run[0].offset, run[-1].stop
+                offsets = np.array([*(e.offset - first for e in run), last - first])
+                ids = np.array([self.numbers[index, e.id] for e in run])
+                yield dtw.Block(frames[first:last], offsets, ids)
+                done += len(run)
+        progress("searching", done, len(self.names))
+
+
+def _contiguous(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Runs of entries that lie end to end (where none between them was replaced)."""
+    run: list[Entry] = []
+    for entry in entries:
+        if run and run[-1].offset + run[-1].length != entry.offset:
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
