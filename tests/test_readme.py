@@ -17,6 +17,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.S)
 
 
+@pytest.mark.parametrize("page", ["dtw.md"])
+def test_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
+    text = (README.parent / "docs" / page).read_text()
+    snippets = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert snippets
+    for snippet in snippets:
+        command = [sys.executable, "-c", snippet]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
+
+
 def test_the_readme_runs(tmp_path: Path) -> None:
     environment = {
         **os.environ,
