@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from strap.libero.grasping import find_grasps, hand_hits
 from strap.libero.motion import SKILLS, Arm, Failed, Style, pointing_down, reach_tilt
 from strap.libero.placing import rotate
 from strap.libero.scene import Scene
-from strap.libero.surveys import MARKER, TaskScore, markdown, write_table
+from strap.libero.surveys import MARKER, TaskScore, markdown, survey, write_table
 from strap.libero.tasks import Goal, find_task
 
 
@@ -135,3 +137,17 @@ def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
     assert page.read_text().startswith("# Title")
     assert "old table" not in page.read_text()
     assert "| 0 | good |" in page.read_text()
+
+
+def test_rows_of_other_surveys_are_not_measured_again(tmp_path: Path) -> None:
+    for name, solved in (("first", 2), ("second", 9)):
+        row = TaskScore("libero_10", 5, "book", ("in",), 10, solved, solved, 150.0, ())
+        content = {"attempts": 10, "noise": 0.04, "first_seed": 0, "tasks": [asdict(row)]}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "survey.json").write_text(json.dumps(content))
+    out, other = tmp_path / "first", tmp_path / "second"
+    assert survey("libero_10", tasks=[5], out=out, quiet=True)[0].solved == 2
+    assert survey("libero_10", tasks=[5], out=out, also=[other], quiet=True)[0].solved == 9
+    assert survey("libero_10", tasks=[5], out=out, quiet=True)[0].solved == 9  # it was taken over
+    with pytest.raises(StrapError, match="has no survey with attempts=5"):
+        survey("libero_10", tasks=[5], attempts=5, out=tmp_path, also=[other])

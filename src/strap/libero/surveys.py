@@ -2,8 +2,9 @@
 
 `python -m strap.libero.surveys --out FOLDER` measures all 100 tasks of LIBERO-90 and LIBERO-10,
 physics only, and writes `survey.json` and `survey.md`; with `--page docs/libero.md` it puts the
-table there. A run that is interrupted goes on where it
-was when started again with the same arguments.
+table there. A run that is interrupted goes on where it was when started again with the same
+arguments. Tasks that were measured elsewhere, on another machine or anew after the expert was
+changed for them, come in with `--also FOLDER`: its rows take the place of those in `--out`.
 """
 
 from __future__ import annotations
@@ -59,9 +60,14 @@ def survey(
     tasks: Iterable[str | int] | None = None,
     workers: int = 2,
     noise: float = DEFAULT_NOISE,
+    also: Iterable[str | Path] = (),
     quiet: bool = False,
 ) -> tuple[TaskScore, ...]:
-    """Measure the expert on `attempts` fresh placements of each task, writing as it goes."""
+    """Measure the expert on `attempts` fresh placements of each task, writing as it goes.
+
+    also: folders of other surveys; a task that is in one of them is not measured again, and the
+    last folder's row counts.
+    """
     if attempts < 1 or workers < 1:
         raise StrapError(f"attempts={attempts}, workers={workers}: both must be at least 1")
     folder = Path(out)
@@ -75,6 +81,8 @@ def survey(
         )
     ]
     scores = _read(folder / "survey.json", attempts, noise)
+    for other in also:
+        scores |= _read_other(Path(other) / "survey.json", attempts, noise)
     wanted = [task for task in chosen if (task.suite, task.index) not in scores]
     jobs = [SurveyJob(task.suite, task.index, attempts, noise) for task in wanted]
     for _, score in run_each(score_task, jobs, workers):
@@ -157,6 +165,16 @@ def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], Task
     return {(score.suite, score.index): score for score in scores}
 
 
+def _read_other(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
+    scores = _read(file, attempts, noise)
+    if not scores:
+        raise StrapError(
+            f"{file} has no survey with attempts={attempts} and noise={noise}: "
+            "give a folder that `python -m strap.libero.surveys --out` has written with the same"
+        )
+    return scores
+
+
 def _write(
     folder: Path, scores: dict[tuple[str, int], TaskScore], attempts: int, noise: float
 ) -> None:
@@ -180,6 +198,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--noise", type=float, default=DEFAULT_NOISE)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--also", nargs="+", type=Path, default=[], help="folders to take rows from"
+    )
     parser.add_argument("--page", type=Path, help="documentation page to put the table into")
     options = parser.parse_args()
     scores = survey(
@@ -189,6 +210,7 @@ def main() -> None:
         tasks=options.tasks,
         workers=options.workers,
         noise=options.noise,
+        also=options.also,
     )
     if options.page is not None:
         write_table(scores, options.page)
