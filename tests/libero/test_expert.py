@@ -12,7 +12,7 @@ from strap.libero.environment import LiberoEnv
 from strap.libero.expert import attempt, plan
 from strap.libero.grasping import find_grasps, hand_hits
 from strap.libero.motion import SKILLS, Arm, Failed, Style, pointing_down, reach_tilt
-from strap.libero.placing import rotate
+from strap.libero.placing import Spot, rotate, straight_turns, sunk
 from strap.libero.scene import Scene
 from strap.libero.surveys import MARKER, TaskScore, markdown, survey, write_table
 from strap.libero.tasks import Goal, find_task
@@ -87,6 +87,20 @@ def test_the_hand_tilts_outwards_only_when_far() -> None:
 
 def test_rotate_turns_about_the_vertical() -> None:
     assert np.allclose(rotate(np.array([1.0, 0.0, 2.0]), np.pi / 2), [0.0, 1.0, 2.0])
+
+
+def test_a_long_thing_is_turned_along_a_narrow_compartment() -> None:
+    book = rotate(box((0.0, 0.0, 0.0), (0.055, 0.014, 0.07)), 0.3)
+    spans = [np.ptp(rotate(book, turn)[:, :2], axis=0) for turn in straight_turns(book)]
+    assert any(np.allclose(span, [0.028, 0.11], atol=1e-6) for span in spans)
+    assert any(np.allclose(span, [0.11, 0.028], atol=1e-6) for span in spans)
+
+
+def test_spots_across_the_walls_of_a_compartment_cost_more() -> None:
+    across, down = Spot(np.array([0, 0, 1.02]), 0.0, 0.03), Spot(np.array([0, 0, 0.9]), 1.5, 0.08)
+    costs = [spot.cost for spot in sunk([across, down])]
+    assert costs[1] == pytest.approx(0.08)
+    assert costs[0] > costs[1]
 
 
 class _Planned:

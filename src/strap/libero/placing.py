@@ -98,7 +98,7 @@ def find_spots(
     tree = cKDTree(close) if len(close) else None
     shape = cloud - origin
     spots = []
-    turns = _straight_turns(shape) if inside and _is_narrow(region) else TURNS
+    turns = straight_turns(shape) if inside and _is_narrow(region) else TURNS
     for turn in turns:
         turned = rotate(shape, float(turn))
         for place in _places(region, turned, inside, shared):
@@ -107,7 +107,7 @@ def find_spots(
             cost = _cost(region, turned, resting, tree, origin, inside)
             spots.append(Spot(resting, float(turn), cost + 0.04 * abs(float(turn))))
     if inside and _is_narrow(region):
-        spots = _sunk(spots)
+        spots = sunk(spots)
     return sorted(spots, key=lambda spot: spot.cost)[:60]
 
 
@@ -115,13 +115,13 @@ def _is_narrow(region: Region) -> bool:
     return float(region.half[:2].min()) < NARROW
 
 
-def _sunk(spots: list[Spot]) -> list[Spot]:
+def sunk(spots: list[Spot]) -> list[Spot]:
     """Spots with those made dear that lie across a compartment's walls, not down in it."""
     floor = min(float(spot.origin[2]) for spot in spots)
     return [replace(spot, cost=spot.cost + 2.0 * (spot.origin[2] - floor)) for spot in spots]
 
 
-def _straight_turns(shape: Array) -> Array:
+def straight_turns(shape: Array) -> Array:
     """Turns [4 or 5] that bring an object's long side along one of the world's axes."""
     spread = np.cov(shape[:, :2].T)
     long = np.linalg.eigh(spread)[1][:, 1]
