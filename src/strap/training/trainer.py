@@ -228,7 +228,8 @@ class _Trainer:
         # Its random draws (a diffusion policy's) must not shift those of the training.
         devices = [self.device] if self.device.type == "cuda" and not self.stepper.recording else []
         with torch.random.fork_rng(devices=devices), self.stepper.autocast():
-            torch.manual_seed(0)
+            # not torch.manual_seed: that would start a recorded step's dropout anew
+            torch.default_generator.manual_seed(0)
             for start in range(0, len(numbers), EVALUATION_BATCH):
                 draw = self.watch.centred(numbers[start : start + EVALUATION_BATCH])
                 images = None if self.watch.resident else self.watch.fetch(draw)
