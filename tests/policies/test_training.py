@@ -346,6 +346,8 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Path) -> None:
     quick = replace(QUICK, method="ft", pretrain_steps=2)
     assert [quick.rate(step) for step in range(4)] == [5e-4, 1e-3, 5e-4, 1e-3]
+    falling = replace(quick, decay=True, warmup=1)
+    assert [falling.rate(step) for step in range(4)] == pytest.approx([1e-3, 5e-4, 1e-3, 5e-4])
     own = replace(SMALL, vision="frozen")
     done = train(frozen, tmp_path / "k", policy=own, training=quick, quiet=True)
     assert done.step == 4

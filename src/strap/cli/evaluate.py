@@ -38,6 +38,8 @@ class Command:
     """another checkpoint, or its evaluation's folder, to compare with state by state"""
     which: Literal["last", "best"] = "last"
     """the last weights, or those with the best held-out likelihood"""
+    execute: int = 0
+    """actions executed before the policy looks again (0: as it was trained to)"""
     demos: str = ""
     """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
     the first thing to try"""
@@ -65,6 +67,7 @@ class Command:
             videos=self.videos,
             device=self.device,
             demos=self.demos,
+            execute=self.execute,
         )
         with showing(quiet=self.json) as progress:
             if self.json:

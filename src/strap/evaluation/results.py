@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,6 +50,8 @@ class EvaluationSettings:
     which: Which = "last"
     videos: bool = True
     device: str = "auto"
+    execute: int = 0
+    """actions executed before the policy looks again (0: as it was trained to)"""
     demos: str = ""
     """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
 
@@ -110,6 +112,8 @@ def evaluate(
 
     checkpoint = Path(checkpoint).expanduser()
     policy = load_policy(checkpoint, device=settings.device, which=settings.which)
+    if settings.execute:
+        policy.settings = replace(policy.settings, execute=settings.execute)
     check_interface(policy)
     task = find_task(settings.suite, settings.task)
     select_backend()  # once, here: the workers inherit what was found
@@ -122,6 +126,7 @@ def evaluate(
         "task": task.name,
         "horizon": settings.horizon,
         "seed": settings.seed,
+        **({"execute": settings.execute} if settings.execute else {}),
         **({"demos": Path(demos).name} if demos else {}),
     }
     return run_episodes(
@@ -233,6 +238,7 @@ def fingerprint(checkpoint: Path, which: Which) -> str:
 
 def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
     begin = "-demos" if settings.demos else ""
+    begin += f"-execute{settings.execute}" if settings.execute else ""
     return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{begin}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -24,6 +25,8 @@ class TrainingSettings:
     weight_decay: float = 1e-5
     warmup: int = 1_000
     """steps over which the learning rate rises"""
+    decay: bool = False
+    """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
     clip: float = 100.0
     """largest norm of the gradient"""
     alpha: float | None = None
@@ -72,8 +75,11 @@ class TrainingSettings:
 
     def rate(self, step: int) -> float:
         """The learning rate of a step; each phase warms up."""
-        into = step - self.first_phase if step >= self.first_phase else step
-        return self.learning_rate * min(1.0, (into + 1) / max(self.warmup, 1))
+        second = step >= self.first_phase
+        into = step - self.first_phase if second else step
+        length = self.steps - self.first_phase if second else self.first_phase
+        rate = self.learning_rate * min(1.0, (into + 1) / max(self.warmup, 1))
+        return rate * (0.5 + 0.5 * math.cos(math.pi * into / length)) if self.decay else rate
 
 
 def training_preset(
@@ -88,5 +94,5 @@ def training_preset(
     if vision == "frozen":
         # A small network: larger steps, fewer of them, and no large batches on a processor.
         base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100)
-        base = replace(base, eval_every=500, ema=True)
+        base = replace(base, eval_every=500, ema=True, decay=True)
     return base

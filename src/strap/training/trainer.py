@@ -179,7 +179,7 @@ class _Trainer:
         training = asdict(self.settings)
         for name in ("eval_every", "save_every", "log_every", "graphs", "compile"):
             training.pop(name)
-        if self.settings.method != "ft":
+        if self.settings.method != "ft" and not self.settings.decay:
             training.pop("steps")
         return fingerprint_json(
             [
