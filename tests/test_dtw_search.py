@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, coarse, cpu, kernels, pieces
+from strap.dtw import bounds, cpu, pieces
 
 STEPS = tuple(dtw.STEPS)
 seeds = st.integers(0, 2**32 - 1)
@@ -252,46 +252,3 @@ def test_every_trajectory_is_read_once_and_few_again():
     (found,) = dtw.search_blocks(queries, [block], k=1, fetch=fetch)
     assert found.trajectory.tolist() == [7]
     assert len(fetched) < 20
-
-
-@pytest.mark.parametrize("steps", STEPS)
-@quick
-@given(seed=seeds, k=st.integers(1, 6))
-def test_the_answer_is_the_same_with_bfloat16_products_first(steps, seed, k):
-    """The path of processors with AMX; elsewhere the same products run in float32."""
-    pytest.importorskip("torch")
-    queries, trajectories = sets(seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coarse, "available", lambda: True)
-        patch.setattr(coarse, "SMALLEST_ROWS", 1)
-        found = dtw.search(queries, trajectories, k=k, steps=steps)
-    expected = dtw.search(queries, trajectories, k=k, steps=steps, backend="reference")
-    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("steps", STEPS)
-@quick
-@given(seed=seeds)
-def test_bfloat16_bounds_are_below_the_costs(steps, seed):
-    pytest.importorskip("torch")
-    queries, trajectories = sets(seed, dim=64)
-    piece = pieces.Piece(list(range(len(trajectories))), trajectories)
-    with ThreadPoolExecutor(1) as pool, coarse.bfloat_products() as torch:
-        lows = coarse.CoarseFilter(queries, steps, torch, pool).bounds(piece, str)
-    for q, query in enumerate(queries):
-        for t, trajectory in enumerate(trajectories):
-            match = dtw.best_match(query, trajectory, steps=steps)
-            assert lows[q, t] <= (np.inf if match is None else match.cost)
-
-
-def test_rounding_to_bfloat16():
-    rng = np.random.default_rng(0)
-    values = (rng.standard_normal((5, 300)) * 10.0 ** rng.integers(-9, 9, (5, 300))).astype("f4")
-    squares, moved, rounded = np.empty(5), np.empty(5), values.copy()
-    kernels.round_bfloat(rounded, squares, moved)
-    assert (rounded.view(np.uint32) & 0xFFFF == 0).all()  # nothing beyond a bfloat16's digits
-    assert (np.abs(values - rounded) <= 2.0**-8 * np.abs(values)).all()
-    change = np.linalg.norm(values.astype(float) - rounded, axis=1)
-    assert (change <= moved).all()
-    assert (moved <= 1.01 * change).all()
-    np.testing.assert_allclose(squares, (rounded.astype(float) ** 2).sum(axis=1), rtol=1e-4)

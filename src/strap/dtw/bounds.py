@@ -128,10 +128,6 @@ class Filter:
         out[:], squares[:] = 0, 0
         return False
 
-    def _multiply(self, rows: Singles, values: Singles, out: Singles) -> None:
-        """out [r m] = rows [r d] · values [m d]ᵀ, each sum with d float32 roundings at most."""
-        np.dot(rows, values.T, out=out)
-
     def _group(
         self, group: range, values: Singles, beta: Singles, offsets: Ints, lows: Singles
     ) -> None:
@@ -139,7 +135,7 @@ class Filter:
         borders = self.stacked.borders
         top, bottom = int(borders[group.start]), int(borders[group.stop])
         products = self.buffers.get("products", np.float32, bottom - top, len(values))
-        self._multiply(self.rows[top:bottom], values, products)
+        np.dot(self.rows[top:bottom], values.T, out=products)
         for q in group:
             kernels.low_costs(
                 self.alpha[borders[q] : borders[q + 1]],

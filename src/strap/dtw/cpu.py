@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from strap.dtw import coarse, kernels, reference
+from strap.dtw import kernels, reference
 from strap.dtw.bounds import Filter
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.sketches import Sketched, SketchFilter
@@ -64,13 +64,13 @@ def search(
     with ThreadPoolExecutor(threads()) as pool, threadpool_limits(1, "blas"):
         bests = [_Refinement(query, fetch, k, steps, metric, pool) for query in queries]
         tally = tally or Tally()
-        left = _first_look(bests, stream, sketched, exclude, name, tally)
-        if left is not None:
-            stream = ((int(index), fetch(int(index))) for index in left.indices)
+        if sketched and metric == "l2":
+            found = _by_sketches(bests, sketched, exclude, name, tally)
+            stream = ((int(index), fetch(int(index))) for index in found.indices)
         bound = Filter(queries, steps, metric, pool)
         indices, lows = _all_bounds(bound, stream, name, len(queries))
-        if left is not None:
-            lows = np.maximum(lows, left.lows)
+        if sketched and metric == "l2":
+            lows = np.maximum(lows, found.lows)
         _hide(lows, indices, exclude)
         tally.pairs = tally.pairs or int(np.isfinite(lows).sum())
         results = [best.run(indices, row) for best, row in zip(bests, lows, strict=True)]
@@ -100,41 +100,20 @@ def _all_bounds(
 
 @dataclass(frozen=True, eq=False)
 class _Left:
-    """What a first look could not remove."""
+    """What the sketches could not remove."""
 
     indices: Ints  # [t]
     lows: Floats  # [q t]
-    pairs: int
-    """of a query and a trajectory that are evaluated or open"""
 
 
-def _first_look(
+def _by_sketches(
     bests: Sequence[_Refinement],
-    stream: Iterable[tuple[int, Frames]],
     sketched: Sequence[Sketched],
     exclude: Sequence[Collection[int]] | None,
     name: Name,
     tally: Tally,
-) -> _Left | None:
-    """What a cheaper bound leaves, where there is one: sketches, or bfloat16 products."""
-    queries, first = [best.query for best in bests], bests[0]
-    if first.metric != "l2":
-        return None
-    if sketched:
-        left = _leave(bests, *_sketch_bounds(bests, sketched, name), exclude, tally)
-        tally.by_sketches = tally.pairs - left.pairs
-        return left
-    if coarse.available() and sum(map(len, queries)) >= coarse.SMALLEST_ROWS:
-        with coarse.bfloat_products() as torch:
-            bound = coarse.CoarseFilter(queries, first.steps, torch, first.pool)
-            found = _all_bounds(bound, stream, name, len(queries))
-        return _leave(bests, *found, exclude, tally)
-    return None
-
-
-def _sketch_bounds(
-    bests: Sequence[_Refinement], sketched: Sequence[Sketched], name: Name
-) -> tuple[Ints, Floats]:
+) -> _Left:
+    """Bound everything by sketches, evaluate the k most promising, and keep what may beat them."""
     queries = [best.query for best in bests]
     ids: list[int] = []
     parts = [np.empty((len(queries), 0))]
@@ -149,28 +128,19 @@ def _sketch_bounds(
             ids += piece.ids
             errors = np.array([own.error(index) for index in piece.ids])
             parts.append(bound.bounds(piece, errors, name))
-    return np.array(ids, np.int64), np.concatenate(parts, axis=1)
-
-
-def _leave(
-    bests: Sequence[_Refinement],
-    indices: Ints,
-    lows: Floats,
-    exclude: Sequence[Collection[int]] | None,
-    tally: Tally,
-) -> _Left:
-    """Evaluate the k most promising of each query, and keep what may beat them."""
+    indices, lows = np.array(ids, np.int64), np.concatenate(parts, axis=1)
     _hide(lows, indices, exclude)
-    fits = np.isfinite(lows)
-    tally.pairs = int(fits.sum())
+    tally.pairs = int(np.isfinite(lows).sum())
     for best, row in zip(bests, lows, strict=True):
         best.begin(indices, row)
     worst = np.array([[best.worst] for best in bests])
-    done = np.stack([np.isin(indices, list(best.done)) for best in bests])
-    open_ = fits & (lows <= worst)
+    open_ = np.isfinite(lows) & (lows <= worst)
+    for best, row in zip(bests, open_, strict=True):
+        tally.by_sketches += int((~np.isin(indices[~row], list(best.done))).sum())
+    tally.by_sketches -= int((~np.isfinite(lows)).sum())
     left = open_.any(axis=0)
     order = np.argsort(indices[left])  # as they lie in the store
-    return _Left(indices[left][order], lows[:, left][:, order], int((open_ | done).sum()))
+    return _Left(indices[left][order], lows[:, left][:, order])
 
 
 @dataclass

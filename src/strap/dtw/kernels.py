@@ -227,45 +227,6 @@ def longest_of(offsets: Ints) -> int:
 
 
 @njit
-def _round_run(values: Singles, out: Singles) -> None:
-    """out = values rounded to the 8 binary digits of a bfloat16.
-
-    Veltkamp's way: what 2¹⁶ + 1 times a number loses of it when they are subtracted again.
-    """
-    for k in range(values.shape[0]):
-        wide = values[k] * np.float32(65537)
-        out[k] = wide - (wide - values[k])
-
-
-@njit_reordered
-def _two_norms(before: Singles, after: Singles) -> tuple[np.float32, np.float32]:
-    """|after|² and |before − after|² in float32."""
-    total, change = np.float32(0), np.float32(0)
-    for k in range(after.shape[0]):
-        total += after[k] * after[k]
-        off = before[k] - after[k]
-        change += off * off
-    return total, change
-
-
-@njit
-def round_bfloat(values: Singles, squares: Floats, moved: Floats) -> None:
-    """Round values [m d] to bfloat16 in place; squares [m] of the result, moved [m] ≥ |change|."""
-    row = np.empty(RUN, np.float32)
-    for m in range(values.shape[0]):
-        squares[m], moved[m] = 0.0, 0.0
-        for k in range(0, values.shape[1], RUN):
-            part = values[m, k : k + RUN]
-            before = row[: part.shape[0]]
-            before[:] = part
-            _round_run(before, part)
-            total, change = _two_norms(before, part)
-            squares[m] += total
-            moved[m] += change
-        moved[m] = np.sqrt(moved[m] * (1 + 1e-4)) + 1e-38
-
-
-@njit
 def _squares(alpha: np.float32, beta: Singles, product: Singles, out: Singles) -> None:
     for m in range(out.shape[0]):
         out[m] = (alpha + beta[m]) + product[m]
