@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from pathlib import Path
@@ -13,6 +14,9 @@ try:
     ctypes.CDLL("libcuda.so.1")
 except OSError:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Triton's LLVM and that of Mesa's OpenGL only live together when Triton's was there first.
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

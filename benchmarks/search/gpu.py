@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=76_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--k", type=int, default=100)
+    parser.add_argument("--resident", action="store_true", help="only what is on the GPU")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("gpu.json"))
     options = parser.parse_args()
     results: dict[str, object] = {
@@ -142,6 +143,8 @@ def main() -> None:
         note(f"median, k = {k}, ms", statistics.median(rounds))
     note("kernels, ms", kernels(lambda: library.search(queries, k=options.k)))
     answer = library.search(queries, k=options.k)
+    if options.resident:
+        return
     for steps in ("fmp", "classic"):
         rounds = timed(lambda s=steps: library.search(queries, k=options.k, steps=s), 3)
         note(f"search on the GPU, steps {steps}, ms", statistics.median(rounds))
