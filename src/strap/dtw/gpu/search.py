@@ -199,12 +199,15 @@ class Refinement:
         task = self.task
         self.found = [NOTHING] * len(task.queries)
         self._hide()
-        task.pairs += int(torch.isfinite(self.lows).sum())
+        if task.metric == "l2":
+            self._exact  # noqa: B018  (made while the device is still busy with the bounds)
         best = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False).values[:, -1:]
         # A little more than the k-th bound: then there is mostly nothing left to be looked at.
-        first = (self.lows <= best * (1 + MARGIN)) & torch.isfinite(self.lows)
+        fits = torch.isfinite(self.lows)
+        first = fits & (self.lows <= best * (1 + MARGIN))
         self._evaluate(*torch.nonzero(first).cpu().numpy().T)
-        self._rest(first)
+        self._rest(fits & ~first)
+        task.pairs += int(fits.sum())
         return self.found
 
     def _hide(self) -> None:
@@ -216,11 +219,10 @@ class Refinement:
                 hidden = np.flatnonzero(np.isin(self.ids, list(own)))
                 self.lows[q, torch.as_tensor(hidden, device=self.device)] = torch.inf
 
-    def _rest(self, done: torch.Tensor) -> None:
+    def _rest(self, left: torch.Tensor) -> None:
         """Those whose bound doesn't exceed the cost to beat: an equal one may hide a tie."""
         worst = torch.as_tensor(self._worst(), device=self.device)
-        left = (self.lows <= worst[:, None]) & torch.isfinite(self.lows) & ~done
-        places = torch.nonzero(left)
+        places = torch.nonzero(left & (self.lows <= worst[:, None]))
         if not len(places):
             return
         lows = self.lows[places[:, 0], places[:, 1]].cpu().numpy()
