@@ -23,6 +23,7 @@ import torch
 
 from strap.policies import Interface, policy_preset
 from strap.training import FrameCache, open_cache, training_preset
+from strap.training.stepping import small_products
 from strap.training.trainer import _Trainer
 
 CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
@@ -168,12 +169,14 @@ def main() -> None:
         cache = made_up_cache(Path(folder), vision, call.trajectories, 150)
         for title, changes in variants.items():
             made = trainer(cache, vision, call.device, **changes)
-            rate = steps_per_second(made, 20, call.steps)
+            with small_products(made.device, made.policy_settings):
+                rate = steps_per_second(made, 20, call.steps)
             report[title] = round(rate, 1)
             print(f"{title}: {rate:.1f} steps/s", flush=True)
         eager = trainer(cache, vision, call.device, graphs=False)
         steps_per_second(eager, 10, 1)
-        report["milliseconds"] = breakdown(eager)
+        with small_products(eager.device, eager.policy_settings):
+            report["milliseconds"] = breakdown(eager)
         print(json.dumps(report["milliseconds"]))
         if call.profile:
             print(kernels(eager))

@@ -33,7 +33,7 @@ from strap.training.cache import FrameCache
 from strap.training.loading import Loader, Sampler
 from strap.training.logs import Log
 from strap.training.settings import TrainingSettings
-from strap.training.stepping import Stepper, make_optimizer
+from strap.training.stepping import Stepper, make_optimizer, small_products
 from strap.training.windows import (
     Windows,
     choose_held_out,
@@ -90,7 +90,8 @@ def train(
     policy, training = policy or PolicySettings(), training or TrainingSettings()
     trainer = _Trainer(cache, Path(out).expanduser(), policy, training, choose_device(device))
     trainer.prepare(module, match_weights, imagenet)
-    return trainer.run(quiet=quiet)
+    with small_products(trainer.device, policy):
+        return trainer.run(quiet=quiet)
 
 
 class _Trainer:
