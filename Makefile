@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 GL_PACKAGES := libegl1 libgl1-mesa-dri
 
-.PHONY: help demo test lint format bench opengl clean
+.PHONY: help demo test lint format bench soak opengl clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
 	@echo "make test    everything, offline, with coverage"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speeds against named peers, in one run"
+	@echo "make soak    ten minutes of random searches, every backend against the reference"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +59,10 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/search/cpu.py
 	$(BIN)/python benchmarks/formats/video.py
 	$(BIN)/python benchmarks/formats/rlds.py
+
+# Ten minutes of random problems; every way to search must give the same answer.
+soak: $(VENV)/.demo
+	$(BIN)/python tests/soak.py --minutes 10
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .coverage*
