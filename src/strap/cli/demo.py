@@ -36,7 +36,7 @@ class Command:
     """which model embeds the frames"""
     top_k: int = 30
     """how many matches to keep"""
-    train_steps: int = 600
+    train_steps: int = 200
     """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
     """where the sample data is"""
