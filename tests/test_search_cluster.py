@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from tests.stores import make_store
 
+import strap.dtw as dtw
 from strap.errors import StrapError
-from strap.search import search_stores
+from strap.search import SearchOptions, search_stores
+from strap.search.cluster import search_some
+
+OPTIONS = SearchOptions(k=2, steps="strap", metric="l2", backend="cpu")
 
 
 def workers() -> list[int]:
@@ -59,6 +63,21 @@ def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path):
         [(hit.trajectory_id, hit.start, hit.stop, hit.cost) for hit in own] for own in expected
     ]
     assert all(hit[0] != "t7" for hit in hits[0])
+
+
+def test_tasks_count_their_pairs(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {f"t{i}": rng.standard_normal((12, 4)).astype(np.float32) for i in range(10)}
+    store = make_store(tmp_path / "store", arrays, per_shard=5)
+    fixed = ([arrays["t1"][:3]], [(str(store.path), store.cameras)], OPTIONS, [{1}])
+    total = dtw.Tally()
+    for name in store.shards:
+        tops, tally = search_some(fixed, [(0, name)])
+        assert len(tops[0]) == 2
+        assert tally.pairs == tally.by_sketches + tally.by_bounds + tally.evaluated
+        total.add(tally)
+    assert total.pairs == 9  # one is excluded
+    assert total.evaluated >= 4
 
 
 def test_unknown_engines_are_named(tmp_path):

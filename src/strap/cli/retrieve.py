@@ -121,7 +121,9 @@ def explanation(run: Run) -> str:
     search = run.manifest.get("search")
     if not search:
         return "how it was searched was not noted: run again with --overwrite"
-    pairs = max(search["pairs"], 1)
+    if not search["pairs"]:
+        return "every pair was evaluated: the reference backend uses no bounds"
+    pairs = search["pairs"]
     rows = [
         ("pairs that fit", search["pairs"]),
         ("removed by sketches, their frames not read", search["by_sketches"]),

@@ -77,6 +77,13 @@ class Tally:
     evaluated: int = 0
     """evaluated exactly"""
 
+    def add(self, other: Tally) -> None:
+        """Count another search's pairs in."""
+        self.pairs += other.pairs
+        self.by_sketches += other.by_sketches
+        self.by_bounds += other.by_bounds
+        self.evaluated += other.evaluated
+
 
 @dataclass(frozen=True)
 class Backend:

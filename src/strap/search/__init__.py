@@ -79,7 +79,14 @@ def search_stores(
         from strap.search.cluster import search_on_ray
 
         tops = search_on_ray(
-            queries, corpus, options, hidden, workers=workers, address=address, progress=progress
+            queries,
+            corpus,
+            options,
+            hidden,
+            workers=workers,
+            address=address,
+            progress=progress,
+            tally=tally,
         )
     elif engine == "local":
         tops = search_corpus(queries, corpus, options, hidden, progress=progress, tally=tally)
@@ -109,6 +116,8 @@ def search_corpus(
     tally: dtw.Tally | None = None,
 ) -> list[dtw.TopK]:
     """The k best of a corpus's shards, by global numbers, in this process."""
+    # Only the CPU backend under l2 looks at sketches: the others need not open them.
+    short = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
     return dtw.search_blocks(
         queries,
         corpus.blocks(progress),
@@ -119,6 +128,6 @@ def search_corpus(
         backend=options.backend,
         exclude=exclude,
         name=corpus.describe,
-        sketched=corpus.sketched() if options.metric == "l2" else (),
+        sketched=corpus.sketched(progress) if short else (),
         tally=tally,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from strap.search.corpus import Corpus
 from strap.store import open_store
 from strap.types import Array
 
+Excluded = Sequence[Collection[int]] | None
 TASKS = 4
 """per worker: small enough to even out, large enough that finding k best again costs little"""
 RETRIES = 10
@@ -34,8 +36,9 @@ def search_on_ray(
     workers: int,
     address: str | None,
     progress: Progress,
+    tally: dtw.Tally | None = None,
 ) -> list[dtw.TopK]:
-    """The k best of all shards, by global numbers."""
+    """The k best of all shards, by global numbers; `tally` gets the sum over the tasks."""
     with running(address, workers) as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_some)
         fixed = ray.put((list(queries), _places(corpus), options, exclude))
@@ -46,19 +49,24 @@ def search_on_ray(
         while flying:
             progress("searching", len(found), total)
             (ready, *_), flying = ray.wait(flying, num_returns=1)
-            found.append(_result(ray, ready))
+            tops, counted = _result(ray, ready)
+            found.append(tops)
+            if tally is not None:
+                tally.add(counted)
         progress("searching", total, total)
     return [merged([tops[q] for tops in found], options.k) for q in range(len(queries))]
 
 
 def search_some(
-    fixed: tuple[list[Array], list[tuple[str, tuple[str, ...]]], SearchOptions, object],
+    fixed: tuple[list[Array], list[tuple[str, tuple[str, ...]]], SearchOptions, Excluded],
     only: Sequence[tuple[int, str]],
-) -> list[dtw.TopK]:
-    """One task: the k best of some shards."""
+) -> tuple[list[dtw.TopK], dtw.Tally]:
+    """One task: the k best of some shards, and how they were found."""
     queries, places, options, exclude = fixed
     stores = [open_store(path, cameras=cameras) for path, cameras in places]
-    return search_corpus(queries, Corpus(stores, frozenset(only)), options, exclude)  # type: ignore[arg-type]
+    tally = dtw.Tally()
+    corpus = Corpus(stores, frozenset(only))
+    return search_corpus(queries, corpus, options, exclude, tally=tally), tally
 
 
 def merged(found: Sequence[dtw.TopK], k: int) -> dtw.TopK:
@@ -85,9 +93,9 @@ def _parts(corpus: Corpus, count: int) -> list[list[tuple[int, str]]]:
     ]
 
 
-def _result(ray: object, task: object) -> list[dtw.TopK]:
+def _result(ray: Any, task: object) -> tuple[list[dtw.TopK], dtw.Tally]:
     try:
-        found: list[dtw.TopK] = ray.get(task)  # type: ignore[attr-defined]
+        found: tuple[list[dtw.TopK], dtw.Tally] = ray.get(task)
     except Exception as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, StrapError):

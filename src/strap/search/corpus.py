@@ -53,7 +53,7 @@ class Corpus:
         index, key = self.names[number]
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
-    def sketched(self) -> list[Sketched]:
+    def sketched(self, progress: Progress) -> list[Sketched]:
         """The sketches of all stores; none unless every trajectory has one."""
         if self.only is not None:
             return []
@@ -62,17 +62,22 @@ class Corpus:
         for index, sketches in enumerate(found):
             if sketches is None or sketches.missing:
                 return []
-            parts.append(self._sketched(index, sketches))
+            parts.append(self._sketched(index, sketches, progress))
         return parts
 
-    def _sketched(self, index: int, sketches: StoreSketches) -> Sketched:
+    def _sketched(self, index: int, sketches: StoreSketches, progress: Progress) -> Sketched:
         errors = {
             self.numbers[index, key]: error
             for key, error in sketches.errors().items()
             if (index, key) in self.numbers
         }
-        blocks = sketches.blocks(lambda key: self.numbers[index, key])
-        return Sketched(sketches.sketcher, blocks, errors.__getitem__)
+
+        def number(key: str) -> int:
+            found = self.numbers[index, key]
+            progress("searching", found, len(self.names))
+            return found
+
+        return Sketched(sketches.sketcher, sketches.blocks(number), errors.__getitem__)
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         """Trajectories that lie end to end, shard by shard."""

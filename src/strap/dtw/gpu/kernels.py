@@ -110,6 +110,23 @@ def cells(
 
 
 @triton.jit
+def _pair(offsets, tops, counts, queries):
+    """This program's query and trajectory, their first rows and columns, and their lengths."""
+    query = tl.program_id(0) % queries
+    trajectory = tl.program_id(0) // queries
+    first = tl.load(offsets + trajectory)
+    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    return query, trajectory, tl.load(tops + query), tl.load(counts + query), first, M
+
+
+@triton.jit
+def _store_least(values, low):
+    """The least of them as float64; ∞ where no path fits."""
+    value = tl.min(values, 0)
+    tl.store(low, tl.where(value >= _FAR, float("inf"), value.to(tl.float64)))
+
+
+@triton.jit
 def least_strap(
     cells,
     pitch,
@@ -132,11 +149,7 @@ def least_strap(
         even    row 0  row 2  row 4     from the odd row of the lane before
         odd     row 1  row 3  row 5     from the even row of the same lane
     """
-    query = tl.program_id(0) % queries
-    trajectory = tl.program_id(0) // queries
-    top, N = tl.load(tops + query), tl.load(counts + query)
-    first = tl.load(offsets + trajectory)
-    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries)
     lane = tl.arange(0, PAIRS)
     inside = 2 * lane < N
     before = tl.maximum(lane - 1, 0)
@@ -155,9 +168,7 @@ def least_strap(
             even, odd = now_even, now_odd
             last = tl.where(last_is_even, now_even, now_odd)
             least = tl.minimum(least, tl.where(m < M, last, _FAR))
-    value = tl.min(tl.where(lane == (N - 1) // 2, least, 2147483647), 0)
-    low = tl.where(value >= _FAR, float("inf"), value.to(tl.float64))
-    tl.store(lows + query * stride + trajectory, low)
+    _store_least(tl.where(lane == (N - 1) // 2, least, _FAR), lows + query * stride + trajectory)
 
 
 @triton.jit
@@ -174,11 +185,7 @@ def least_costs(
     STEPS: tl.constexpr,
 ):
     """As `least_strap`, for the other step sets."""
-    query = tl.program_id(0) % queries
-    trajectory = tl.program_id(0) // queries
-    top, N = tl.load(tops + query), tl.load(counts + query)
-    first = tl.load(offsets + trajectory)
-    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries)
     n = tl.arange(0, ROWS)
     up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
     one = tl.full([ROWS], _FAR, tl.int32)
@@ -202,9 +209,7 @@ def least_costs(
         near = tl.minimum(now, one)
         one = now
         least = tl.minimum(least, now)
-    value = tl.min(tl.where(n == N - 1, least, 2147483647), 0)
-    low = tl.where(value >= _FAR, float("inf"), value.to(tl.float64))
-    tl.store(lows + query * stride + trajectory, low)
+    _store_least(tl.where(n == N - 1, least, _FAR), lows + query * stride + trajectory)
 
 
 @triton.jit
