@@ -103,37 +103,20 @@ def same(one: list[dtw.TopK], other: list[dtw.TopK]) -> bool:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trajectories", type=int, default=76_000)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--k", type=int, default=100)
-    parser.add_argument("--resident", action="store_true", help="only what is on the GPU")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("gpu.json"))
-    options = parser.parse_args()
-    results: dict[str, object] = {
-        "machine": machine(),
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "trajectories": options.trajectories,
-        "k": options.k,
-    }
+class Notes:
+    """What was measured, printed and written as it comes."""
 
-    def note(name: str, value: object) -> None:
-        results[name] = value
+    def __init__(self, out: Path, **known: object) -> None:
+        self._out, self._found = out, dict(known)
+
+    def __call__(self, name: str, value: object) -> None:
+        self._found[name] = value
         print(f"{name}: {value}", flush=True)
-        options.out.write_text(json.dumps(results, indent=2) + "\n")
+        self._out.write_text(json.dumps(self._found, indent=2) + "\n")
 
-    frames = random_store(options.trajectories)
-    gigabytes = frames.nbytes / 1e9
-    trajectories = frames.reshape(options.trajectories, TRAJECTORY, DIM)
-    rng = np.random.default_rng(1)
-    queries = [rng.standard_normal((QUERY, DIM)).astype(np.float16) for _ in range(QUERIES)]
-    note("gigabytes", gigabytes)
-    note("largest product error, share of the allowed", largest_error(frames))
-    note("copy from page-locked memory, GB/s", copy_rate())
 
+def on_the_gpu(note: Notes, queries, trajectories, options) -> list[dtw.TopK]:
+    """Everything resident: the search by the clock, what each kernel takes, the other steps."""
     began = time.perf_counter()
     library = dtw.Resident(trajectories)
     note("sending it to the GPU, s", time.perf_counter() - began)
@@ -142,50 +125,79 @@ def main() -> None:
         note(f"search on the GPU, k = {k}, ms", [round(ms, 2) for ms in sorted(rounds)])
         note(f"median, k = {k}, ms", statistics.median(rounds))
     note("kernels, ms", kernels(lambda: library.search(queries, k=options.k)))
-    answer = library.search(queries, k=options.k)
-    if options.resident:
-        return
-    for steps in ("fmp", "classic"):
+    for steps in () if options.resident else ("fmp", "classic"):
         rounds = timed(lambda s=steps: library.search(queries, k=options.k, steps=s), 3)
         note(f"search on the GPU, steps {steps}, ms", statistics.median(rounds))
-    library = None
-    torch.cuda.empty_cache()
+    return library.search(queries, k=options.k)
 
+
+def from_page_locked(note: Notes, queries, trajectories, k: int, answer: list[dtw.TopK]) -> None:
+    """Nothing kept on the GPU: sent from page-locked memory in every search."""
+    torch.cuda.empty_cache()
     library = dtw.Resident(trajectories, limit=0)
-    rounds = timed(lambda: library.search(queries, k=options.k), 3)
-    note("search from page-locked memory, ms", statistics.median(rounds))
-    rate = gigabytes * 1e3 / statistics.median(rounds)
-    note("search from page-locked memory, GB/s", rate)
-    note(
-        "the same answer from page-locked memory",
-        same(answer, library.search(queries, k=options.k)),
-    )
-    library = None
-    torch.cuda.empty_cache()
+    milliseconds = statistics.median(timed(lambda: library.search(queries, k=k), 3))
+    note("search from page-locked memory, ms", milliseconds)
+    note("search from page-locked memory, GB/s", library.on_host / 1e6 / milliseconds)
+    note("the same answer from page-locked memory", same(answer, library.search(queries, k=k)))
 
+
+def from_ordinary(note: Notes, queries, trajectories, k: int, answer: list[dtw.TopK]) -> None:
+    """Nothing prepared at all."""
+    torch.cuda.empty_cache()
     began = time.perf_counter()
-    streamed = dtw.search(queries, trajectories, k=options.k, backend="gpu")
+    streamed = dtw.search(queries, trajectories, k=k, backend="gpu")
     note("search from ordinary memory, s", time.perf_counter() - began)
     note("the same answer from ordinary memory", same(answer, streamed))
 
-    whole = torch.from_numpy(frames).cuda()
+
+def peers(note: Notes, queries, trajectories, k: int, answer: list[dtw.TopK]) -> None:
+    """The bare product, our CPU backend, and the authors' way on some pairs."""
+    whole = torch.from_numpy(trajectories.reshape(-1, DIM)).cuda()
     note("the bare product, ms", statistics.median(product(whole, 5)))
     del whole
-
     began = time.perf_counter()
-    on_cpu = dtw.search(queries, trajectories, k=options.k, backend="cpu")
+    on_cpu = dtw.search(queries, trajectories, k=k, backend="cpu")
     note("our CPU backend, s", time.perf_counter() - began)
     note("the same answer on the CPU", same(answer, on_cpu))
-
     some = [np.float32(own) for own in trajectories[: PAIRS // QUERIES]]
     singles = [np.float32(query) for query in queries]
-    authors_way(singles[0], some[0])
+    authors_way(singles[0], some[0])  # compiles
     began = time.perf_counter()
     for query in singles:
         for own in some:
             authors_way(query, own)
-    seconds = (time.perf_counter() - began) / (len(some) * QUERIES)
-    note("authors' way on this CPU, s for all of it", seconds * options.trajectories * QUERIES)
+    seconds = (time.perf_counter() - began) / len(some)
+    note("authors' way on this CPU, s for all of it", seconds * len(trajectories))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trajectories", type=int, default=76_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--k", type=int, default=100)
+    parser.add_argument("--resident", action="store_true", help="only what is on the GPU")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("gpu.json"))
+    options = parser.parse_args()
+    note = Notes(
+        options.out,
+        machine=machine(),
+        gpu=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        triton=triton.__version__,
+        trajectories=options.trajectories,
+        k=options.k,
+    )
+    frames = random_store(options.trajectories)
+    trajectories = frames.reshape(options.trajectories, TRAJECTORY, DIM)
+    rng = np.random.default_rng(1)
+    queries = [rng.standard_normal((QUERY, DIM)).astype(np.float16) for _ in range(QUERIES)]
+    note("gigabytes", frames.nbytes / 1e9)
+    note("largest product error, share of the allowed", largest_error(frames))
+    note("copy from page-locked memory, GB/s", copy_rate())
+    answer = on_the_gpu(note, queries, trajectories, options)
+    if not options.resident:
+        for measure in (from_page_locked, from_ordinary, peers):
+            measure(note, queries, trajectories, options.k, answer)
 
 
 if __name__ == "__main__":

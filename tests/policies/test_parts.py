@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +238,36 @@ def test_instructions_become_vectors() -> None:
         assert near > far + 0.2 * vectors.shape[1]
     with pytest.raises(StrapError, match="unknown language encoder 'minilmm'"):
         embed_instructions(texts, "minilmm")
+
+
+def test_clip_text_checkpoints_load_and_tell_instructions_apart(tmp_path: Path) -> None:
+    """A small random one, saved by us, through the path a real one takes."""
+    import transformers
+
+    letters = [chr(code) for code in range(97, 123)]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({word: i for i, word in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    tokenizer = transformers.CLIPTokenizer(
+        vocab=str(tmp_path / "vocab.json"), merges=str(tmp_path / "merges.txt")
+    )
+    tokenizer.save_pretrained(tmp_path)
+    config = transformers.CLIPTextConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=12,
+        bos_token_id=len(words) - 2,
+        eos_token_id=len(words) - 1,
+        pad_token_id=len(words) - 1,
+    )
+    torch.manual_seed(0)
+    transformers.CLIPTextModelWithProjection(config).eval().save_pretrained(tmp_path)
+    vectors = embed_instructions(["lift the mug", "close it", "lift the mug"], str(tmp_path))
+    assert vectors.shape == (3, 12)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+    np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-6)
+    alone = embed_instructions(["close it"], str(tmp_path))
+    np.testing.assert_allclose(alone[0], vectors[1], atol=1e-5)  # padding changes nothing
