@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -70,6 +72,25 @@ def test_v21_as_pyarrow_and_pyav_write_it(tmp_path: Path, codec: str) -> None:
     dataset = opened(write_lerobot_v21(tmp_path / "d", content, codec=codec))
     assert dataset.format == "lerobot-v2.1"
     check(dataset, content)
+
+
+def test_encoding_makes_no_thread_real_time(tmp_path: Path) -> None:
+    """SVT-AV1 does, run by root; threads that wait without sleeping then stop the machine."""
+    seen: set[int] = set()
+
+    def look() -> None:
+        tasks = Path("/proc/self/task").iterdir()
+        seen.update(os.sched_getscheduler(int(task.name)) for task in tasks)
+
+    def chunks() -> Iterator[np.ndarray]:
+        for _ in range(3):
+            yield np.zeros((4, 64, 64, 3), np.uint8)
+            look()
+
+    av1 = encoding_module.Encoding("av1", Fraction(10), 64, 64)
+    encoding_module.encode(tmp_path / "a.mp4", chunks(), av1)
+    look()
+    assert seen == {os.SCHED_OTHER}
 
 
 @pytest.mark.parametrize("rate", [*RATES, "7"])

@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from strap.datasets.lerobot.encoding import ordinary_threads
+
 os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise
 BITS = 12
 SIZE = (48, 64)
@@ -90,6 +92,8 @@ def write_video(
         stream.pix_fmt = "yuv420p"
         if codec == "mpeg4":
             stream.bit_rate = 4_000_000
+        with ordinary_threads():
+            container.start_encoding()
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -91,6 +92,8 @@ def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
         stream.height, stream.width = encoding.height, encoding.width
         stream.pix_fmt = encoding.pixels
         stream.time_base = 1 / encoding.fps
+        with ordinary_threads():
+            container.start_encoding()
         index = 0
         for chunk in chunks:
             for pixels in chunk:
@@ -104,6 +107,29 @@ def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
 def _quiet_svt() -> None:
     # SVT-AV1 prints its settings to the terminal for every episode unless told not to.
     os.environ.setdefault("SVT_LOG", "1")
+
+
+@contextmanager
+def ordinary_threads() -> Iterator[None]:
+    """Threads that are made real-time meanwhile are put back.
+
+    SVT-AV1, opened by root, makes the calling thread and its own real-time, and every thread that
+    is started later inherits that: a few that wait for each other without sleeping, as those of
+    linear algebra do, then stop the whole machine.
+    """
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir() or not hasattr(os, "sched_setscheduler"):
+        yield
+        return
+    before = {task.name: os.sched_getscheduler(int(task.name)) for task in tasks.iterdir()}
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for task in tasks.iterdir():
+            with suppress(ProcessLookupError):
+                if os.sched_getscheduler(int(task.name)) != before.get(task.name, policy):
+                    os.sched_setscheduler(int(task.name), policy, parameters)
 
 
 def join(path: Path, pieces: Sequence[Path], lengths: Sequence[int], fps: Fraction) -> None:
