@@ -23,8 +23,11 @@ def local_cost(a, b, metric: str) -> float:
     return 0.5 * sum(difference * difference for difference in differences)
 
 
-def paths(N: int, M: int, steps: str):
-    """Every path as a list of cells, from any cell of row 0 to any cell of row N − 1."""
+def paths(N: int, M: int, steps: str, *, along: bool = False):
+    """Every path as a list of cells, from any cell of row 0 to any cell of row N − 1.
+
+    Running `along` row 0 only costs: the cheapest path does so where it must become longer.
+    """
 
     def extend(path):
         n, m = path[-1]
@@ -33,17 +36,17 @@ def paths(N: int, M: int, steps: str):
         for dn, dm in MOVES[steps]:
             # In row 0 a path begins, it does not run along it: D(1, m) = C(1, m).
             along_first_row = n == 0 and dn == 0
-            if n + dn < N and m + dm < M and not along_first_row:
+            if n + dn < N and m + dm < M and (along or not along_first_row):
                 yield from extend([*path, (n + dn, m + dm)])
 
     for m in range(M):
         yield from extend([(0, m)])
 
 
-def all_matches(query, trajectory, steps: str, metric: str):
+def all_matches(query, trajectory, steps: str, metric: str, *, along: bool = False):
     """(cost, stop, −start) of every path."""
     C = [[local_cost(a, b, metric) for b in trajectory] for a in query]
-    for path in paths(len(query), len(trajectory), steps):
+    for path in paths(len(query), len(trajectory), steps, along=along):
         cost = 0.0
         for n, m in path:
             cost += C[n][m]

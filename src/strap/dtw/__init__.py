@@ -8,11 +8,13 @@ Alignment(cost=0.0, start=3, stop=6)
 
 from typing import TYPE_CHECKING, Any
 
-from strap.dtw.api import best_match, resolve_backend, search, search_blocks
+from strap.dtw.api import best_match, resolve_backend, search, search_blocks, search_wish
+from strap.dtw.matches import Wish
 from strap.dtw.types import METRICS, STEPS, Alignment, Backend, Block, Tally, TopK
 
 if TYPE_CHECKING:
     from strap.dtw.gpu.resident import Resident
+    from strap.dtw.live import Stream
 
 __all__ = [
     "METRICS",
@@ -21,19 +23,26 @@ __all__ = [
     "Backend",
     "Block",
     "Resident",
+    "Stream",
     "Tally",
     "TopK",
+    "Wish",
     "best_match",
     "resolve_backend",
     "search",
     "search_blocks",
+    "search_wish",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """`Resident` needs torch, which loads when it is asked for."""
+    """`Resident` needs torch, `Stream` numba; they load when they are asked for."""
     if name == "Resident":
         from strap.dtw.gpu.resident import Resident
 
         return Resident
+    if name == "Stream":
+        from strap.dtw.live import Stream
+
+        return Stream
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strap.dtw import checks, reference
+from strap.dtw import checks, matches, reference
 from strap.dtw.gpu import devices
-from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Name, Tally, TopK
+from strap.dtw.matches import Align, Plain, Wish
+from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Lengths, Name, Tally, TopK
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def best_match(
     steps: str = "strap",
     metric: str = "l2",
     backend: str = "cpu",
+    lengths: Lengths | None = None,
 ) -> Alignment | None:
     """The cheapest match of a query inside one trajectory.
 
@@ -57,6 +59,7 @@ def best_match(
         steps: "strap", "fmp" or "classic": the moves of the warping path.
         metric: "l2", or "cosine" (1 − cos).
         backend: "cpu", "gpu", "reference", or "auto" (a GPU where there is one).
+        lengths: the least and the greatest number of frames of a match, where that matters.
 
     Returns:
         Alignment(cost, start, stop), stop half-open; None when no path fits.
@@ -68,16 +71,27 @@ def best_match(
     trajectory = checks.shape(trajectory, "trajectory", query.shape[1])
     checks.values(query, "query", metric)
     checks.values(trajectory, "trajectory", metric)
-    if chosen == "reference":
-        return reference.best_match(query, trajectory, steps, metric)
-    if chosen == "gpu":
+    if lengths is not None:
+        checks.length(lengths, "query")
+    if chosen == "gpu" and lengths is None:
         (best,) = search([query], [trajectory], k=1, steps=steps, metric=metric, backend="gpu")
         if len(best) == 0:
             return None
         return Alignment(float(best.cost[0]), int(best.start[0]), int(best.stop[0]))
-    from strap.dtw import cpu  # numba loads here, not with the package
+    return _one_by_one(chosen, steps, metric)(query, trajectory, lengths)
 
-    return cpu.best_match(query, trajectory, steps, metric)
+
+def _one_by_one(backend: str, steps: str, metric: str) -> Align:
+    """What aligns one query with one trajectory exactly: the definition, or compiled."""
+
+    def align(query: Frames, trajectory: Frames, lengths: Lengths | None) -> Alignment | None:
+        if backend == "reference":
+            return reference.best_match(query, trajectory, steps, metric, lengths)
+        from strap.dtw import cpu  # numba loads here, not with the package
+
+        return cpu.best_match(query, trajectory, steps, metric, lengths)
+
+    return align
 
 
 def search(
@@ -89,8 +103,10 @@ def search(
     metric: str = "l2",
     backend: str = "cpu",
     exclude: Sequence[Collection[int]] | None = None,
+    per_trajectory: int = 1,
+    lengths: Sequence[Lengths] | None = None,
 ) -> list[TopK]:
-    """For each query its k best matches, at most one in each trajectory.
+    """For each query its k best matches, at most one in each trajectory unless asked for more.
 
     Args:
         queries: arrays [n d].
@@ -98,22 +114,60 @@ def search(
         k: how many matches for each query.
         steps, metric, backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
+        per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
+            the best, then the best clear of it, and so on.
+        lengths: for each query the least and the greatest number of frames of a match.
 
     Returns:
         One TopK for each query: trajectory, start, stop, cost, each [min(k, those that fit)].
         Sorted by cost; ties: smaller trajectory index, smaller stop, larger start. Exact.
     """
-    return _search(
-        queries,
-        lambda dim: _listed(trajectories, dim),
-        lambda index: np.asanyarray(trajectories[index]),
-        k=k,
-        steps=steps,
-        metric=metric,
-        backend=backend,
-        exclude=exclude,
-        name=_plain_name,
-    )
+
+    def fetch(index: int) -> Frames:
+        return np.asanyarray(trajectories[index])
+
+    def plain(some: Sequence[int], count: int) -> list[TopK]:
+        return _search(
+            [queries[q] for q in some],
+            lambda dim: _listed(trajectories, dim),
+            fetch,
+            k=count,
+            steps=steps,
+            metric=metric,
+            backend=backend,
+            exclude=exclude and [exclude[q] for q in some],
+            name=_plain_name,
+        )
+
+    checks.count(k)
+    checks.excluded(exclude, len(queries))
+    wish = Wish(k, per_trajectory, lengths)
+    return search_wish(queries, wish, plain, fetch, backend=backend, steps=steps, metric=metric)
+
+
+def search_wish(
+    queries: Sequence[Frames],
+    wish: Wish,
+    plain: Plain,
+    fetch: Fetch,
+    *,
+    backend: str = "cpu",
+    steps: str = "strap",
+    metric: str = "l2",
+) -> list[TopK]:
+    """Several matches a trajectory and limits of length on top of any plain search.
+
+    Args:
+        queries: arrays [n d].
+        wish: what is asked for.
+        plain: (which queries, k) -> their k best, one in each trajectory; any of the searches
+            here, over anything. It is asked again with a larger k where limits of length bind.
+        fetch: trajectory index -> frames [m d].
+        backend, steps, metric: as in `search`.
+    """
+    checks.wish(wish.per_trajectory, wish.lengths, len(queries))
+    align = _one_by_one(resolve_backend(backend).name, steps, metric)
+    return matches.search([np.asanyarray(q) for q in queries], wish, plain, fetch, align)
 
 
 def search_blocks(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from strap.dtw.types import METRICS, STEPS, Block, Frames
+from strap.dtw.types import METRICS, STEPS, Block, Frames, Lengths
 from strap.errors import StrapError, unknown
 
 LARGEST = 1e150  # squares of larger numbers overflow
@@ -91,4 +91,29 @@ def excluded(exclude: Sequence[Collection[int]] | None, queries: int) -> None:
         raise StrapError(
             f"exclude has {len(exclude)} entries for {queries} queries: give one collection of "
             "trajectory indices for each query (empty where there is none)"
+        )
+
+
+def wish(per_trajectory: int, lengths: Sequence[Lengths] | None, queries: int) -> None:
+    """Check how many matches a trajectory may have, and how long each query's may be."""
+    if isinstance(per_trajectory, bool) or per_trajectory < 1:
+        raise StrapError(f"per_trajectory is {per_trajectory!r}: it must be at least 1")
+    if lengths is None:
+        return
+    if len(lengths) != queries:
+        raise StrapError(
+            f"lengths has {len(lengths)} entries for {queries} queries: give (least, most) frames "
+            "for each query"
+        )
+    for q, own in enumerate(lengths):
+        length(own, f"query {q}")
+
+
+def length(given: Lengths, what: str) -> None:
+    """Check the least and the greatest length of a match."""
+    least, most = given
+    if not 1 <= least <= most:
+        raise StrapError(
+            f"{what}: matches of {least} to {most} frames are asked for; the least must be at "
+            "least 1 and no more than the greatest"
         )

@@ -14,7 +14,7 @@ from strap.dtw import kernels, reference
 from strap.dtw.bounds import Filter
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.sketches import Sketched, SketchFilter
-from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name, Tally, TopK, top
+from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Lengths, Name, Tally, TopK, top
 
 
 def threads() -> int:
@@ -24,12 +24,21 @@ def threads() -> int:
     return os.cpu_count() or 1
 
 
-def best_match(query: Frames, trajectory: Frames, steps: str, metric: str) -> Alignment | None:
+def best_match(
+    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
+) -> Alignment | None:
     """The best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
-    return _align(_exact(query, metric), trajectory, steps, metric)
+    own = exact(query, metric)
+    if lengths is None:
+        return _align(own, trajectory, steps, metric)
+    columns = kernels.transposed(as_values(trajectory, metric))
+    costs = kernels.all_costs(own, columns, metric == "cosine")
+    cost, start, stop = kernels.align_within(costs, kernels.CODES[steps], *lengths)
+    return Alignment(cost, start, stop) if cost < np.inf else None
 
 
-def _exact(frames: Frames, metric: str) -> Floats:
+def exact(frames: Frames, metric: str) -> Floats:
+    """A query as the exact pass wants it."""
     if metric == "cosine":
         return reference.unit(frames)
     return np.ascontiguousarray(frames, np.float64)
@@ -190,7 +199,7 @@ class _Refinement:
 
     def _evaluate(self, ids: Ints) -> None:
         """Align exactly with these trajectories and keep the k best."""
-        query = _exact(self.query, self.metric)
+        query = exact(self.query, self.metric)
 
         def align(index: int) -> Alignment | None:
             return _align(query, self.fetch(index), self.steps, self.metric)

@@ -122,6 +122,82 @@ def align(query: Floats, columns: Floats, code: int, half: bool) -> tuple[float,
     return D[last, end + 2], S[last, end + 2], end + 1
 
 
+@njit
+def all_costs(query: Floats, columns: Floats, half: bool) -> Floats:
+    """C [n m] of query [n d] with a trajectory given as columns [d m]."""
+    N, M = query.shape[0], columns.shape[1]
+    costs = np.empty((N, M))
+    for n in range(0, N, ROWS):
+        _cost_rows(query[n : n + ROWS], columns, 0, M, half, costs[n : n + ROWS])
+    return costs
+
+
+@njit
+def align_within(costs: Floats, code: int, least: int, most: int) -> tuple[float, int, int]:
+    """As `align`, for costs [n m], among the paths of least..most frames: each start by itself."""
+    N, M = costs.shape
+    found, first, end = np.inf, 0, 0
+    D = np.empty((3, min(M, most) + 2))
+    for start in range(M):
+        W = min(M - start, most)
+        D[:] = np.inf
+        for n in range(N):
+            now, one, two = n % 3, (n + 2) % 3, (n + 1) % 3
+            # Under `strap` each row moves on by one or two columns.
+            lo, hi = (n, min(2 * n + 1, W)) if code == 0 else (0, W)
+            D[now] = np.inf
+            for m in range(lo, hi):
+                if n == 0 and m == 0:
+                    D[now, 2] = costs[0, start]
+                    continue
+                best = D[one, m + 1]
+                if code < 2:
+                    best = min(best, D[one, m])
+                    if code == 1:
+                        best = min(best, D[two, m + 1])
+                else:
+                    best = min(min(best, D[one, m + 2]), D[now, m + 1])
+                D[now, m + 2] = best + costs[n, start + m]
+        last = D[(N - 1) % 3]
+        for m in range(least - 1, W):
+            cost, stop = last[m + 2], start + m + 1
+            if cost < found or (cost == found and cost < np.inf and stop <= end):
+                found, first, end = cost, start, stop
+    return found, first, end
+
+
+@njit
+def extend(costs: Floats, code: int, D: Floats, S: Ints, seen: int, best: Floats) -> None:
+    """Take new columns of costs [n m] into D [n 3] and the starts S [n 3], in a ring by column.
+
+    `seen` columns came before. best [4] = cost, start and stop of the best match so far, and the
+    cost of the best that ends with the newest column.
+    """
+    N, M = costs.shape
+    for m in range(M):
+        column = seen + m
+        now, one, two = column % 3, (column + 2) % 3, (column + 1) % 3
+        for n in range(N):
+            if n == 0:
+                D[0, now], S[0, now] = costs[0, m], column
+                continue
+            cost, start = D[n - 1, one], S[n - 1, one]
+            if code < 2:
+                if _better(D[n - 1, two], S[n - 1, two], cost, start):
+                    cost, start = D[n - 1, two], S[n - 1, two]
+                if code == 1 and n > 1 and _better(D[n - 2, one], S[n - 2, one], cost, start):
+                    cost, start = D[n - 2, one], S[n - 2, one]
+            else:
+                if _better(D[n - 1, now], S[n - 1, now], cost, start):
+                    cost, start = D[n - 1, now], S[n - 1, now]
+                if _better(D[n, one], S[n, one], cost, start):
+                    cost, start = D[n, one], S[n, one]
+            D[n, now], S[n, now] = cost + costs[n, m], start
+        best[3] = D[N - 1, now]
+        if best[3] < best[0]:
+            best[0], best[1], best[2] = best[3], S[N - 1, now], column + 1
+
+
 @njit_reordered
 def _center_run(frame: Frames, mean: Frames, scale: float, out: Singles) -> np.float32:
     """out = (frame − mean)·scale rounded to float32; returns its squared norm, in float32."""

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from strap.dtw import checks
-from strap.dtw.types import STEPS, Alignment, Floats, Frames, Name, TopK, top
+from strap.dtw.types import STEPS, Alignment, Floats, Frames, Lengths, Name, TopK, top
 
 
 def unit(frames: Frames) -> Floats:
@@ -74,9 +74,41 @@ def align(costs: Floats, steps: str) -> Alignment | None:
     return Alignment(float(D[-1, stop]), int(S[-1, stop]), stop + 1)
 
 
-def best_match(query: Frames, trajectory: Frames, steps: str, metric: str) -> Alignment | None:
+def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | None:
+    """The cheapest path of an allowed length through costs [n m]: each start by itself.
+
+    A path from a given start may move within row 1 too, where the step set lets it.
+    """
+    least, most = lengths
+    best: tuple[float, int, int] | None = None
+    for start in range(costs.shape[1]):
+        last = _from_first_column(costs[:, start : start + most], steps)[-1]
+        for m in range(least - 1, len(last)):
+            found = float(last[m]), start + m + 1, -start
+            if last[m] < math.inf and (best is None or found < best):
+                best = found
+    return None if best is None else Alignment(best[0], -best[2], best[1])
+
+
+def _from_first_column(costs: Floats, steps: str) -> Floats:
+    """D of the paths that start in cell (1, 1)."""
+    N, M = costs.shape
+    D = np.full((N, M), math.inf)
+    D[0, 0] = costs[0, 0]
+    for n in range(N):
+        for m in range(M):
+            before = [D[n - dn, m - dm] for dn, dm in STEPS[steps] if dn <= n and dm <= m]
+            if n + m and before:
+                D[n, m] = costs[n, m] + min(before)
+    return D
+
+
+def best_match(
+    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
+) -> Alignment | None:
     """The best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
-    return align(local_costs(query, trajectory, metric), steps)
+    costs = local_costs(query, trajectory, metric)
+    return align(costs, steps) if lengths is None else align_within(costs, steps, lengths)
 
 
 def search(

@@ -18,6 +18,8 @@ Fetch: TypeAlias = Callable[[int], Frames]
 """Global trajectory index -> its frames [m d], read again for the exact pass."""
 Name: TypeAlias = Callable[[int], str]
 """Global trajectory index -> what an error message calls it."""
+Lengths: TypeAlias = tuple[int, int]
+"""The least and the greatest number of frames that a match may have."""
 
 STEPS: dict[str, tuple[tuple[int, int], ...]] = {
     "strap": ((1, 1), (1, 2)),
