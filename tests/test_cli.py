@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import h5py
@@ -39,6 +40,20 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         main([name, "-h"])
     assert ended.value.code == 0
     assert f"usage: strap {name}" in capsys.readouterr().out
+
+
+def test_several_matches_a_trajectory(planted: Planted, tmp_path: Path) -> None:
+    more = ("--matches-per-trajectory", 2, "--length-ratio", 1, 1.2, "--top-k", 90)
+    assert main(retrieve(planted, tmp_path / "run", *more)) == 0
+    table = pq.read_table(tmp_path / "run" / "matches.parquet").to_pylist()
+    lengths = [
+        (row["stop"] - row["start"]) / (row["query_stop"] - row["query_start"]) for row in table
+    ]
+    assert max(lengths) <= 1.2
+    pairs = Counter(
+        (row["query_trajectory"], row["query_start"], row["trajectory"]) for row in table
+    )
+    assert max(pairs.values()) == 2
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,22 @@ def test_released_selection_on_a_worked_fixture(tmp_path: Path, backend: str) ->
     assert found[0].dataset == f"{tmp_path}/p.data"
 
 
+def test_several_matches_in_one_trajectory_and_limits_of_length(tmp_path: Path) -> None:
+    target = make_store(tmp_path / "t", {"t0": line(0, 1, 2)})
+    prior = make_store(tmp_path / "p", {"a": line(0, 1, 2, 50, 0, 1, 1, 2), "b": line(9, 9, 9)})
+    query = [Segment("t0", 0, 3)]
+    found = strap.retrieve(query, target, prior, top_k=2, matches_per_trajectory=2)
+    assert rows(found) == [(0, "a", 0, 3, 0.0, 1), (0, "a", 4, 8, 0.0, 2)]
+    found = strap.retrieve(query, target, prior, top_k=1, length_ratio=(1.3, 1.4))
+    assert rows(found) == [(0, "a", 4, 8, 0.0, 1)]
+    with pytest.raises(StrapError, match=r"the length ratio is 2 to 1: both must be above 0"):
+        strap.retrieve(query, target, prior, top_k=1, length_ratio=(2, 1))
+    with pytest.raises(StrapError, match=r"no whole number of frames is 1\.1 to 1\.2 times the 3"):
+        strap.retrieve(query, target, prior, top_k=1, length_ratio=(1.1, 1.2))
+    with pytest.raises(StrapError, match="widen --length-ratio"):
+        strap.retrieve(query, target, prior, top_k=1, length_ratio=(5, 6))
+
+
 def test_more_than_there_is(tmp_path: Path) -> None:
     target, prior = make_store(tmp_path / "t", TARGET), make_store(tmp_path / "p", PRIOR)
     with pytest.warns(UserWarning, match="top_k is 100, but there are only 6 matches"):

@@ -32,8 +32,9 @@ import strap.dtw as dtw
 try:
     import librosa
     from dtaidistance import dtw_ndim
-except ImportError:  # a machine where nothing can be installed: without these two peers
-    librosa = dtw_ndim = None
+    from tslearn.metrics import dtw_subsequence_path
+except ImportError:  # a machine where nothing can be installed: without these peers
+    librosa = dtw_ndim = dtw_subsequence_path = None
 
 DIM, QUERY, TRAJECTORY, QUERIES = 768, 50, 250, 5
 SOME, FEW, PACKED = 200, 8, 40  # trajectories for the slow, the slowest, and the bare product
@@ -101,6 +102,12 @@ def dtaidistances_way(query, trajectory):
     return float(D[-1, 1:].min()), int(D[-1, 1:].argmin()) + 1
 
 
+def tslearns_way(query, trajectory):
+    """Our `classic` with squared distances: it adds squares and takes the root of the sum."""
+    path, cost = dtw_subsequence_path(query, trajectory)
+    return float(cost), int(path[0][1]), int(path[-1][1]) + 1
+
+
 @dataclass
 class Entry:
     """One contestant: what it runs, on how many pairs, and how long each round took."""
@@ -165,12 +172,15 @@ def entries(queries, trajectories, k: int) -> dict[str, Entry]:
         "dtaidistance": Entry(
             "dtaidistance (classic steps)", pairwise(dtaidistances_way, *double), n_few
         ),
+        "tslearn": Entry(
+            "tslearn (classic steps, squared)", pairwise(tslearns_way, *double), n_few
+        ),
         "classic": Entry("strap.dtw.search, classic steps", classic, whole),
         "floor": Entry(
             "floor: the bare float32 product", lambda: rows @ packed.T, PACKED * len(queries)
         ),
     }
-    absent = () if librosa else ("librosa", "dtaidistance")
+    absent = () if librosa else ("librosa", "dtaidistance", "tslearn")
     return {key: entry for key, entry in everyone.items() if key not in absent}
 
 
@@ -206,7 +216,12 @@ def machine() -> dict[str, object]:
         model = fields.get("Model name", platform.processor()).strip()
     except (OSError, subprocess.CalledProcessError):
         model = platform.processor()
-    packages = ["numpy", "numba", "scipy", *(["librosa", "dtaidistance"] if librosa else [])]
+    packages = [
+        "numpy",
+        "numba",
+        "scipy",
+        *(["librosa", "dtaidistance", "tslearn"] if librosa else []),
+    ]
     return {
         "cpu": model,
         "architecture": platform.machine(),

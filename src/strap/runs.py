@@ -55,6 +55,8 @@ class RetrievalOptions:
     backend: str = "auto"
     rule: Rule = "even"
     shared: Shared = "self"
+    matches_per_trajectory: int = 1
+    length_ratio: tuple[float, float] | None = None
     dtype: Dtype = "float16"
     opening: OpenOptions = field(default_factory=OpenOptions)
     history: int = HISTORY
@@ -209,6 +211,8 @@ def _search(
         backend=options.backend,
         rule=options.rule,
         shared=options.shared,
+        matches_per_trajectory=options.matches_per_trajectory,
+        length_ratio=options.length_ratio,
         progress=progress,
         tally=tally,
         **where,

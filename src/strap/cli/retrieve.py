@@ -51,6 +51,10 @@ class Command:
     shared: Shared = "self"
     """trajectories in both target and prior: self hides a query's own trajectory from it, all
     hides them from every query, keep hides none"""
+    matches_per_trajectory: int = 1
+    """how many matches of a query may lie in one prior trajectory, none overlapping another"""
+    length_ratio: tuple[float, float] | None = None
+    """the least and the greatest length of a match, as multiples of its query's: 1 1.5"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
     """what computes the matches: auto takes a GPU where there is one"""
     engine: Engine = "local"
@@ -89,6 +93,8 @@ class Command:
             backend=self.backend,
             rule=self.rule,
             shared=self.shared,
+            matches_per_trajectory=self.matches_per_trajectory,
+            length_ratio=self.length_ratio,
             dtype=self.dtype,
             opening=self.opening,
             history=self.history,

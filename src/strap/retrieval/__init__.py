@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -33,6 +34,8 @@ def retrieve(
     backend: str = "auto",
     rule: Rule = "even",
     shared: Shared = "self",
+    matches_per_trajectory: int = 1,
+    length_ratio: tuple[float, float] | None = None,
     progress: Progress = silent,
     tally: Tally | None = None,
     engine: Engine = "local",
@@ -42,7 +45,7 @@ def retrieve(
     """Search every prior trajectory for every query and keep the `top_k` cheapest, spread evenly.
 
     Each (query, prior trajectory) has one best match: the segment with the lowest accumulated cost
-    under subsequence dynamic time warping.
+    under subsequence dynamic time warping. More of them are the best clear of it, and so on.
 
     Args:
         queries: target segments.
@@ -54,6 +57,8 @@ def retrieve(
         backend: `auto`, `gpu`, `cpu` or `reference`.
         rule: `even` keeps exactly min(top_k, available); `released` is the authors' floor.
         shared: what to do with trajectories that are in both target and prior.
+        matches_per_trajectory: how many matches of a query may lie in one prior trajectory.
+        length_ratio: the least and the greatest length of a match, as multiples of its query's.
         progress: called with (what, done, total).
         tally: filled with how many (query, trajectory) pairs each bound removed.
         engine, workers, address: where to search; as in `strap.search.search_stores`.
@@ -65,14 +70,18 @@ def retrieve(
         raise StrapError(f"top_k is {top_k}: it must be at least 1")
     for store in stores:
         _check_same_encoder(target_store, store)
+    arrays = [_query_array(target_store, query) for query in queries]
+    lengths = length_ratio and [limits(len(array), length_ratio) for array in arrays]
     found = search_stores(
-        [_query_array(target_store, query) for query in queries],
+        arrays,
         stores,
         k=top_k,
         steps=steps,
         metric=metric,
         backend=backend,
         exclude=_hidden(queries, target_store, stores, shared),
+        per_trajectory=matches_per_trajectory,
+        lengths=lengths or None,
         progress=progress,
         tally=tally,
         engine=engine,
@@ -89,6 +98,27 @@ def retrieve(
     return Matches(tuple(rows))
 
 
+def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
+    """The least and the greatest length of a match for a query of so many frames.
+
+    >>> limits(10, (0.75, 1.5))
+    (8, 15)
+    """
+    least, most = ratio
+    if not 0 < least <= most:
+        raise StrapError(
+            f"the length ratio is {least} to {most}: both must be above 0, the first no more than "
+            "the second (1 1.5: from the query's own length to half as much again)"
+        )
+    low, high = max(1, math.ceil(least * frames - 1e-9)), math.floor(most * frames + 1e-9)
+    if low > high:
+        raise StrapError(
+            f"no whole number of frames is {least} to {most} times the {frames} of a query: widen "
+            "the length ratio"
+        )
+    return low, high
+
+
 def _say_shortfalls(
     found: Sequence[Sequence[Found]], kept: Sequence[int], top_k: int, rule: Rule
 ) -> None:
@@ -96,12 +126,13 @@ def _say_shortfalls(
     if not available:
         raise StrapError(
             "no query fits into any prior trajectory: under steps 'strap' a match is at least as "
-            "long as its query; cut shorter queries (--method window), or use --steps classic"
+            "long as its query; cut shorter queries (--method window), use --steps classic, or "
+            "widen --length-ratio where you gave one"
         )
     if available < top_k:
         warnings.warn(
-            f"top_k is {top_k}, but there are only {available} matches (one for each query and "
-            "prior trajectory that fits): all of them are kept",
+            f"top_k is {top_k}, but there are only {available} matches of an allowed length and "
+            "number for each query and prior trajectory: all of them are kept",
             stacklevel=3,
         )
     if top_k < len(found):

@@ -18,7 +18,7 @@ Engine = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Found:
-    """One query's best match in one prior trajectory."""
+    """One match of a query in a prior trajectory."""
 
     store: EmbeddingStore
     trajectory_id: str
@@ -46,13 +46,15 @@ def search_stores(
     metric: str = "l2",
     backend: str = "auto",
     exclude: Sequence[Collection[tuple[int, str]]] | None = None,
+    per_trajectory: int = 1,
+    lengths: Sequence[tuple[int, int]] | None = None,
     progress: Progress = silent,
     tally: dtw.Tally | None = None,
     engine: Engine = "local",
     workers: int = 2,
     address: str | None = None,
 ) -> list[list[Found]]:
-    """For each query its k cheapest matches over all stores, cheapest first, one a trajectory.
+    """For each query its k cheapest matches over all stores, cheapest first.
 
     Args:
         queries: arrays [n d].
@@ -62,6 +64,8 @@ def search_stores(
         metric: `l2` or `cosine`.
         backend: `auto`, `gpu`, `cpu` or `reference`.
         exclude: for each query the (store index, trajectory id) pairs it must not match.
+        per_trajectory: how many matches of a query one trajectory may give; they don't overlap.
+        lengths: for each query the least and the greatest number of frames of a match.
         progress: called with (what, trajectories done, of how many).
         tally: filled with how many pairs each bound removed.
         engine: `local`, or `ray`: shards are searched by tasks on a cluster.
@@ -74,24 +78,39 @@ def search_stores(
     hidden = None
     if exclude is not None:
         hidden = [{corpus.numbers[name] for name in own} for own in exclude]
-    options = SearchOptions(min(k, len(corpus.names)), steps, metric, backend)
-    if engine == "ray":
-        from strap.search.cluster import search_on_ray
-
-        tops = search_on_ray(
-            queries,
-            corpus,
-            options,
-            hidden,
-            workers=workers,
-            address=address,
-            progress=progress,
-            tally=tally,
-        )
-    elif engine == "local":
-        tops = search_corpus(queries, corpus, options, hidden, progress=progress, tally=tally)
-    else:
+    if engine not in get_args(Engine):
         raise unknown("engine", engine, get_args(Engine))
+
+    def plain(some: Sequence[int], count: int) -> list[dtw.TopK]:
+        options = SearchOptions(min(count, len(corpus.names)), steps, metric, backend)
+        chosen = [queries[q] for q in some]
+        without = hidden and [hidden[q] for q in some]
+        counted = dtw.Tally()
+        if engine == "ray":
+            from strap.search.cluster import search_on_ray
+
+            found = search_on_ray(
+                chosen,
+                corpus,
+                options,
+                without,
+                workers=workers,
+                address=address,
+                progress=progress,
+                tally=counted,
+            )
+        else:
+            found = search_corpus(
+                chosen, corpus, options, without, progress=progress, tally=counted
+            )
+        if tally is not None:
+            tally.add(counted)
+        return found
+
+    wish = dtw.Wish(k, per_trajectory, lengths)
+    tops = dtw.search_wish(
+        queries, wish, plain, corpus.fetch, backend=backend, steps=steps, metric=metric
+    )
     return [[_found(corpus, top, row) for row in range(len(top))] for top in tops]
 
 
