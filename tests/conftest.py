@@ -6,7 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.stores import write_dataset
 
+import strap
+from strap.encoders import PixelEncoder
+from strap.store import EmbeddingStore
 from strap.synthetic import Planted, make_planted
 
 # No test waits for a hub; what loads weights must know before it is imported.
@@ -37,3 +41,16 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 def own_planted(tmp_path: Path) -> Planted:
     """The same, for a test that changes the files."""
     return make_planted(tmp_path / "planted")
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen trajectories of two cameras; read only."""
+    return write_dataset(tmp_path_factory.mktemp("data") / "a.hdf5")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
+    """Its store, embedded by one process that nobody killed."""
+    out = tmp_path_factory.mktemp("undisturbed") / "store"
+    return strap.embed(strap.open_dataset(dataset), PixelEncoder(4), out, batch=16)

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from tests.killing import Logged
-from tests.test_store import IMAGES, assert_same, write_dataset
+from tests.stores import IMAGES, assert_same
 
 import strap
 from strap.cli import main
@@ -25,17 +25,6 @@ from strap.errors import StrapError
 from strap.store import EmbeddingStore
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini" / "prior"
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("data") / "a.hdf5")
-
-
-@pytest.fixture(scope="module")
-def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
-    out = tmp_path_factory.mktemp("alone") / "store"
-    return strap.embed(strap.open_dataset(dataset), PixelEncoder(4), out, batch=16)
 
 
 def test_two_devices(dataset: Path, tmp_path: Path) -> None:
@@ -105,7 +94,7 @@ def kill_the_first(log: Path, killed: list[int], addresses: set[str]) -> None:
 
 
 def test_ray_with_a_killed_worker(
-    dataset: Path, alone: EmbeddingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, undisturbed: EmbeddingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers on loopback; one is killed in the middle, and nothing of it is seen."""
     pytest.importorskip("ray")
@@ -125,7 +114,7 @@ def test_ray_with_a_killed_worker(
     assert len(processes) == 3  # two, and the one that took the killed one's place
     assert os.getpid() not in processes
     assert sum(int(line.split()[1]) for line in log.read_text().splitlines()) >= IMAGES
-    assert_same(store, alone)
+    assert_same(store, undisturbed)
 
 
 def test_ray_is_named_where_it_is_missing(
@@ -149,7 +138,7 @@ def test_batches_cross_the_borders_of_trajectories(dataset: Path, tmp_path: Path
     assert sizes == [*[64] * 15, 40] * 2  # 1000 frames by each of two cameras
 
 
-def test_batches_in_flight(dataset: Path, alone: EmbeddingStore, tmp_path: Path) -> None:
+def test_batches_in_flight(dataset: Path, undisturbed: EmbeddingStore, tmp_path: Path) -> None:
     """As on a GPU: a batch is begun before the one before it is waited for."""
     events: list[str] = []
 
@@ -166,7 +155,7 @@ def test_batches_in_flight(dataset: Path, alone: EmbeddingStore, tmp_path: Path)
             return wait
 
     store = strap.embed(strap.open_dataset(dataset), Queued(4), tmp_path / "s", batch=16)
-    assert_same(store, alone)
+    assert_same(store, undisturbed)
     assert events[:5] == ["start", "start", "wait", "start", "wait"]
     assert events.count("start") == events.count("wait")
 

@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from tests.killing import execute
-from tests.stores import make_store
+from tests.stores import IMAGES, LENGTHS, assert_same, make_store, write_dataset
 
 import strap
 from strap.cli import main
@@ -24,42 +22,6 @@ from strap.errors import StrapError
 from strap.store import EmbeddingStore, Session, upkeep
 from strap.store.journal import pack, unpack
 from strap.store.layout import HEADER_BYTES
-
-LENGTHS = (70, 1, 90, 33, 128, 40, 64, 25, 100, 57, 80, 19, 110, 46, 60, 77)
-IMAGES = 2 * sum(LENGTHS)
-
-
-def write_dataset(file: Path, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> Path:
-    """Two cameras of different sizes."""
-    rng = np.random.default_rng(seed)
-    with h5py.File(file, "w") as handle:
-        for index, length in enumerate(lengths):
-            demo = handle.create_group(f"data/demo_{index}")
-            demo["actions"] = rng.random((length, 7))
-            demo["obs/left"] = rng.integers(0, 255, (length, 8, 8, 3), dtype=np.uint8)
-            demo["obs/right"] = rng.integers(0, 255, (length, 12, 8, 3), dtype=np.uint8)
-    return file
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_dataset(tmp_path_factory.mktemp("data") / "a.hdf5")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
-    out = tmp_path_factory.mktemp("undisturbed") / "store"
-    return strap.embed(strap.open_dataset(dataset), PixelEncoder(4), out, batch=16)
-
-
-def assert_same(one: EmbeddingStore, other: EmbeddingStore) -> None:
-    assert one.ids == other.ids
-    assert (one.config, one.complete) == (other.config, other.complete)
-    for key in one:
-        assert replace(one.entry(key), offset=0) == replace(other.entry(key), offset=0)
-        for camera in one.config.cameras:
-            assert np.array_equal(one.of_camera(key, camera), other.of_camera(key, camera))
-    assert one.verify() == other.verify() == []
 
 
 def test_twenty_kills(dataset: Path, undisturbed: EmbeddingStore, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ path on every machine; the store need not.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ from strap.types import Array
 
 QUEUED = 2
 """tasks per actor: one at work, one waiting"""
-POLL_SECONDS = 0.2
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
@@ -159,12 +157,8 @@ def embed_on_ray(
             shared = (ray.put(dataset), ray.put(encoder))
             rest = (config.cameras, config.dtype, batch, threads)
             crew = _Crew(ray, [kind.remote(*shared, *rest) for _ in range(workers)])
-            while True:
-                _drive(crew, work, session, progress)
-                session.flush()
-                if not work.unfinished:
-                    return
-                time.sleep(POLL_SECONDS)
+            for jobs in work.rounds():
+                _drive(crew, jobs, work, session, progress)
     finally:
         session.close()
 
@@ -206,9 +200,10 @@ class _Crew:
             raise StrapError(f"a Ray worker could not be started again: {error}") from error
 
 
-def _drive(crew: _Crew, work: Work, session: Session, progress: Progress) -> None:
+def _drive(
+    crew: _Crew, jobs: Iterator[Job], work: Work, session: Session, progress: Progress
+) -> None:
     done = 0
-    jobs = work.jobs()
     more = True
     while more or not crew.is_idle:
         while more and not crew.is_full:

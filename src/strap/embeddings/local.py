@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from strap.artifacts import Progress
@@ -13,8 +12,6 @@ from strap.encoders import Encoder
 from strap.store import Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
-
-POLL_SECONDS = 0.2
 
 
 class StoreSink:
@@ -81,11 +78,7 @@ def embed_here(
     work = Work(dataset, session, cameras, part=part)
     sink = StoreSink(session, work, progress)
     try:
-        while True:
-            Packer(encoder, cameras, batch, sink).run(work.jobs(), workers)
-            session.flush()
-            if not work.unfinished:
-                return
-            time.sleep(POLL_SECONDS)
+        for jobs in work.rounds():
+            Packer(encoder, cameras, batch, sink).run(jobs, workers)
     finally:
         session.close()

@@ -7,6 +7,7 @@ the last bits of the vectors, do not depend on how many workers there are or who
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from strap.store import Begun, Entry, Partial, Session
 from strap.types import Trajectory
 
 GROUP_IMAGES = 2048
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Work:
         return self.images_left + unseen // self._part[1]
 
     def jobs(self) -> Iterator[Job]:
-        """Everything that can be claimed now; call again while `unfinished`."""
+        """Everything that can be claimed now."""
         yield from self._resumed()
         if self._scanned < len(self.dataset):
             groups: Iterator[list[Trajectory]] = self._scan()
@@ -79,6 +81,15 @@ class Work:
             missing = [t for t in group if not self._is_current(t)]
             if missing:
                 yield from self._claim(missing)
+
+    def rounds(self) -> Iterator[Iterator[Job]]:
+        """What can be claimed, again and again until nothing is lacking, ours or another's."""
+        while True:
+            yield self.jobs()
+            self.session.flush()
+            if not self.unfinished:
+                return
+            time.sleep(POLL_SECONDS)
 
     @property
     def unfinished(self) -> bool:
