@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, pieces
+from strap.dtw import bounds, cpu, kernels, pieces, reference
+from strap.dtw.corridor import Corridor
 
 STEPS = tuple(dtw.STEPS)
 seeds = st.integers(0, 2**32 - 1)
@@ -49,6 +50,50 @@ def test_search_equals_the_reference(steps, metric, seed, k):
         queries, trajectories, k=k, steps=steps, metric=metric, backend="reference"
     )
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def hard(seed: int):
+    """A query and a trajectory on which low precision goes wrong: ties, near ties, far offsets."""
+    rng = np.random.default_rng(seed)
+    d, N, M = int(rng.choice([24, 40, 65])), int(rng.integers(1, 9)), int(rng.integers(1, 30))
+    base, query = rng.standard_normal((M, d)), rng.standard_normal((N, d))
+    kind = int(rng.integers(0, 5))
+    if kind == 1:
+        base, query = rng.integers(0, 2, (M, d)) + 0.5, rng.integers(0, 2, (N, d)) + 0.5
+    elif kind == 2:
+        base, query = base[:1] + 1e-7 * base, np.repeat(base[:1], N, axis=0)
+    elif kind == 3:
+        base, query = base * 1e-3 + 1000, query * 1e-3 + 1000
+    elif kind == 4:
+        base = np.concatenate([base[: M // 2 + 1]] * 3)[:M]  # the same piece again and again
+        query = base[:N].copy()
+    dtype = rng.choice([np.float16, np.float32, np.float64])
+    return query.astype(dtype), base.astype(dtype)
+
+
+@pytest.mark.parametrize("metric", dtw.METRICS)
+@pytest.mark.parametrize("steps", STEPS)
+@settings(max_examples=150, deadline=None)
+@given(seed=seeds)
+def test_a_corridor_gives_what_all_cells_give(steps, metric, seed):
+    query, trajectory = hard(seed)
+    exact = cpu.exact(query, metric)
+    found = Corridor(exact, steps, metric).align(trajectory)
+    columns = kernels.transposed(pieces.as_values(trajectory, metric))
+    half = metric == "cosine"
+    cost, start, stop = kernels.align(exact, columns, kernels.CODES[steps], half)
+    assert found == (dtw.Alignment(cost, start, stop) if cost < np.inf else None)
+
+
+def test_a_corridor_s_bounds_are_close():
+    """Else too many cells would be evaluated in float64."""
+    rng = np.random.default_rng(0)
+    query, trajectory = rng.standard_normal((20, 256)), rng.standard_normal((90, 256))
+    corridor = Corridor(query, "strap", "l2")
+    low = corridor._low(trajectory)
+    costs = reference.local_costs(query, trajectory, "l2")
+    assert (low <= costs).all()
+    assert (costs - low).max() < 1e-3 * costs.max()
 
 
 def test_search_on_wide_frames_with_many_near_ties():

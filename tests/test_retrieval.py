@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tests.stores import make_store
 
 import strap
+from strap import retrieval
 from strap.errors import StrapError
 from strap.retrieval.selection import quotas
+from strap.search import search_stores
 from strap.synthetic import Planted
 from strap.types import Segment
 
@@ -142,6 +144,39 @@ def test_several_matches_in_one_trajectory_and_limits_of_length(tmp_path: Path) 
         strap.retrieve(query, target, prior, top_k=1, length_ratio=(1.1, 1.2))
     with pytest.raises(StrapError, match="widen --length-ratio"):
         strap.retrieve(query, target, prior, top_k=1, length_ratio=(5, 6))
+
+
+def test_what_is_kept_does_not_depend_on_how_much_is_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query's share and one more are enough, but where a query runs out of matches."""
+    rng = np.random.default_rng(0)
+    target = make_store(tmp_path / "t", {"t0": rng.standard_normal((60, 4))})
+    lengths = rng.integers(8, 50, 40)
+    prior = make_store(
+        tmp_path / "p", {f"p{i}": rng.standard_normal((n, 4)) for i, n in enumerate(lengths)}
+    )
+    asked: list[int] = []
+
+    def counting(*args: object, k: int, **options: object) -> object:
+        asked.append(k)
+        return search_stores(*args, k=k, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(retrieval, "search_stores", counting)
+    for queries in ([(0, 8), (10, 18), (20, 29)], [(0, 8), (10, 59), (20, 29)]):
+        segments = [Segment("t0", *borders) for borders in queries]
+        arrays = [target["t0"][start:stop] for start, stop in queries]
+        every = search_stores(arrays, [prior], k=20, exclude=None)
+        kept = quotas([[hit.cost for hit in own] for own in every], 20)
+        expected = [
+            (hit.trajectory_id, hit.start, hit.stop, hit.cost)
+            for own, count in zip(every, kept, strict=True)
+            for hit in own[:count]
+        ]
+        found = strap.retrieve(segments, target, prior, top_k=20)
+        got = [(m.segment.trajectory_id, m.segment.start, m.segment.stop, m.cost) for m in found]
+        assert got == expected
+    assert asked == [7, 7, 20]  # the long query fits nowhere
 
 
 def test_more_than_there_is(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demos", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="a new folder that keeps the demonstrations")
     options = parser.parse_args()
-    out = Path(tempfile.mkdtemp(prefix="strap-collection-"))
+    out = options.keep or Path(tempfile.mkdtemp(prefix="strap-collection-"))
     made, seconds, work, memory = 0, 0.0, 0.0, 0
     for suite, tasks in TASKS.items():
         begin, before = time.monotonic(), _processor_seconds()
@@ -41,7 +42,8 @@ def main() -> None:
         made += done.recorded
         memory = max(memory, done.peak_memory)
         print(f"{suite}: {done.recorded} made, given up {done.given_up}", flush=True)
-    shutil.rmtree(out)
+    if options.keep is None:
+        shutil.rmtree(out)
     print(
         f"{made} demonstrations, {options.workers} workers on {os.cpu_count()} cores: "
         f"{60 * made / seconds:.1f} a minute by the clock, "

@@ -57,6 +57,30 @@ def certain(lows: Singles, cells: Floats, scale: float, proved: NDArray[np.bool_
     return np.asarray(shrunk, np.float64)
 
 
+class Moved:
+    """The queries' frames moved, scaled and rounded (step 1), and trajectories treated alike."""
+
+    def __init__(self, queries: Sequence[Frames], metric: str) -> None:
+        self.stacked = Stacked.of(queries, metric)
+        rows, dim = self.stacked.frames.shape
+        self.rows, squares = np.empty((rows, dim), np.float32), np.empty(rows)
+        kernels.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
+        self.usable = dim <= LARGEST_DIM
+        terms = dim + kernels.RUN + 16
+        self.shrink = 1 - terms * U / (1 - terms * U)
+        self.alpha = round_down(self.shrink * squares - UNDERFLOW)
+        self.rows *= np.float32(-2)
+
+    def take(self, values: Frames, out: Singles, squares: Floats) -> bool:
+        """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
+        kernels.center(*self.stacked.move(values), out, squares)
+        return bool((squares <= kernels.LARGEST_SQUARE).all())
+
+    def beta(self, squares: Floats) -> Singles:
+        """Step 4."""
+        return round_down(self.shrink * squares)
+
+
 class Filter:
     """Lower bounds of every query's cost, prepared once and asked about every piece.
 
@@ -66,16 +90,9 @@ class Filter:
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         self.metric, self.code, self.pool = metric, kernels.CODES[steps], pool
-        self.stacked = Stacked.of(queries, metric)
+        self.moved = Moved(queries, metric)
+        self.stacked = self.moved.stacked
         self.scale = self.stacked.scale**2 if metric == "cosine" else self.stacked.scale
-        rows, dim = self.stacked.frames.shape
-        self.rows, squares = np.empty((rows, dim), np.float32), np.empty(rows)
-        kernels.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
-        self.usable = dim <= LARGEST_DIM
-        terms = dim + kernels.RUN + 16
-        self.shrink = 1 - terms * U / (1 - terms * U)
-        self.alpha = round_down(self.shrink * squares - UNDERFLOW)
-        self.rows *= np.float32(-2)
         self.buffers = Buffers()
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
@@ -105,14 +122,14 @@ class Filter:
     ) -> None:
         """Fill lows [q t] and proved [t] for the trajectories of one tile."""
         offsets = np.cumsum([0, *(len(own) for own in frames)])
-        total, dim = int(offsets[-1]), self.rows.shape[1]
+        total, dim = int(offsets[-1]), self.moved.rows.shape[1]
         values, squares = self.buffers.get("values", np.float32, total, dim), np.empty(total)
         for i, (own, what) in enumerate(zip(frames, names, strict=True)):
             part = slice(offsets[i], offsets[i + 1])
             proved[i] = self._prepare(own, what, values[part], squares[part])
-        if not self.usable:
+        if not self.moved.usable:
             return
-        beta = round_down(self.shrink * squares)
+        beta = self.moved.beta(squares)
         for group in self.stacked.groups():
             self._group(group, values, beta, offsets, lows)
 
@@ -120,8 +137,7 @@ class Filter:
         """Fill out [m d] and squares [m]; False where the bound can't be used."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
             values = as_values(frames, self.metric)
-        kernels.center(*self.stacked.move(values), out, squares)
-        if (squares <= kernels.LARGEST_SQUARE).all():
+        if self.moved.take(values, out, squares):
             return True
         # Something is NaN, infinite or very large: only now look at every number.
         checks.values(frames, what, self.metric)
@@ -135,10 +151,10 @@ class Filter:
         borders = self.stacked.borders
         top, bottom = int(borders[group.start]), int(borders[group.stop])
         products = self.buffers.get("products", np.float32, bottom - top, len(values))
-        np.dot(self.rows[top:bottom], values.T, out=products)
+        np.dot(self.moved.rows[top:bottom], values.T, out=products)
         for q in group:
             kernels.low_costs(
-                self.alpha[borders[q] : borders[q + 1]],
+                self.moved.alpha[borders[q] : borders[q + 1]],
                 beta,
                 products[borders[q] - top : borders[q + 1] - top],
                 offsets,

@@ -6,12 +6,14 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from strap.dtw import kernels, reference
 from strap.dtw.bounds import Filter
+from strap.dtw.corridor import Corridor
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.sketches import Sketched, SketchFilter
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Lengths, Name, Tally, TopK, top
@@ -30,7 +32,7 @@ def best_match(
     """The best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     own = exact(query, metric)
     if lengths is None:
-        return _align(own, trajectory, steps, metric)
+        return Corridor(own, steps, metric).align(trajectory)
     columns = kernels.transposed(as_values(trajectory, metric))
     costs = kernels.all_costs(own, columns, metric == "cosine")
     cost, start, stop = kernels.align_within(costs, kernels.CODES[steps], *lengths)
@@ -42,14 +44,6 @@ def exact(frames: Frames, metric: str) -> Floats:
     if metric == "cosine":
         return reference.unit(frames)
     return np.ascontiguousarray(frames, np.float64)
-
-
-def _align(query: Floats, trajectory: Frames, steps: str, metric: str) -> Alignment | None:
-    # Columns, so that the loop over frames is the innermost, and one sum per frame stays in order.
-    columns = kernels.transposed(as_values(trajectory, metric))
-    half = metric == "cosine"
-    cost, start, stop = kernels.align(query, columns, kernels.CODES[steps], half)
-    return Alignment(cost, start, stop) if cost < np.inf else None
 
 
 def search(
@@ -165,6 +159,11 @@ class _Refinement:
     found: list[tuple[float, int, int, int]] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
 
+    @cached_property
+    def corridor(self) -> Corridor:
+        """The query, prepared."""
+        return Corridor(exact(self.query, self.metric), self.steps, self.metric)
+
     @property
     def worst(self) -> float:
         """The cost to beat: that of the k-th best."""
@@ -199,10 +198,9 @@ class _Refinement:
 
     def _evaluate(self, ids: Ints) -> None:
         """Align exactly with these trajectories and keep the k best."""
-        query = exact(self.query, self.metric)
 
         def align(index: int) -> Alignment | None:
-            return _align(query, self.fetch(index), self.steps, self.metric)
+            return self.corridor.align(self.fetch(index))
 
         indices = [int(index) for index in ids]
         self.done.update(indices)

@@ -65,7 +65,7 @@ def transposed(frames: Frames) -> Floats:
 
 
 @njit
-def _better(d: float, s: int, best: float, start: int) -> bool:
+def better(d: float, s: int, best: float, start: int) -> bool:
     """Cheaper, or equally cheap with the larger start."""
     return d < best or (d == best and s > start)
 
@@ -102,14 +102,14 @@ def align(query: Floats, columns: Floats, code: int, half: bool) -> tuple[float,
                 continue
             best, start = D[one, m + 1], S[one, m + 1]
             if code < 2:
-                if _better(D[one, m], S[one, m], best, start):
+                if better(D[one, m], S[one, m], best, start):
                     best, start = D[one, m], S[one, m]
-                if code == 1 and n > 1 and _better(D[two, m + 1], S[two, m + 1], best, start):
+                if code == 1 and n > 1 and better(D[two, m + 1], S[two, m + 1], best, start):
                     best, start = D[two, m + 1], S[two, m + 1]
             else:
-                if _better(D[one, m + 2], S[one, m + 2], best, start):
+                if better(D[one, m + 2], S[one, m + 2], best, start):
                     best, start = D[one, m + 2], S[one, m + 2]
-                if _better(D[now, m + 1], S[now, m + 1], best, start):
+                if better(D[now, m + 1], S[now, m + 1], best, start):
                     best, start = D[now, m + 1], S[now, m + 1]
             D[now, m + 2], S[now, m + 2] = best + row[m], start
     if code == 0 and N > M:
@@ -183,14 +183,14 @@ def extend(costs: Floats, code: int, D: Floats, S: Ints, seen: int, best: Floats
                 continue
             cost, start = D[n - 1, one], S[n - 1, one]
             if code < 2:
-                if _better(D[n - 1, two], S[n - 1, two], cost, start):
+                if better(D[n - 1, two], S[n - 1, two], cost, start):
                     cost, start = D[n - 1, two], S[n - 1, two]
-                if code == 1 and n > 1 and _better(D[n - 2, one], S[n - 2, one], cost, start):
+                if code == 1 and n > 1 and better(D[n - 2, one], S[n - 2, one], cost, start):
                     cost, start = D[n - 2, one], S[n - 2, one]
             else:
-                if _better(D[n - 1, now], S[n - 1, now], cost, start):
+                if better(D[n - 1, now], S[n - 1, now], cost, start):
                     cost, start = D[n - 1, now], S[n - 1, now]
-                if _better(D[n, one], S[n, one], cost, start):
+                if better(D[n, one], S[n, one], cost, start):
                     cost, start = D[n, one], S[n, one]
             D[n, now], S[n, now] = cost + costs[n, m], start
         best[3] = D[N - 1, now]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -93,4 +94,5 @@ def _work(function: Callable[[Any], Any], job: Any, answer: Connection) -> None:
         ending: tuple[str, Any] = "result", function(job)
     except Exception as error:  # carried to the one who asked
         ending = "error", error
-    answer.send(ending)
+    with suppress(BrokenPipeError):  # who asked is gone; what was made is on disk
+        answer.send(ending)

@@ -72,22 +72,35 @@ def retrieve(
         _check_same_encoder(target_store, store)
     arrays = [_query_array(target_store, query) for query in queries]
     lengths = length_ratio and [limits(len(array), length_ratio) for array in arrays]
-    found = search_stores(
-        arrays,
-        stores,
-        k=top_k,
-        steps=steps,
-        metric=metric,
-        backend=backend,
-        exclude=_hidden(queries, target_store, stores, shared),
-        per_trajectory=matches_per_trajectory,
-        lengths=lengths or None,
-        progress=progress,
-        tally=tally,
-        engine=engine,
-        workers=workers,
-        address=address,
-    )
+    hidden = _hidden(queries, target_store, stores, shared)
+
+    def search(k: int) -> list[list[Found]]:
+        counted = Tally()
+        found = search_stores(
+            arrays,
+            stores,
+            k=k,
+            steps=steps,
+            metric=metric,
+            backend=backend,
+            exclude=hidden,
+            per_trajectory=matches_per_trajectory,
+            lengths=lengths or None,
+            progress=progress,
+            tally=counted,
+            engine=engine,
+            workers=workers,
+            address=address,
+        )
+        if tally is not None:
+            tally.add(counted)
+        return found
+
+    # A query's share and one more decide everything, unless some query has fewer than that.
+    share = top_k // len(queries) + 1
+    found = search(min(share, top_k))
+    if share < top_k and any(len(own) < share for own in found):
+        found = search(top_k)
     kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
     _say_shortfalls(found, kept, top_k, rule)
     rows = [

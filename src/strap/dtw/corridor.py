@@ -1,0 +1,203 @@
+"""One exact alignment at the price of a float32 product: only cells that may matter are exact.
+
+With low(n, m) ≤ C(n, m) for every cell (from the float32 product, as in `bounds`), let F(n, m) be
+the cheapest way to the cell under `low` and B(n, m) the cheapest way on from it, the cell counted
+in both. Every path through the cell costs at least F + B − low. The exact cost U of one path, the
+best one under `low`, is at least the optimum. So a cell with F + B − low > U lies on no optimal
+path.
+
+What is left is a corridor a few cells wide, and the recurrence over it, with exact costs, gives the
+same cost, start and stop as over all cells, to the last bit: cells on optimal paths keep all their
+optimal predecessors, and a cell that is left out can only have made others cheaper than they are
+allowed to be. U is raised by 1e−9 of itself, far more than float64 rounds in these sums, so that
+whatever rounding makes equal is left in.
+
+    . . . . . . . . . .        .  low alone
+    . . x x . . . . . .        x  exact
+    . . . x x . . . . .
+    . . . . . x . . . .
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strap.dtw import kernels
+from strap.dtw.bounds import Moved
+from strap.dtw.jit import njit
+from strap.dtw.pieces import as_values
+from strap.dtw.types import Alignment, Floats, Frames, Singles
+
+SLACK = 1e-9
+SMALL = 24  # dimensions: below, every cell's exact cost is cheaper than its bound
+
+
+class Corridor:
+    """One query, prepared once and aligned exactly with many trajectories."""
+
+    def __init__(self, query: Floats, steps: str, metric: str) -> None:
+        """`query` is as the exact pass wants it: float64, divided by its norms under cosine."""
+        self.query, self.code, self.metric = query, kernels.CODES[steps], metric
+        self.half = metric == "cosine"
+        # Norms are divided out already: from here on numbers are taken as they are.
+        self._moved = Moved([query], "l2") if query.shape[1] >= SMALL else None
+
+    def align(self, trajectory: Frames) -> Alignment | None:
+        """The best match in a trajectory [m d]; it is taken as valid."""
+        values = as_values(trajectory, self.metric)
+        low = self._low(values)
+        if low is None:
+            columns = kernels.transposed(values)
+            cost, start, stop = kernels.align(self.query, columns, self.code, self.half)
+        else:
+            cost, start, stop = _align(self.query, values, low, self.code, self.half)
+        return Alignment(cost, start, stop) if cost < np.inf else None
+
+    def _low(self, values: Frames) -> Floats | None:
+        """Lower bounds [n m] of the cells' costs; None where there are none."""
+        if self._moved is None or not self._moved.usable:
+            return None
+        moved, squares = np.empty(values.shape, np.float32), np.empty(len(values))
+        if not self._moved.take(values, moved, squares):
+            return None
+        products = self._moved.rows @ moved.T
+        beta, scale = self._moved.beta(squares), self._moved.stacked.scale
+        return _costs(self._moved.alpha, beta, products, scale, self.half)
+
+
+@njit
+def _costs(alpha: Singles, beta: Singles, products: Singles, scale: float, half: bool) -> Floats:
+    """Lower bounds [n m] of the costs; a cell's square is alpha [n] + beta [m] + its product."""
+    N, M = products.shape
+    out = np.empty((N, M))
+    shrink = (1 - 1e-12) / scale
+    for n in range(N):
+        for m in range(M):
+            square = max(np.float64((alpha[n] + beta[m]) + products[n, m]), 0.0)
+            out[n, m] = 0.5 * square * shrink * shrink if half else np.sqrt(square) * shrink
+    return out
+
+
+@njit
+def _exact(a: Floats, b: Frames, half: bool) -> float:
+    """C of two frames [d], summed in order of dimension."""
+    total = 0.0
+    for k in range(a.shape[0]):
+        e = a[k] - b[k]
+        total += e * e
+    return 0.5 * total if half else np.sqrt(total)
+
+
+@njit
+def _before(D: Floats, n: int, m: int, code: int) -> tuple[float, int, int]:
+    """The cheapest predecessor of a cell: what it costs, and where it is."""
+    best, i, j = np.inf, n, m
+    if n > 0 and m > 0:
+        best, i, j = D[n - 1, m - 1], n - 1, m - 1
+    if code < 2:
+        if n > 0 and m > 1 and D[n - 1, m - 2] < best:
+            best, i, j = D[n - 1, m - 2], n - 1, m - 2
+        if code == 1 and n > 1 and m > 0 and D[n - 2, m - 1] < best:
+            best, i, j = D[n - 2, m - 1], n - 2, m - 1
+    else:
+        if n > 0 and D[n - 1, m] < best:
+            best, i, j = D[n - 1, m], n - 1, m
+        if m > 0 and D[n, m - 1] < best:
+            best, i, j = D[n, m - 1], n, m - 1
+    return best, i, j
+
+
+@njit
+def _forward(low: Floats, code: int) -> Floats:
+    """F [n m]."""
+    N, M = low.shape
+    F = np.full((N, M), np.inf)
+    F[0] = low[0]
+    for n in range(1, N):
+        if code == 0:
+            for m in range(n, min(M, M - N + n + 1)):
+                best = F[n - 1, m - 1]
+                if m > 1:
+                    best = min(best, F[n - 1, m - 2])
+                F[n, m] = low[n, m] + best
+        else:
+            for m in range(M):
+                F[n, m] = low[n, m] + _before(F, n, m, code)[0]
+    return F
+
+
+@njit
+def _backward(low: Floats, code: int) -> Floats:
+    """B [n m]."""
+    N, M = low.shape
+    B = np.full((N, M), np.inf)
+    B[N - 1] = low[N - 1]
+    for n in range(N - 1, -1, -1):
+        for m in range(M - 1, -1, -1):
+            best = B[n, m] - low[n, m] if n == N - 1 else np.inf
+            if n + 1 < N and m + 1 < M:
+                best = min(best, B[n + 1, m + 1])
+            if code < 2:
+                if n + 1 < N and m + 2 < M:
+                    best = min(best, B[n + 1, m + 2])
+                if code == 1 and n + 2 < N and m + 1 < M:
+                    best = min(best, B[n + 2, m + 1])
+            else:
+                if n + 1 < N:
+                    best = min(best, B[n + 1, m])
+                if n > 0 and m + 1 < M:
+                    best = min(best, B[n, m + 1])
+            B[n, m] = low[n, m] + best
+    return B
+
+
+@njit
+def _one_path(query: Floats, frames: Frames, F: Floats, code: int, half: bool) -> float:
+    """The exact cost of the path that is best under F, from its end to its start."""
+    n = F.shape[0] - 1
+    m = int(np.argmin(F[n]))
+    total = _exact(query[n], frames[m], half)
+    while n > 0:
+        _, n, m = _before(F, n, m, code)
+        total += _exact(query[n], frames[m], half)
+    return total
+
+
+@njit
+def _align(
+    query: Floats, frames: Frames, low: Floats, code: int, half: bool
+) -> tuple[float, int, int]:
+    """As `kernels.align`, for frames [m d] and lower bounds [n m] of their costs."""
+    N, M = low.shape
+    F = _forward(low, code)
+    if np.min(F[N - 1]) == np.inf:
+        return np.inf, 0, 0
+    limit = _one_path(query, frames, F, code, half) * (1 + SLACK)
+    B = _backward(low, code)
+    D = np.full((N, M), np.inf)
+    S = np.zeros((N, M), np.int64)
+    for n in range(N):
+        for m in range(M):
+            if F[n, m] + B[n, m] - low[n, m] > limit or F[n, m] == np.inf:
+                continue
+            if n == 0:
+                D[0, m], S[0, m] = _exact(query[0], frames[m], half), m
+                continue
+            best, start = np.inf, -1
+            if m > 0:
+                best, start = D[n - 1, m - 1], S[n - 1, m - 1]
+            if code < 2:
+                if m > 1 and kernels.better(D[n - 1, m - 2], S[n - 1, m - 2], best, start):
+                    best, start = D[n - 1, m - 2], S[n - 1, m - 2]
+                skips = code == 1 and n > 1 and m > 0
+                if skips and kernels.better(D[n - 2, m - 1], S[n - 2, m - 1], best, start):
+                    best, start = D[n - 2, m - 1], S[n - 2, m - 1]
+            else:
+                if kernels.better(D[n - 1, m], S[n - 1, m], best, start):
+                    best, start = D[n - 1, m], S[n - 1, m]
+                if m > 0 and kernels.better(D[n, m - 1], S[n, m - 1], best, start):
+                    best, start = D[n, m - 1], S[n, m - 1]
+            if best < np.inf:
+                D[n, m], S[n, m] = best + _exact(query[n], frames[m], half), start
+    end = int(np.argmin(D[N - 1]))
+    return D[N - 1, end], S[N - 1, end], end + 1
