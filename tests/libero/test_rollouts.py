@@ -14,6 +14,7 @@ from strap.cli import main
 from strap.evaluation.results import read_records
 from strap.evaluation.simulators import LiberoSimulator
 from strap.libero.environment import LiberoEnv
+from strap.libero.tasks import Task
 from strap.policies.images import fit
 from strap.training.caching import CacheOptions, build_cache
 from strap.training.sources import open_source
@@ -39,6 +40,19 @@ def test_the_simulator_shows_what_was_recorded(env: LiberoEnv, demo_file: Path) 
             recorded = trajectory.proprioception[key][t]
             np.testing.assert_allclose(seen.proprioception[key], recorded, atol=1e-6)
         seen = simulator.step(trajectory.actions[t])
+
+
+def test_a_fresh_environment_draws_what_was_recorded(task: Task, demo_file: Path) -> None:
+    """Pixel by pixel, with nothing reset before: no markers of robosuite's in the picture."""
+    dataset = strap.open_dataset(demo_file)
+    trajectory = dataset[dataset.ids[0]]
+    with LiberoEnv(task, size=64) as fresh:
+        simulator = LiberoSimulator(fresh, str(demo_file))
+        seen = simulator.begin(0)
+        for t in range(2):
+            for camera in ("agentview_rgb", "eye_in_hand_rgb"):
+                assert np.array_equal(seen.images[camera], trajectory.frames(camera, t, t + 1)[0])
+            seen = simulator.step(trajectory.actions[t])
 
 
 def test_the_command(demo_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,17 +164,23 @@ def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int
 
 
 def _jobs(
-    tasks: Sequence[Task], missing: dict[int, tuple[int, ...]], out: Path, settings: Settings
+    tasks: Sequence[Task],
+    missing: dict[int, tuple[int, ...]],
+    out: Path,
+    settings: Settings,
+    workers: int,
 ) -> list[tuple[Task, Job]]:
-    return [
-        (
-            task,
-            Job(task.suite, task.index, slots[start : start + SLOTS_PER_JOB], str(out), settings),
-        )
-        for task in tasks
-        for slots in [missing[task.index]]
-        for start in range(0, len(slots), SLOTS_PER_JOB)
-    ]
+    """Large jobs first, small ones at the end, so that no worker waits long for the others."""
+    jobs = []
+    left = sum(len(missing[task.index]) for task in tasks)
+    for task in tasks:
+        slots = missing[task.index]
+        while slots:
+            size = min(SLOTS_PER_JOB, max(2, left // (2 * workers)))
+            own, slots = slots[:size], slots[size:]
+            left -= len(own)
+            jobs.append((task, Job(task.suite, task.index, own, str(out), settings)))
+    return jobs
 
 
 def _run(
@@ -190,7 +196,7 @@ def _run(
     reports: list[tuple[Task, JobReport]] = []
     files = []
     waiting = {task.index: 0 for task in tasks}
-    jobs = _jobs(tasks, missing, out, settings)
+    jobs = _jobs(tasks, missing, out, settings, workers)
     for task, _ in jobs:
         waiting[task.index] += 1
     with _progress(quiet) as progress:

@@ -85,6 +85,8 @@ class LiberoEnv:
         # Observations are computed on request; the 40 observables of robosuite cost a tenth of
         # every step and, after `restore`, lag behind the state.
         self.world._observables = {}
+        # robosuite hides the gripper's markers when it resets; `restore` alone must not show them.
+        self.world.visualize(dict.fromkeys(self.world._visualizations, False))
         self._painter: Any = None
         self._unplaced = self._unplaced_fixtures()
         self._xml = str(self.world.sim.model.get_xml())

@@ -14,11 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from strap.errors import StrapError
-from strap.policies.settings import Interface, Norm, PolicySettings
+from strap.policies.settings import CROP, Interface, Norm, PolicySettings
 
 WIDTHS = (64, 128, 256, 512)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """ImageNet's, so that its weights fit."""
+SHIFT = 1 - CROP
+"""Of a keypoint, at most, either way, in half sides of the picture: that of a random crop."""
 
 
 def _norm(kind: Norm, channels: int) -> nn.Module:
@@ -189,6 +191,11 @@ class MapCamera(nn.Module):
         strength = (attention * heat).sum(1)  # [n k]
         x = (attention * self._place[:, 0, None]).sum(1)
         y = (attention * self._place[:, 1, None]).sum(1)
+        if self.training:
+            # What a random crop does to pictures: all frames of a clip move alike.
+            shift = (2 * torch.rand(clips, 1, 2, device=x.device) - 1) * SHIFT
+            moved = shift.expand(-1, frames, -1).reshape(-1, 2)
+            x, y = x + moved[:, :1], y + moved[:, 1:]
         features: Tensor = self.linear(torch.cat([x, y, strength], dim=-1))
         return features.view(clips, frames, -1)
 
