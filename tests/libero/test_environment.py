@@ -144,3 +144,23 @@ def test_missing_libero_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
     with pytest.raises(StrapError, match=r"pip install 'strap-robot\[libero\]'"):
         backend.import_libero()
+
+
+def test_the_arm_begins_as_the_benchmark_has_it(task: Task) -> None:
+    """Joints vary where asked to, by about as much as in the fixed states."""
+    with (
+        LiberoEnv(task, cameras=False) as still,
+        LiberoEnv(task, cameras=False, arm_noise=0.02) as moved,
+    ):
+        spread = []
+        for seed in range(6):
+            still.sample(seed)
+            moved.sample(seed)
+            ours, theirs = moved.proprioception(), still.proprioception()
+            spread.append(ours.joint_states - theirs.joint_states)
+        benchmark = []
+        for index in range(6):
+            still.fixed(index)
+            benchmark.append(still.proprioception().joint_states)
+    assert 0.01 < np.std(spread) < 0.04
+    assert 0.01 < np.std(benchmark, axis=0).mean() < 0.04

@@ -16,8 +16,16 @@ from strap.policies.diffusion import cosine_schedule
 from strap.policies.images import _crop_slices, centre, crop_clips, fit
 from strap.policies.language import embed_instructions
 from strap.policies.mixture import Mixture, MixtureHead
+from strap.policies.observation import ObservationEncoder
 from strap.policies.transformer import Block
-from strap.policies.vision import Film, ResNet18, SpatialSoftmax, load_imagenet, modulate
+from strap.policies.vision import (
+    Film,
+    MapCamera,
+    ResNet18,
+    SpatialSoftmax,
+    load_imagenet,
+    modulate,
+)
 
 INTERFACE = Interface(("front",), 32, {"ee_pos": 3}, 4, 6)
 
@@ -84,6 +92,36 @@ def test_film_is_applied_after_each_of_the_eight_blocks() -> None:
         film = list(nothing)
         film[block] = (torch.full((1, widths[block]), 0.5), torch.zeros(1, widths[block]))
         assert not torch.allclose(resnet(x, film), resnet(x)), block
+
+
+def test_frozen_maps_are_shifted_while_training_all_frames_alike() -> None:
+    torch.manual_seed(0)
+    interface = Interface(("front",), 32, {}, 4, 6, map_size=(4, 8))
+    camera = MapCamera(interface, PolicySettings(vision="frozen", keypoints=3, features=9))
+    with torch.no_grad():
+        camera.linear.weight.copy_(torch.eye(9))
+        camera.linear.bias.zero_()
+    maps = torch.randn(2, 5, 4, 8)
+    still = camera.eval()(maps, torch.zeros(2, 6))
+    moved = camera.train()(maps, torch.zeros(2, 6)) - still
+    x, y, strength = moved.split(3, dim=-1)
+    assert strength.abs().max() == 0
+    for part in (x, y):
+        torch.testing.assert_close(part, part[:, :1, :1].expand_as(part))  # one shift a clip
+        assert 0 < part.abs().max() <= 12 / 128
+    assert not torch.allclose(x[0], x[1])
+
+
+def test_noise_on_proprioception_only_while_training() -> None:
+    torch.manual_seed(0)
+    interface = Interface((), 32, {"ee_pos": 3}, 4, 6)
+    encoder = ObservationEncoder(interface, PolicySettings(language=False, state_noise=0.1))
+    state = torch.randn(4, 5, 3)
+    language = torch.zeros(4, 6)
+    assert torch.equal(encoder.eval()({}, state, language), state)
+    moved = encoder.train()({}, state, language) - state
+    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved))  # one shift a clip
+    assert 0.03 < moved.std() < 0.3
 
 
 def test_spatial_softmax_by_hand() -> None:
@@ -154,6 +192,7 @@ def test_presets_differ_where_they_are_said_to() -> None:
     assert (fixed.attention, paper.attention, released.attention) == ("full", "full", "causal")
     assert (fixed.normalize, paper.normalize) == ("proprioception", "none")
     assert (fixed.acting, paper.acting) == ("mode", "sample")
+    assert (fixed.min_std, paper.min_std, released.min_std) == (0.05, 0.005, 0.005)
     assert (paper.layers, paper.width, paper.heads, paper.modes) == (8, 256, 4, 5)
     diffusion = policy_preset("paper", kind="diffusion")
     assert (diffusion.history, diffusion.chunk, diffusion.execute) == (2, 16, 8)

@@ -35,6 +35,8 @@ class Collect:
     """placements and noise follow from it"""
     noise: float = NOISE
     """size of the disturbance of every action, from 0 to 0.3"""
+    arm_noise: float = 0.02
+    """how much the joints vary where a demonstration begins, in radians"""
     size: int = 128
     """height and width of both cameras' images"""
     json: Json = False
@@ -52,6 +54,7 @@ class Collect:
             workers=self.workers,
             seed=self.seed,
             noise=self.noise,
+            arm_noise=self.arm_noise,
             size=self.size,
             quiet=self.json,
         )

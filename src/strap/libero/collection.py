@@ -34,6 +34,7 @@ from strap.libero.tasks import Task, find_task, list_tasks
 from strap.libero.workers import run_each
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
+DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's own, and that of the benchmark's fixed states
 SLOTS_PER_JOB = 10  # a process ends after this many: environments hold on to memory
 SEED_STRIDE = 10_000  # placement seeds of one --seed; also the most demonstrations per task
 
@@ -87,6 +88,7 @@ def collect(
     workers: int = 2,
     seed: int = 0,
     noise: float = DEFAULT_NOISE,
+    arm_noise: float = DEFAULT_ARM_NOISE,
     size: int = 128,
     antialias: bool = False,
     quiet: bool = False,
@@ -94,6 +96,8 @@ def collect(
     """Record `demos` demonstrations of each task into `out`, in LIBERO's HDF5 layout.
 
     Started again after an interruption, or with more demonstrations, it goes on where it was.
+    `arm_noise` is how much (radians) the joints vary where a demonstration begins, by default as
+    in the benchmark's fixed states: a policy that has always begun in one pose fails from others.
     """
     if demos < 1 or workers < 1 or demos > SEED_STRIDE:
         raise StrapError(
@@ -101,9 +105,13 @@ def collect(
         )
     if noise < 0 or noise > 0.3:
         raise StrapError(f"noise {noise}: the expert recovers from 0 to 0.3; try {DEFAULT_NOISE}")
+    if not 0 <= arm_noise <= 0.1:
+        raise StrapError(
+            f"arm noise {arm_noise}: joints may vary by 0 to 0.1 radians; try {DEFAULT_ARM_NOISE}"
+        )
     select_backend()  # once, before the workers start
     begin = time.monotonic()
-    folder, settings = Path(out), Settings(seed, noise, size, antialias)
+    folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = list_tasks(suite) if tasks is None else [find_task(suite, name) for name in tasks]
     kept = {task.index: _missing(task, folder, settings, demos) for task in chosen}
@@ -133,7 +141,9 @@ def run_job(job: Job) -> JobReport:
     recorded, failed, given_up = 0, 0, []
     settings = job.settings
     there = recorded_slots(task, Path(job.out))  # by this job, if its first process was killed
-    with LiberoEnv(task, size=settings.size, antialias=settings.antialias) as env:
+    with LiberoEnv(
+        task, size=settings.size, antialias=settings.antialias, arm_noise=settings.arm_noise
+    ) as env:
         for slot in sorted(set(job.slots) - there):
             failures = 0
             for seed in placement_seeds(settings.seed, slot):

@@ -61,11 +61,19 @@ class LiberoEnv:
 
     `cameras=False` gives physics alone: no OpenGL is touched. `antialias=True` renders with four
     samples per pixel as the original demonstrations were; without, edges are harder and a frame
-    costs about a quarter less. Train and evaluate with the same setting.
+    costs about a quarter less. Train and evaluate with the same setting. `arm_noise` is the
+    standard deviation (radians) of the joints where a sampled placement begins; the benchmark's
+    fixed states have about 0.02.
     """
 
     def __init__(
-        self, task: Task, *, size: int = 128, cameras: bool = True, antialias: bool = False
+        self,
+        task: Task,
+        *,
+        size: int = 128,
+        cameras: bool = True,
+        antialias: bool = False,
+        arm_noise: float = 0.0,
     ) -> None:
         if size < 1:
             raise StrapError(f"image size {size}: a camera needs at least one pixel; try 128")
@@ -81,6 +89,7 @@ class LiberoEnv:
                 # A hard reset would load the model again (seconds) and leak the old one.
                 hard_reset=False,
                 ignore_done=True,
+                initialization_noise={"magnitude": arm_noise, "type": "gaussian"},
             )
         # Observations are computed on request; the 40 observables of robosuite cost a tenth of
         # every step and, after `restore`, lag behind the state.

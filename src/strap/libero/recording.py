@@ -39,6 +39,7 @@ class Settings:
     noise: float
     size: int
     antialias: bool = False
+    arm_noise: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
             f"{final} was not made by `strap libero collect`: it won't be added to. "
             "Choose another --out"
         )
-    if json.loads(stored) != asdict(settings):
+    if {"arm_noise": 0.0, **json.loads(stored)} != asdict(settings):  # files from before it
         raise StrapError(
             f"{final} was collected with {stored}, not {json.dumps(asdict(settings))}: "
             "use the same options or another --out"
