@@ -15,10 +15,12 @@ from tests.killing import execute
 from tests.stores import IMAGES, LENGTHS, assert_same, make_store, write_dataset
 
 import strap
+from strap.artifacts import silent
 from strap.cli import main
 from strap.embeddings import work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
+from strap.search.corpus import Corpus
 from strap.store import EmbeddingStore, Session, upkeep
 from strap.store.journal import pack, unpack
 from strap.store.layout import HEADER_BYTES
@@ -283,3 +285,28 @@ def test_a_torn_journal_ends_where_it_is_torn() -> None:
     flipped = bytearray(whole)
     flipped[len(pack(lines[:1])) + 12] ^= 1
     assert [line for line, _ in unpack(bytes(flipped))] == lines[:1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
+def test_a_search_gives_back_the_memory_of_shards_it_has_left(tmp_path: Path) -> None:
+    """Else a store larger than memory would fill it."""
+    arrays = {f"t{i}": np.full((500, 512), i, np.float32) for i in range(8)}
+    store = make_store(tmp_path / "s", arrays, per_shard=1)
+    seen = []
+    for block in Corpus([store]).blocks(silent):
+        assert np.array_equal(block.frames, arrays[f"t{block.ids[0]}"])
+        seen.append(_resident(tmp_path))
+    assert max(seen) <= 2 * 500 * 512 * 4
+    assert _resident(tmp_path) == 0
+    assert np.array_equal(store["t3"], arrays["t3"])  # and can be read again
+
+
+def _resident(folder: Path) -> int:
+    """Bytes of mapped files below a folder that are in this process's memory."""
+    total, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            ours = str(folder) in line
+        elif ours and line.startswith("Rss:"):
+            total += 1024 * int(line.split()[1])
+    return total

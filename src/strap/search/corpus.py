@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,19 +81,30 @@ class Corpus:
         return Sketched(sketches.sketcher, sketches.blocks(number), errors.__getitem__)
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
-        """Trajectories that lie end to end, shard by shard."""
+        """Trajectories that lie end to end, shard by shard.
+
+        The next shard is read ahead from disk, and the memory of one that was left is given back:
+        a store may be far larger than memory.
+        """
         done = 0
-        for index, name in self.shards:
-            store = self.stores[index]
-            shard = store.shards[name]
-            frames = store.shard_frames(shard)
-            for run in _contiguous(store.live_entries(shard)):
-                progress("searching", done, len(self.names))
-                first, last = run[0].offset, run[-1].stop
-                offsets = np.array([*(e.offset - first for e in run), last - first])
-                ids = np.array([self.numbers[index, e.id] for e in run])
-                yield dtw.Block(frames[first:last], offsets, ids)
-                done += len(run)
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+            for number, (index, name) in enumerate(self.shards):
+                store = self.stores[index]
+                shard = store.shards[name]
+                for later, following in self.shards[number + 1 : number + 2]:
+                    other = self.stores[later]
+                    ahead.submit(other.read_ahead, other.shards[following])
+                frames = store.shard_frames(shard)
+                for run in _contiguous(store.live_entries(shard)):
+                    progress("searching", done, len(self.names))
+                    first, last = run[0].offset, run[-1].stop
+                    offsets = np.array([*(e.offset - first for e in run), last - first])
+                    ids = np.array([self.numbers[index, e.id] for e in run])
+                    yield dtw.Block(frames[first:last], offsets, ids)
+                    done += len(run)
+                # The one before too: its last trajectories may have been looked at only now.
+                for left, before in self.shards[max(number - 1, 0) : number + 1]:
+                    self.stores[left].let_go(self.stores[left].shards[before])
         progress("searching", done, len(self.names))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +30,8 @@ from strap.store.layout import (
     read_shard,
 )
 from strap.types import Array
+
+READ_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,6 +124,23 @@ class EmbeddingStore:
                 self._checked.add((shard.name, camera))
         return average(maps)
 
+    def read_ahead(self, shard: Shard) -> None:
+        """Bring a shard's files into the page cache, so that who needs them next need not wait."""
+        buffer = bytearray(READ_BYTES)
+        for camera in self.cameras:
+            # What is wrong with a file is said where it is opened in earnest.
+            with suppress(OSError), self._file(shard, camera).open("rb", buffering=0) as handle:
+                while handle.readinto(buffer):
+                    pass
+
+    def let_go(self, shard: Shard) -> None:
+        """Give back the memory through which a shard was read; it stays in the page cache."""
+        for camera in self.cameras:
+            rows = self._maps.get((shard.name, camera))
+            pages = getattr(rows, "_mmap", None)
+            if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+                pages.madvise(mmap.MADV_DONTNEED)
+
     def live_entries(self, shard: Shard) -> list[Entry]:
         """The shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
@@ -133,9 +154,11 @@ class EmbeddingStore:
     def _map(self, shard: Shard, camera: str) -> Array:
         key = (shard.name, camera)
         if key not in self._maps:
-            file = self.path / SHARDS / shard.files[self.config.cameras.index(camera)]
-            self._maps[key] = load_rows(file, shard.frames, self.config)
+            self._maps[key] = load_rows(self._file(shard, camera), shard.frames, self.config)
         return self._maps[key]
+
+    def _file(self, shard: Shard, camera: str) -> Path:
+        return self.path / SHARDS / shard.files[self.config.cameras.index(camera)]
 
     def _check_all(self, shard: Shard, camera: str) -> None:
         """CRC-32 lets other threads run, so checking takes a fraction of reading from disk."""
