@@ -16,7 +16,6 @@ from strap.policies.diffusion import cosine_schedule
 from strap.policies.images import _crop_slices, centre, crop_clips, fit
 from strap.policies.language import embed_instructions
 from strap.policies.mixture import Mixture, MixtureHead
-from strap.policies.observation import ObservationEncoder
 from strap.policies.transformer import Block
 from strap.policies.vision import (
     Film,
@@ -110,18 +109,6 @@ def test_frozen_maps_are_shifted_while_training_all_frames_alike() -> None:
         torch.testing.assert_close(part, part[:, :1, :1].expand_as(part))  # one shift a clip
         assert 0 < part.abs().max() <= 12 / 128
     assert not torch.allclose(x[0], x[1])
-
-
-def test_noise_on_proprioception_only_while_training() -> None:
-    torch.manual_seed(0)
-    interface = Interface((), 32, {"ee_pos": 3}, 4, 6)
-    encoder = ObservationEncoder(interface, PolicySettings(language=False, state_noise=0.1))
-    state = torch.randn(4, 5, 3)
-    language = torch.zeros(4, 6)
-    assert torch.equal(encoder.eval()({}, state, language), state)
-    moved = encoder.train()({}, state, language) - state
-    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved))  # one shift a clip
-    assert 0.03 < moved.std() < 0.3
 
 
 def test_spatial_softmax_by_hand() -> None:

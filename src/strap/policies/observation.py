@@ -22,7 +22,7 @@ class ObservationEncoder(nn.Module):
     def __init__(self, interface: Interface, settings: PolicySettings) -> None:
         super().__init__()
         self.interface = interface
-        self.language, self.noise = settings.language, settings.state_noise
+        self.language = settings.language
         camera = MapCamera if settings.vision == "frozen" else ResNetCamera
         self.cameras = nn.ModuleList(camera(interface, settings) for _ in interface.cameras)
         low = sum(interface.proprioception.values())
@@ -38,9 +38,6 @@ class ObservationEncoder(nn.Module):
     ) -> Tensor:
         """Images [b h …] by camera, [b h d], [b l] -> [b h size]."""
         state = (proprioception - self.state_mean) / self.state_std
-        if self.training and self.noise:
-            # One shift for all frames of a clip: where the hand is blurs, how it moves does not.
-            state = state + self.noise * torch.randn_like(state[:, :1])
         parts = [
             camera(images[name], language)
             for name, camera in zip(self.interface.cameras, self.cameras, strict=True)

@@ -59,8 +59,6 @@ class PolicySettings:
     """whether the instruction conditions it, by FiLM and in the token"""
     normalize: Normalize = "proprioception"
     """what is brought to mean 0, deviation 1 (proprioception) or to −1 … 1 (actions, with all)"""
-    state_noise: float = 0.0
-    """standard deviation of the noise on proprioception while training, in units of its own"""
     channels: tuple[int, ...] = (256, 512, 1024)
     """diffusion: of the U-Net's levels"""
     kernel: int = 5

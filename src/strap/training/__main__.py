@@ -24,7 +24,7 @@ from strap.training.trainer import train
 
 POLICY = (
     *("history", "chunk", "execute", "layers", "width", "heads", "dropout", "modes", "norm"),
-    *("normalize", "attention", "keypoints", "min_std", "state_noise"),
+    *("normalize", "attention", "keypoints", "min_std"),
 )
 
 
