@@ -162,7 +162,8 @@ class LiberoEnv:
         sim.forward()
         for robot in self.world.robots:
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
-            robot.controller.update(force=True)
+            # The pose that the arm leans to where the task leaves it free: not the sampled one.
+            robot.controller.update_initial_joints(np.asarray(robot.init_qpos))
             robot.controller.reset_goal()
         self.world.timestep = 0
         self.world.done = False
