@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, get_args
 
 from strap.artifacts import Progress, silent
@@ -71,36 +72,27 @@ def retrieve(
     for store in stores:
         _check_same_encoder(target_store, store)
     arrays = [_query_array(target_store, query) for query in queries]
-    lengths = length_ratio and [limits(len(array), length_ratio) for array in arrays]
-    hidden = _hidden(queries, target_store, stores, shared)
-
-    def search(k: int) -> list[list[Found]]:
-        counted = Tally()
-        found = search_stores(
-            arrays,
-            stores,
-            k=k,
-            steps=steps,
-            metric=metric,
-            backend=backend,
-            exclude=hidden,
-            per_trajectory=matches_per_trajectory,
-            lengths=lengths or None,
-            progress=progress,
-            tally=counted,
-            engine=engine,
-            workers=workers,
-            address=address,
-        )
-        if tally is not None:
-            tally.add(counted)
-        return found
-
+    search = partial(
+        search_stores,
+        arrays,
+        stores,
+        steps=steps,
+        metric=metric,
+        backend=backend,
+        exclude=_hidden(queries, target_store, stores, shared),
+        per_trajectory=matches_per_trajectory,
+        lengths=length_ratio and [limits(len(array), length_ratio) for array in arrays],
+        progress=progress,
+        tally=tally,
+        engine=engine,
+        workers=workers,
+        address=address,
+    )
     # A query's share and one more decide everything, unless some query has fewer than that.
-    share = top_k // len(queries) + 1
-    found = search(min(share, top_k))
+    share = min(top_k // len(queries) + 1, top_k)
+    found = search(k=share)
     if share < top_k and any(len(own) < share for own in found):
-        found = search(top_k)
+        found = search(k=top_k)
     kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
     _say_shortfalls(found, kept, top_k, rule)
     rows = [
