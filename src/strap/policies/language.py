@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,28 @@ def _transformer(source: str, instructions: Sequence[str]) -> Floats:
     return _sentences(source, instructions)
 
 
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Weights that load in a moment need no progress bar between our own lines."""
+    from transformers.utils import logging as module
+
+    logging: Any = module
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
 def _clip(source: str, instructions: Sequence[str]) -> Floats:
     import torch
     from transformers import AutoTokenizer, CLIPTextModelWithProjection
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source)
-    model: Any = CLIPTextModelWithProjection.from_pretrained(source)
+    with _no_bar():
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
+        model: Any = CLIPTextModelWithProjection.from_pretrained(source)
     model.eval()
     tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
     with torch.inference_mode():
@@ -97,8 +114,9 @@ def _sentences(source: str, instructions: Sequence[str]) -> Floats:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source)
-    model: Any = AutoModel.from_pretrained(source).eval()
+    with _no_bar():
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
+        model: Any = AutoModel.from_pretrained(source).eval()
     tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
     with torch.inference_mode():
         hidden = model(**tokens).last_hidden_state.float()
