@@ -4,7 +4,7 @@
     strap libero collect --suite libero_10 --demos 5 --out demos/libero_10 --tasks …
     python runs/libero_mini.py demos samples/libero-mini
 
-The names of the tasks are below; `python runs/libero_mini.py --tasks` prints them for the shell.
+The tasks stand in `libero_tasks`; `python runs/libero_mini.py --tasks` prints them for the shell.
 """
 
 from __future__ import annotations
@@ -20,35 +20,9 @@ from strap.datasets.lerobot import write_lerobot
 from strap.datasets.lerobot.reading import episode_id
 from strap.skills import read_labels, write_labels
 
-PRIOR = (
-    # Scenes and sub-tasks that the targets share.
-    "LIVING_ROOM_SCENE1_pick_up_the_alphabet_soup_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE1_pick_up_the_cream_cheese_box_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE2_pick_up_the_alphabet_soup_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE2_pick_up_the_tomato_sauce_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate",
-    "LIVING_ROOM_SCENE5_put_the_yellow_and_white_mug_on_the_right_plate",
-    # The same scenes, other objects.
-    "LIVING_ROOM_SCENE1_pick_up_the_tomato_sauce_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE2_pick_up_the_butter_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE2_pick_up_the_milk_and_put_it_in_the_basket",
-    "LIVING_ROOM_SCENE5_put_the_red_mug_on_the_left_plate",
-    "LIVING_ROOM_SCENE5_put_the_red_mug_on_the_right_plate",
-    # Other scenes.
-    "KITCHEN_SCENE1_put_the_black_bowl_on_the_plate",
-    "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet",
-    "LIVING_ROOM_SCENE6_put_the_red_mug_on_the_plate",
-    "LIVING_ROOM_SCENE6_put_the_chocolate_pudding_to_the_left_of_the_plate",
-    "STUDY_SCENE1_pick_up_the_book_and_place_it_in_the_left_compartment_of_the_caddy",
-)
-TARGETS = {
-    "soup-sauce": "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_"
-    "the_tomato_sauce_in_the_basket",
-    "soup-cheese": "LIVING_ROOM_SCENE1_put_both_the_alphabet_soup_and_"
-    "the_cream_cheese_box_in_the_basket",
-    "mug-mug": "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate_"
-    "and_put_the_yellow_and_white_mug_on_the_right_plate",
-}
+sys.path.insert(0, str(Path(__file__).parent))
+from libero_tasks import PRIOR, TARGETS
+
 CRF, GOP = 27, 12
 """Sizes before speed: the sample travels with the repository."""
 

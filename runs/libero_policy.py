@@ -1,14 +1,17 @@
-"""BC and STRAP on three LIBERO-10 tasks of samples/libero-mini, full and frozen vision.
+"""BC and STRAP on three LIBERO-10 tasks, full and frozen vision: what docs/results.md shows.
 
+    python runs/libero_policy.py collect  WORK    demonstrations               (simulator)
     python runs/libero_policy.py prepare  WORK    retrieve, decode, pack       (datasets needed)
     python runs/libero_policy.py train    WORK    ResNet policies              (GPU; torch alone)
     python runs/libero_policy.py frozen   WORK    frozen-feature policies      (CPU)
     python runs/libero_policy.py evaluate WORK    20 fixed initial states each (simulator)
     python runs/libero_policy.py report   WORK    docs/results.md
 
-Each stage leaves out what is done. `prepare` writes WORK/packed/<task>, small enough to carry to a
-GPU machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, for the
-way back, WORK/slim/…; `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
+Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
+5 are trained on and 3 held out, and the prior: 12 of each LIBERO-90 task in the targets' scenes, 3
+of others. `prepare` writes WORK/packed/<task>, small enough to carry to a GPU machine; `train`
+there reads it and writes WORK/policies/<task>-<method>-resnet and, for the way back, WORK/slim/…;
+`evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
 """
 
 from __future__ import annotations
@@ -19,18 +22,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from libero_tasks import PRIOR, TARGETS
+
 ROOT = Path(__file__).resolve().parents[1]
-SAMPLE = ROOT / "samples" / "libero-mini"
-TASKS = {
-    "soup-sauce": "LIVING_ROOM_SCENE2_put_both_the_alphabet_soup_and_the_tomato_sauce_in_"
-    "the_basket",
-    "soup-cheese": "LIVING_ROOM_SCENE1_put_both_the_alphabet_soup_and_the_cream_cheese_box_in_"
-    "the_basket",
-    "mug-mug": "LIVING_ROOM_SCENE5_put_the_white_mug_on_the_left_plate_and_put_the_yellow_and_"
-    "white_mug_on_the_right_plate",
-}
 METHODS = ("bc", "strap")
+SCENES = tuple(sorted({name.split("_put")[0] for name in TARGETS.values()}))
+NEAR, FAR, TARGET, HELD_OUT = 12, 3, 8, 3
+"""demonstrations of a prior task in a target's scene, of others, of a target; held out of those"""
 BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
+
+
+def collect(call: argparse.Namespace) -> None:
+    """Demonstrations of the targets and of the prior."""
+    from strap.libero import collect
+
+    near = [name for name in PRIOR if name.startswith(SCENES)]
+    far = [name for name in PRIOR if name not in near]
+    for suite, tasks, demos in (
+        ("libero_10", list(TARGETS.values()), TARGET),
+        ("libero_90", near, NEAR),
+        ("libero_90", far, FAR),
+    ):
+        out = call.work / "demos" / suite
+        print(suite, collect(suite, demos=demos, out=out, tasks=tasks, workers=call.workers))
 
 
 def prepare(call: argparse.Namespace) -> None:
@@ -42,9 +57,10 @@ def prepare(call: argparse.Namespace) -> None:
 
     options = RetrievalOptions(encoder=call.encoder, top_k=call.top_k)
     for task in call.tasks:
+        demos = call.work / "demos"
         run = run_retrieval(
-            SAMPLE / "target" / task,
-            [SAMPLE / "prior"],
+            demos / "libero_10" / f"{TARGETS[task]}_demo.hdf5",
+            [demos / "libero_90"],
             call.work / "runs" / task,
             options,
             stores=call.work / "stores",
@@ -52,7 +68,7 @@ def prepare(call: argparse.Namespace) -> None:
         )
         source = open_source(run.path)
         cache = build_cache(source, call.work / "frames" / task, CacheOptions(), progress=show)
-        packed = pack(cache.path, call.work / "packed" / task)
+        packed = pack(cache.path, call.work / "packed" / task, crf=call.crf)
         size = sum(file.stat().st_size for file in packed.iterdir()) / 1e6
         print(f"{packed}: {cache.rows} frames, {size:.1f} MB", flush=True)
 
@@ -126,7 +142,7 @@ def evaluate(call: argparse.Namespace) -> None:
 
     for task, name, checkpoint in checkpoints(call):
         settings = EvaluationSettings(
-            task=TASKS[task], episodes=call.episodes, workers=call.workers, device=call.device
+            task=TARGETS[task], episodes=call.episodes, workers=call.workers, device=call.device
         )
         done = evaluate(checkpoint, settings, call.work / "evaluations" / name, progress=show)
         print(f"{name}: {done}", flush=True)
@@ -194,6 +210,7 @@ def show(what: str, done: int, total: int) -> None:
 def main() -> None:
     """Run one stage."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
+        "collect": collect,
         "prepare": prepare,
         "train": train,
         "frozen": frozen,
@@ -205,12 +222,13 @@ def main() -> None:
     )
     parser.add_argument("stage", choices=stages)
     parser.add_argument("work", type=Path)
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--tasks", nargs="+", choices=list(TARGETS), default=list(TARGETS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--encoder", default="efficientnet-lite0@128")
-    parser.add_argument("--top-k", type=int, default=100)
+    parser.add_argument("--top-k", type=int, default=160)
+    parser.add_argument("--crf", type=int, default=20, help="of the packed pictures")
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--holdout", type=int, default=0)
+    parser.add_argument("--holdout", type=int, default=HELD_OUT)
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--workers", type=int, default=2)

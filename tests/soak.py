@@ -5,7 +5,8 @@
 
 Random, planted, tied and nearly tied data, all step sets and metrics, all dtypes; the CPU backend
 over lists, over blocks cut anywhere in any order, with sketches, with other tile sizes, and with
-`--gpu` the GPU backend, streamed and resident. The first disagreement is printed with its seed.
+`--gpu` the GPU backend, streamed and resident; the same again with several matches a trajectory and
+limits of length. The first disagreement is printed with its seed.
 """
 
 from __future__ import annotations
@@ -104,6 +105,19 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
         yield "resident", library.search(queries, **asked)
 
 
+def wished(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
+    """The same with several matches a trajectory, or limits of length, or both."""
+    queries, trajectories, options = problem(seed)
+    rng = np.random.default_rng(seed + 2)
+    options["per_trajectory"] = int(rng.integers(1, 4))
+    if options["per_trajectory"] == 1 or rng.random() < 0.5:
+        least = [int(rng.integers(1, 2 * len(query) + 1)) for query in queries]
+        options["lengths"] = [(one, one + int(rng.integers(0, 9))) for one in least]
+    for backend in ("reference", "cpu", *(["gpu"] if gpu else [])):
+        found = dtw.search(queries, trajectories, backend=backend, **options)
+        yield f"{backend}, matches and limits", found
+
+
 def same(one: list[dtw.TopK], other: list[dtw.TopK]) -> bool:
     """The same matches; costs to the last bit."""
     return all(
@@ -123,12 +137,13 @@ def main() -> int:
     print(f"first seed {seed}", flush=True)
     end, problems, compared = time.monotonic() + 60 * given.minutes, 0, 0
     while time.monotonic() < end:
-        (_, expected), *others = answers(seed + problems, gpu=given.gpu)
-        for name, found in others:
-            compared += 1
-            if not same(found, expected):
-                print(f"seed {seed + problems}: {name} differs from the reference")
-                return 1
+        for ways in (answers, wished):
+            (_, expected), *others = ways(seed + problems, gpu=given.gpu)
+            for name, found in others:
+                compared += 1
+                if not same(found, expected):
+                    print(f"seed {seed + problems}: {name} differs from the reference")
+                    return 1
         problems += 1
     print(f"{problems} problems, {compared} answers compared with the reference: all equal")
     return 0

@@ -19,7 +19,8 @@ import torch
 
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.bounds import Filter
-from strap.dtw.gpu.frames import Scratch, Space, as_tensor, load
+from strap.dtw.gpu.frames import Space, as_tensor, load
+from strap.dtw.gpu.overlap import Scratch
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.pieces import Piece
 

@@ -13,9 +13,11 @@ import pytest
 from tests.stores import make_store
 
 import strap.dtw as dtw
+from strap.embeddings.cluster import running
 from strap.errors import StrapError
 from strap.search import SearchOptions, search_stores
-from strap.search.cluster import search_some
+from strap.search.cluster import Machine, machines, near, present, schedule, search_some
+from strap.search.corpus import Corpus
 
 OPTIONS = SearchOptions(k=2, steps="strap", metric="l2", backend="cpu")
 
@@ -84,3 +86,71 @@ def test_unknown_engines_are_named(tmp_path):
     store = make_store(tmp_path / "store", {"a": np.zeros((3, 2), np.float32)})
     with pytest.raises(StrapError, match="unknown engine 'spark': Known: local, ray"):
         search_stores([np.zeros((2, 2), np.float32)], [store], k=1, engine="spark")
+
+
+def spread(tmp_path, shards: int = 12):
+    """A corpus of one store with many shards."""
+    rng = np.random.default_rng(0)
+    arrays = {f"t{i}": rng.standard_normal((10, 3)).astype(np.float32) for i in range(2 * shards)}
+    return Corpus([make_store(tmp_path / "store", arrays, per_shard=2)])
+
+
+def test_shards_go_to_machines_that_have_them(tmp_path):
+    corpus = spread(tmp_path)
+    first, second = corpus.shards[:8], corpus.shards[6:]
+    parts = schedule(
+        corpus, [Machine("a", 2, frozenset(first)), Machine("b", 2, frozenset(second))]
+    )
+    assert sorted(shard for part in parts for shard in part.shards) == sorted(corpus.shards)
+    given = {name: [s for p in parts if p.machine == name for s in p.shards] for name in "ab"}
+    assert set(given["a"]) <= set(first)
+    assert set(given["b"]) <= set(second)
+    assert len(given["a"]) == len(given["b"])  # what both have evens them out
+
+
+def test_where_all_have_everything_ray_may_choose(tmp_path):
+    corpus = spread(tmp_path)
+    every = frozenset(corpus.shards)
+    parts = schedule(corpus, [Machine("a", 1, every), Machine("b", 1, every)])
+    assert {part.machine for part in parts} == {None}
+    assert len(parts) == 8  # four for each processor
+    assert [shard for part in parts for shard in part.shards] == corpus.shards
+
+
+def test_a_shard_that_nobody_has_is_named(tmp_path):
+    corpus = spread(tmp_path)
+    some = frozenset(corpus.shards[1:])
+    with pytest.raises(StrapError, match=r"shard '000000' of .* lies on no machine"):
+        schedule(corpus, [Machine("a", 1, some), Machine("b", 1, some)])
+
+
+def test_a_machine_has_the_shards_whose_files_are_all_there(tmp_path):
+    (tmp_path / "one.npy").touch()
+    files = {
+        (0, "x"): [str(tmp_path / "one.npy")],
+        (0, "y"): [str(tmp_path / "one.npy"), str(tmp_path / "two.npy")],
+    }
+    assert present(files) == {(0, "x")}
+
+
+def test_two_machines_share_a_search(tmp_path):
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    corpus = spread(tmp_path)
+    queries = [np.random.default_rng(1).standard_normal((4, 3)).astype(np.float32)]
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        found = search_stores(queries, corpus.stores, k=5, engine="ray", address=cluster.address)
+        with running(cluster.address, 1) as ray:
+            nodes = machines(ray, corpus)
+            assert [node.has for node in nodes] == [frozenset(corpus.shards)] * 2
+            # A task asked for on a machine runs there.
+            where = ray.remote(num_cpus=0)(lambda: ray.get_runtime_context().get_node_id())
+            assert [ray.get(where.options(**near(node.id)).remote()) for node in nodes] == [
+                node.id for node in nodes
+            ]
+    finally:
+        cluster.shutdown()
+    assert found == search_stores(queries, corpus.stores, k=5)

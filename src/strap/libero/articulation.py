@@ -1,4 +1,4 @@
-"""Drawers, doors and knobs."""
+"""Drawers and knobs, and the way to each of what can be opened, closed or turned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.motion import Arm, Failed, pointing_down
+from strap.libero.doors import close_door, open_door
+from strap.libero.motion import Arm, Failed, pointing_down, tilt_towards
 from strap.libero.scene import Joint
 from strap.libero.skills import travel
 from strap.libero.tasks import Goal
@@ -27,10 +28,8 @@ def operate(arm: Arm, goal: Goal) -> None:
         turn_knob(arm, goal)
     elif joint.slides:
         (open_drawer if goal.predicate == "open" else close_drawer)(arm, goal)
-    elif goal.predicate == "close":
-        close_door(arm, goal)
     else:
-        raise Failed(f"no way known to open {goal.subject}")
+        (open_door if goal.predicate == "open" else close_door)(arm, goal)
     if not arm.env.holds(goal):
         raise Failed(f"{goal.subject} did not {goal.predicate}")
 
@@ -109,8 +108,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
 
 def _tilted(outward: Array, angle: float, yaw: float) -> Rotation:
     """The hand turned from pointing down towards pointing against `outward`."""
-    axis = np.cross(-UP, -outward)
-    return Rotation.from_rotvec(axis * angle) * pointing_down(yaw)
+    return tilt_towards(-outward, angle) * pointing_down(yaw)
 
 
 def turn_knob(arm: Arm, goal: Goal) -> None:
@@ -138,39 +136,6 @@ def turn_knob(arm: Arm, goal: Goal) -> None:
     arm.open_fingers()
     arm.move(arm.position() + UP * 0.12, tolerance=0.03, max_steps=40)
     arm.move(arm.position(), yaw=0.0, tolerance=0.03, max_steps=20)
-
-
-def close_door(arm: Arm, goal: Goal) -> None:
-    """Push a hinged door round its hinge with closed fingers."""
-    joint = arm.scene.joint(goal.subject)
-    boxes = arm.scene.boxes(joint.body)
-    centres = np.array([(low + high) / 2 for low, high in boxes])
-    tip = centres[np.linalg.norm((centres - joint.anchor)[:, :2], axis=1).argmax()]
-    top = max(float(high[2]) for _, high in boxes)
-    middle = float(np.mean([(low[2] + high[2]) / 2 for low, high in boxes])) + 0.05
-    arm_of_door = (tip - joint.anchor)[:2]
-    sense = np.sign(joint.closed - joint.position) * np.sign(joint.axis[2])
-
-    def behind(angle: float, gap: float) -> Array:
-        cos, sin = np.cos(angle), np.sin(angle)
-        spoke = np.array([[cos, -sin], [sin, cos]]) @ arm_of_door
-        tangent = np.array([-spoke[1], spoke[0]]) / np.linalg.norm(spoke)
-        return np.array([*(joint.anchor[:2] + spoke - sense * gap * tangent), middle])
-
-    arm.begin("reach", joint.fixture)
-    arm.close_fingers()
-    start = behind(0.0, 0.10)
-    travel(arm, np.array([start[0], start[1], top + 0.08]), yaw=0.0, clearance=0.05)
-    arm.move(start, tolerance=0.02, max_steps=60)
-    arm.begin("close", joint.fixture)
-    for angle in np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense:
-        arm.move(behind(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
-        if arm.env.holds(goal):
-            break
-    arm.pause(8)
-    arm.begin("retreat", joint.fixture)
-    arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
-    arm.open_fingers()
 
 
 def _outward(joint: Joint) -> Array:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 Array = NDArray[np.float64]
 
@@ -50,6 +51,12 @@ def in_hand_frame(points: Array, position: Array, yaw: float) -> Array:
 def hand_hits(points: Array, position: Array, yaw: float, *, margin: float = 0.0) -> int:
     """How many points the open hand would touch on its way straight down to a pose."""
     return _hits(in_hand_frame(points, position, yaw), margin)
+
+
+def pose_hits(points: Array, position: Array, hand: Rotation, *, margin: float = 0.0) -> int:
+    """How many points the open hand would touch on its way to any pose, along where it points."""
+    # The hand's axes: along which it closes, across, and where it points, which is down in w.
+    return _hits(hand.inv().apply(points - position) * [1.0, 1.0, -1.0], margin)
 
 
 def _hits(local: Array, margin: float = 0.0) -> int:

@@ -76,6 +76,11 @@ def pointing_down(yaw: float) -> Rotation:
     return Rotation.from_euler("z", yaw) * _DOWN
 
 
+def tilt_towards(direction: Array, angle: float) -> Rotation:
+    """The turn of the hand from pointing down towards pointing in a horizontal direction [3]."""
+    return Rotation.from_rotvec(np.cross([0.0, 0.0, -1.0], direction) * angle)
+
+
 def reach_tilt(base: Array, position: Array) -> Rotation:
     """The least outward tilt of the hand with which the arm isn't stretched at a position.
 

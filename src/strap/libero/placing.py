@@ -64,7 +64,7 @@ def plan_transfer(
     grasps = find_grasps(cloud, others, scene.centre_of_mass(name), scene.base(), rng)
     spots = find_spots(scene, name, target, inside=inside, shared=shared)
     best: Transfer | None = None
-    for grasp in _spread(grasps):
+    for grasp in spread(grasps, GRASPS):
         for spot in spots:
             bound = grasp.cost + spot.cost
             if best is not None and bound >= best.cost:
@@ -192,7 +192,7 @@ def _cost(
     return cost
 
 
-def _spread(grasps: list[Grasp]) -> list[Grasp]:
+def spread(grasps: list[Grasp], count: int) -> list[Grasp]:
     """The cheapest grasps, with few near-copies of each other."""
     kept: list[Grasp] = []
     for grasp in grasps:
@@ -202,6 +202,6 @@ def _spread(grasps: list[Grasp]) -> list[Grasp]:
             for other in kept
         ):
             kept.append(grasp)
-        if len(kept) >= GRASPS:
+        if len(kept) >= count:
             break
     return kept

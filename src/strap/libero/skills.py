@@ -105,7 +105,7 @@ def travel(
     clearance: how far above the obstacles the grip point must stay.
     """
     here, speed = arm.position(), 1.0 if held is None else HELD_SPEED
-    height = max(here[2], target[2], _tallest(arm.scene, here, target, held) + clearance)
+    height = max(here[2], target[2], tallest(arm.scene, here, target, held) + clearance)
     if height > here[2] + 0.01:
         arm.move(np.array([here[0], here[1], height]), tolerance=0.03, speed=speed, max_steps=60)
     sway = arm.rng.uniform(-arm.style.sway, arm.style.sway, 3) * [1, 1, 0.5]
@@ -117,7 +117,7 @@ def travel(
     return bool(np.linalg.norm(arm.position() - target) < 0.05)
 
 
-def _tallest(scene: Scene, start: Array, end: Array, held: str | None) -> float:
+def tallest(scene: Scene, start: Array, end: Array, held: str | None) -> float:
     """The height of the tallest obstacle along the straight way between two points."""
     points = scene.obstacles(without=[held] if held else [])
     way = end[:2] - start[:2]

@@ -1,12 +1,18 @@
 """Searching on a Ray cluster: schedules shards, no maths.
 
 A task searches some shards and returns its k best; the k best of all are among those. A task whose
-worker is lost is run again. The stores must lie at the same paths on every machine.
+worker is lost is run again.
+
+The stores' JSON files must lie at the same paths on every machine; the vectors (`shards/*.npy`) may
+lie on some of them only, each machine having its own part on its own disk. Every machine is asked
+what it has, and a shard goes to one that has it. Where all have everything (one machine, a shared
+file system), Ray puts tasks where there is room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,8 @@ from strap.store import open_store
 from strap.types import Array
 
 Excluded = Sequence[Collection[int]] | None
+Shard = tuple[int, str]
+"""Number of the store, name of the shard."""
 TASKS = 4
 """per worker: small enough to even out, large enough that finding k best again costs little"""
 RETRIES = 10
@@ -42,8 +50,10 @@ def search_on_ray(
     with running(address, workers) as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_some)
         fixed = ray.put((list(queries), _places(corpus), options, exclude))
-        cpus = int(ray.cluster_resources().get("CPU", workers))
-        flying = [task.remote(fixed, some) for some in _parts(corpus, TASKS * max(cpus, 1))]
+        flying = [
+            task.options(**near(part.machine)).remote(fixed, part.shards)
+            for part in schedule(corpus, machines(ray, corpus))
+        ]
         total = len(flying)
         found: list[list[dtw.TopK]] = []
         while flying:
@@ -59,7 +69,7 @@ def search_on_ray(
 
 def search_some(
     fixed: tuple[list[Array], list[tuple[str, tuple[str, ...]]], SearchOptions, Excluded],
-    only: Sequence[tuple[int, str]],
+    only: Sequence[Shard],
 ) -> tuple[list[dtw.TopK], dtw.Tally]:
     """One task: the k best of some shards, and how they were found."""
     queries, places, options, exclude = fixed
@@ -83,14 +93,99 @@ def _places(corpus: Corpus) -> list[tuple[str, tuple[str, ...]]]:
     return [(str(Path(s.path).resolve()), s.cameras) for s in corpus.stores]
 
 
-def _parts(corpus: Corpus, count: int) -> list[list[tuple[int, str]]]:
+@dataclass(frozen=True)
+class Machine:
+    """A machine of the cluster, and the shards whose vectors lie there."""
+
+    id: str
+    cpus: int
+    has: frozenset[Shard]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The shards of one task, and where it should run; None: anywhere."""
+
+    shards: tuple[Shard, ...]
+    machine: str | None
+
+
+def machines(ray: Any, corpus: Corpus) -> list[Machine]:
+    """The machines that are up; each is asked what it has."""
+    up = {
+        node["NodeID"]: int(node["Resources"].get("CPU", 0))
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+    up = {name: cpus for name, cpus in up.items() if cpus > 0}
+    if len(up) == 1:
+        ((name, cpus),) = up.items()
+        return [Machine(name, cpus, frozenset(corpus.shards))]
+    ask = ray.remote(num_cpus=0, max_retries=RETRIES)(present)
+    files = {
+        (index, name): [str(Path(store.path).resolve() / "shards" / f) for f in shard.files]
+        for index, store in enumerate(corpus.stores)
+        for name, shard in store.shards.items()
+        if (index, name) in set(corpus.shards)
+    }
+    asked = {name: ask.options(**near(name)).remote(files) for name in up}
+    return [Machine(name, up[name], frozenset(ray.get(there))) for name, there in asked.items()]
+
+
+def present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
+    """The shards all of whose files this machine has."""
+    return {shard for shard, own in files.items() if all(Path(file).is_file() for file in own)}
+
+
+def schedule(corpus: Corpus, nodes: Sequence[Machine]) -> list[Part]:
+    """Every shard once, in parts of about equal size, each on a machine that has its vectors."""
+    everything = set(corpus.shards)
+    if all(node.has >= everything for node in nodes):
+        total = sum(node.cpus for node in nodes)
+        return [Part(tuple(some), None) for some in _cut(corpus, corpus.shards, TASKS * total)]
+    load = {node.id: 0.0 for node in nodes}
+    own: dict[str, list[Shard]] = {node.id: [] for node in nodes}
+    # Those that few have go first, then the large ones, each to the machine with the least to do.
+    holders = {shard: [node for node in nodes if shard in node.has] for shard in corpus.shards}
+    for shard in sorted(holders, key=lambda s: (len(holders[s]), -_frames(corpus, s))):
+        if not holders[shard]:
+            store = corpus.stores[shard[0]].path
+            raise StrapError(
+                f"shard '{shard[1]}' of '{store}' lies on no machine of the cluster: copy "
+                f"'{store}/shards/{shard[1]}.*.npy' to one, or share the folder among all"
+            )
+        chosen = min(holders[shard], key=lambda node: load[node.id])
+        load[chosen.id] += _frames(corpus, shard) / chosen.cpus
+        own[chosen.id].append(shard)
+    return [
+        Part(tuple(some), node.id)
+        for node in nodes
+        if own[node.id]
+        for some in _cut(corpus, own[node.id], TASKS * node.cpus)
+    ]
+
+
+def _frames(corpus: Corpus, shard: Shard) -> int:
+    return corpus.stores[shard[0]].shards[shard[1]].frames
+
+
+def _cut(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Shard]]:
     """Shards in runs of about equal size."""
-    sizes = np.cumsum([corpus.stores[i].shards[name].frames for i, name in corpus.shards])
+    sizes = np.cumsum([_frames(corpus, shard) for shard in shards])
     numbers = np.minimum((sizes - 1) * count // sizes[-1], count - 1)
     return [
-        [shard for shard, own in zip(corpus.shards, numbers, strict=True) if own == number]
+        [shard for shard, own in zip(shards, numbers, strict=True) if own == number]
         for number in np.unique(numbers)
     ]
+
+
+def near(machine: str | None) -> dict[str, Any]:
+    """Ray's options for a task that should run on a machine, or elsewhere once that is lost."""
+    if machine is None:
+        return {}
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=True)}
 
 
 def _result(ray: Any, task: object) -> tuple[list[dtw.TopK], dtw.Tally]:

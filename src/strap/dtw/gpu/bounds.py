@@ -112,13 +112,14 @@ class Filter:
         for top, query in zip(tops, own, strict=True):
             stacked[top : top + len(query), : query.shape[1]] = query
             real[top : top + len(query)] = True
+        mean, shift = space.on(self.device)
         raw = torch.as_tensor(stacked, device=self.device).to(torch.float64)
-        moved = (raw - space.on(self.device, space.mean)) * space.scale
+        moved = (raw - mean) * space.scale
         moved = torch.where(torch.as_tensor(real, device=self.device), moved, 0)
         j = max(0, math.frexp(float(moved.abs().max()))[1] - 14)
         values = (moved * 2.0**-j).to(torch.float16)
         near = values.to(torch.float64) * 2.0**j
-        squares, shift = (near * near).sum(1), space.on(self.device, space.shift)
+        squares = (near * near).sum(1)
         alpha = squares + 2 * (near @ shift)
         spread = squares.sqrt() * shift.norm()
         alpha = alpha - 4 * U * alpha.abs() - self._g * space.balance * squares
@@ -142,7 +143,10 @@ class Filter:
         return self.space.error + 4 * U
 
     def bounds(self, piece: Loaded, lows: torch.Tensor) -> None:
-        """Fill lows [q t] float64 for the trajectories of a piece; ∞ where no path fits."""
+        """Fill lows [q t] float64 for the trajectories of a piece; ∞ where no path fits.
+
+        It is filled beside what is launched next, until `piece.scratch.join()`.
+        """
         for rows in self.groups:
             self._group(piece, rows, lows[rows.queries.start : rows.queries.stop])
 
@@ -174,8 +178,9 @@ class Filter:
             num_warps=8 if wide else 4,
             num_stages=3,
         )
-        self._recurrence(piece, rows, cells, lows)
-        lows *= step
+        with piece.scratch.beside(piece.offsets):
+            self._recurrence(piece, rows, cells, lows)
+            lows *= step
 
     def _recurrence(
         self, piece: Loaded, rows: Rows, cells: torch.Tensor, lows: torch.Tensor

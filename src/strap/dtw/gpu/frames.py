@@ -11,6 +11,7 @@ import triton
 
 from strap.dtw import checks
 from strap.dtw.gpu import kernels
+from strap.dtw.gpu.overlap import Scratch
 from strap.dtw.pieces import Piece, as_values
 from strap.dtw.types import Floats, Frames, Name
 
@@ -30,6 +31,9 @@ class Space:
     dim: int  # d with padding
     rounded: bool  # whether frames are converted, or are float16 already
     balance: float  # τ
+    _sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, sample: Frames, metric: str, *, rounded: bool) -> Space:
@@ -50,11 +54,14 @@ class Space:
         """μ': where the mean lies among the vectors on the GPU."""
         return np.zeros_like(self.mean) if self.rounded else self.mean
 
-    def on(self, device: torch.device, vector: Floats) -> torch.Tensor:
-        """A vector [d] of this space on a device, padded to [d']."""
-        out = torch.zeros(self.dim, dtype=torch.float64, device=device)
-        out[: len(vector)] = torch.as_tensor(vector, device=device)
-        return out
+    def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """μ and μ' on a device, padded to [d']; sent there once."""
+        if device not in self._sent:
+            padded = np.zeros((2, self.dim))
+            padded[:, : len(self.mean)] = self.mean, self.shift
+            mean, shift = torch.as_tensor(padded, device=device)
+            self._sent[device] = mean, shift
+        return self._sent[device]
 
     @property
     def error(self) -> float:
@@ -101,21 +108,6 @@ class Loaded:
         return [first + int(start) * size for start in starts]
 
 
-class Scratch:
-    """Memory for cells, kept from piece to piece."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._kept = torch.empty(0, dtype=torch.uint16, device=device)
-
-    def get(self, size: int) -> torch.Tensor:
-        """[size] with whatever was left in it."""
-        if self._kept.numel() < size:
-            self._kept = torch.empty(0, dtype=torch.uint16, device=self._device)
-            self._kept = torch.empty(size, dtype=torch.uint16, device=self._device)
-        return self._kept[:size]
-
-
 def lowered(values: torch.Tensor) -> torch.Tensor:
     """Float64 to float32, never upwards."""
     singles = values.to(torch.float32)
@@ -139,9 +131,9 @@ def load(
     centered = torch.empty(total, dtype=torch.float64, device=device)
     plain = torch.empty(total, dtype=torch.float64, device=device)
     halves, slack = rounded_frames(frames, space, metric)
-    mean = space.on(device, space.shift)
+    shift = space.on(device)[1]
     kernels.norms[(triton.cdiv(total, 16),)](
-        halves, mean, centered, plain, total, space.dim, ROWS=16, BLOCK=128, num_warps=4
+        halves, shift, centered, plain, total, space.dim, ROWS=16, BLOCK=128, num_warps=4
     )
     g = space.error + 4 * U
     beta = (1 - 4 * U - 1e-12) * centered - g / space.balance * plain

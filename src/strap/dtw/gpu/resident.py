@@ -11,7 +11,8 @@ import torch
 from strap.dtw import checks
 from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
 from strap.dtw.gpu.devices import find_devices
-from strap.dtw.gpu.frames import Loaded, Scratch, Space, load
+from strap.dtw.gpu.frames import Loaded, Space, load
+from strap.dtw.gpu.overlap import Scratch, foreground
 from strap.dtw.gpu.search import (
     NOTHING,
     PIECE_BYTES,
@@ -187,7 +188,7 @@ class _Card:
         """The k best of this device's trajectories."""
         if not len(self.ids):
             return [NOTHING] * len(task.queries)
-        with torch.inference_mode():
+        with torch.inference_mode(), foreground(self.device):
             chosen = Filter(task.queries, task.steps, self.metric, self.space, self.device)
             shape = len(task.queries), len(self.ids)
             lows = torch.empty(shape, dtype=torch.float64, device=self.device)
@@ -196,6 +197,7 @@ class _Card:
                 last = first + len(piece.ids)
                 chosen.bounds(piece, lows[:, first:last])
                 first = last
+            self.scratch.join()
             return Refinement(task, self.ids, lows, self._locate, self.device).run()
 
     def _at_hand(self) -> Iterator[Loaded]:
@@ -220,9 +222,13 @@ class _Card:
             yield self.addresses[some], self.lengths[some], dtype
         if split < len(positions):
             some = positions[split:]
-            frames = torch.cat([self.frames[place] for place in some]).to(self.device)
-            starts = np.cumsum([0, *self.lengths[some][:-1]])
-            size = frames.element_size() * frames.shape[1]
+            starts = np.cumsum([0, *self.lengths[some]])
+            dim = self.frames[0].shape[1]
+            frames = torch.empty((int(starts[-1]), dim), dtype=dtype, device=self.device)
+            for place, first, last in zip(some, starts[:-1], starts[1:], strict=True):
+                frames[first:last].copy_(self.frames[place], non_blocking=True)
+            starts = starts[:-1]
+            size = frames.element_size() * dim
             yield frames.data_ptr() + starts * size, self.lengths[some], dtype
 
 

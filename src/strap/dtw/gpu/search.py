@@ -17,7 +17,8 @@ from strap.dtw import cpu
 from strap.dtw.gpu.bounds import LONGEST, Filter
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import Exact, Pairs
-from strap.dtw.gpu.frames import Scratch, Space, as_tensor, load
+from strap.dtw.gpu.frames import Space, as_tensor, load
+from strap.dtw.gpu.overlap import Scratch, foreground
 from strap.dtw.gpu.staging import staged
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, Tally, TopK
@@ -26,6 +27,7 @@ CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
 MARGIN = 4e-4  # a usual gap between bound and cost, as a share of it
+LARGEST = float(np.finfo(np.float64).max)  # what no path reaches is ∞
 EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
 Found: TypeAlias = NDArray[np.float64]
 """[4 r]: cost, trajectory, stop and −start of one query's best, cheapest first."""
@@ -44,6 +46,8 @@ class Task:
     exclude: Sequence[Collection[int]] | None
     name: Name
     fetch: Fetch
+    counted: bool = False
+    """whether `pairs` is asked for"""
     pairs: int = 0
     evaluated: int = 0
 
@@ -66,7 +70,7 @@ def search(
     Every device takes the next piece as soon as it is done with its last one, and finds the k best
     among those it took.
     """
-    task = Task(queries, k, steps, metric, exclude, name, fetch)
+    task = Task(queries, k, steps, metric, exclude, name, fetch, counted=tally is not None)
     dim = queries[0].shape[1]
     shared = Shared(pieces(stream, max(1, PIECE_BYTES // (2 * dim))))
     cards = find_devices(devices)
@@ -124,7 +128,7 @@ def merge(found: Sequence[Found], k: int) -> TopK:
 
 def _stream(task: Task, shared: Iterable[Piece], device: torch.device) -> list[Found]:
     """The k best on one device, of the pieces that it gets."""
-    with torch.inference_mode():
+    with torch.inference_mode(), foreground(device):
         scratch, filters = Scratch(device), _Filters(task, device)
         ids: list[int] = []
         parts: list[torch.Tensor] = []
@@ -140,6 +144,7 @@ def _stream(task: Task, shared: Iterable[Piece], device: torch.device) -> list[F
             parts.append(lows)
         if not ids:
             return [NOTHING] * len(task.queries)
+        scratch.join()
         numbers = np.array(ids, np.int64)
         locate = _Fetched(task.fetch, numbers, device)
         return Refinement(task, numbers, torch.cat(parts, dim=1), locate, device).run()
@@ -201,13 +206,15 @@ class Refinement:
         self._hide()
         if task.metric == "l2":
             self._exact  # noqa: B018  (made while the device is still busy with the bounds)
-        best = torch.topk(self.lows, min(task.k, len(self.ids)), largest=False).values[:, -1:]
         # A little more than the k-th bound: then there is mostly nothing left to be looked at.
-        fits = torch.isfinite(self.lows)
-        first = fits & (self.lows <= best * (1 + MARGIN))
-        self._evaluate(*torch.nonzero(first).cpu().numpy().T)
-        self._rest(fits & ~first)
-        task.pairs += int(fits.sum())
+        # Where it is decides nothing but the time, so float32 will do.
+        near = self.lows.to(torch.float32)
+        best = torch.topk(near, min(task.k, len(self.ids)), largest=False).values[:, -1:]
+        limit = torch.clamp(best.to(torch.float64) * (1 + MARGIN), max=LARGEST)
+        self._evaluate(*torch.nonzero(self.lows <= limit).cpu().numpy().T)
+        self._rest(limit)
+        if task.counted:
+            task.pairs += int(torch.isfinite(self.lows).sum())
         return self.found
 
     def _hide(self) -> None:
@@ -219,10 +226,10 @@ class Refinement:
                 hidden = np.flatnonzero(np.isin(self.ids, list(own)))
                 self.lows[q, torch.as_tensor(hidden, device=self.device)] = torch.inf
 
-    def _rest(self, left: torch.Tensor) -> None:
-        """Those whose bound doesn't exceed the cost to beat: an equal one may hide a tie."""
-        worst = torch.as_tensor(self._worst(), device=self.device)
-        places = torch.nonzero(left & (self.lows <= worst[:, None]))
+    def _rest(self, limit: torch.Tensor) -> None:
+        """Those above the limit that don't exceed the cost to beat: an equal one may hide a tie."""
+        worst = torch.as_tensor(np.minimum(self._worst(), LARGEST), device=self.device)
+        places = torch.nonzero((self.lows > limit) & (self.lows <= worst[:, None]))
         if not len(places):
             return
         lows = self.lows[places[:, 0], places[:, 1]].cpu().numpy()

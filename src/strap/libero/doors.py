@@ -1,0 +1,149 @@
+"""Doors that swing on an upright hinge."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from strap.libero.motion import Arm, pointing_down, tilt_towards
+from strap.libero.scene import Joint
+from strap.libero.skills import travel
+from strap.libero.tasks import Goal
+
+Array = NDArray[np.float64]
+
+UP = np.array([0.0, 0.0, 1.0])
+TILT = np.radians((68, 78))  # of the hand that pulls a door open: 0 is pointing down
+AJAR = 0.65  # radians by which a door is pulled at its handle, then pushed from inside
+FOLLOW = 0.4  # of the door's turn that the hand makes while it pulls
+
+
+def open_door(arm: Arm, goal: Goal) -> None:
+    """Pull a door at its handle until the fingers fit behind it, then push it open from inside."""
+    joint = arm.scene.joint(goal.subject)
+    handle, outward = _handle(arm, joint)
+    along = np.cross(UP, outward)
+    hand = tilt_towards(-outward, arm.rng.uniform(*TILT)) * pointing_down(_yaw_along(along))
+    _pull(arm, joint, handle, hand)
+    arm.begin("retreat", joint.fixture)
+    arm.open_fingers()
+    hand = Rotation.from_matrix(arm.scene.hand()[1])
+    back = arm.position() - hand.as_matrix()[:, 2] * 0.09
+    arm.move(back, rotation=hand, tolerance=0.02, angle_tolerance=0.3, max_steps=40)
+    arm.begin("open", joint.fixture)
+    _push_from_inside(arm, goal)
+
+
+def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
+    """Take a handle from the front and pull it round the hinge."""
+    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
+    ready = handle - hand.as_matrix()[:, 2] * 0.10
+    arm.begin("reach", joint.fixture)
+    travel(arm, ready + UP * 0.12, yaw=0.0, clearance=0.05)
+    arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
+    arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
+    arm.begin("grasp", joint.fixture)
+    arm.pause(arm.style.pause)
+    arm.close_fingers()
+    arm.begin("open", joint.fixture)
+    for angle in np.arange(0.05, AJAR + 0.3, 0.05):
+        arm.move(
+            _turned(handle, joint, sense * angle),
+            rotation=Rotation.from_euler("z", sense * angle * FOLLOW) * hand,
+            tolerance=0.012,
+            angle_tolerance=0.3,
+            speed=0.5,
+            max_steps=10,
+        )
+        if abs(arm.scene.joint(joint.fixture).position - joint.position) > AJAR:
+            break
+
+
+def _push_from_inside(arm: Arm, goal: Goal) -> None:
+    joint = arm.scene.joint(goal.subject)
+    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
+    top, spoke = _top(arm, joint), _spoke(arm, joint)
+
+    def inside(angle: float, gap: float) -> Array:
+        turned = _turned(joint.anchor + 0.85 * spoke, joint, sense * angle)
+        tangent = sense * np.cross(UP, turned - joint.anchor) * [1, 1, 0]
+        point = turned - gap * tangent / np.linalg.norm(tangent)
+        return np.array([point[0], point[1], top - 0.045])
+
+    arm.close_fingers()
+    start = inside(0.0, 0.06)
+    travel(arm, np.array([start[0], start[1], top + 0.06]), yaw=0.0, clearance=0.05)
+    arm.move(start, tolerance=0.015, max_steps=60)
+    for angle in np.arange(0.1, abs(joint.opened - joint.position) + 0.3, 0.1):
+        arm.move(inside(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
+        if arm.env.holds(goal):
+            break
+    arm.pause(4)
+    arm.begin("retreat", joint.fixture)
+    arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
+    arm.open_fingers()
+
+
+def close_door(arm: Arm, goal: Goal) -> None:
+    """Push a hinged door round its hinge with closed fingers."""
+    joint = arm.scene.joint(goal.subject)
+    boxes = arm.scene.boxes(joint.body)
+    centres = np.array([(low + high) / 2 for low, high in boxes])
+    tip = centres[np.linalg.norm((centres - joint.anchor)[:, :2], axis=1).argmax()]
+    top = max(float(high[2]) for _, high in boxes)
+    middle = float(np.mean([(low[2] + high[2]) / 2 for low, high in boxes])) + 0.05
+    arm_of_door = (tip - joint.anchor)[:2]
+    sense = np.sign(joint.closed - joint.position) * np.sign(joint.axis[2])
+
+    def behind(angle: float, gap: float) -> Array:
+        cos, sin = np.cos(angle), np.sin(angle)
+        spoke = np.array([[cos, -sin], [sin, cos]]) @ arm_of_door
+        tangent = np.array([-spoke[1], spoke[0]]) / np.linalg.norm(spoke)
+        return np.array([*(joint.anchor[:2] + spoke - sense * gap * tangent), middle])
+
+    arm.begin("reach", joint.fixture)
+    arm.close_fingers()
+    start = behind(0.0, 0.10)
+    travel(arm, np.array([start[0], start[1], top + 0.08]), yaw=0.0, clearance=0.05)
+    arm.move(start, tolerance=0.02, max_steps=60)
+    arm.begin("close", joint.fixture)
+    for angle in np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense:
+        arm.move(behind(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
+        if arm.env.holds(goal):
+            break
+    arm.pause(8)
+    arm.begin("retreat", joint.fixture)
+    arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
+    arm.open_fingers()
+
+
+def _handle(arm: Arm, joint: Joint) -> tuple[Array, Array]:
+    """The middle of a closed door's handle, and the direction [3] in which the door faces."""
+    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
+    outward = sense * np.cross(UP, _spoke(arm, joint))
+    outward /= np.linalg.norm(outward)
+    boxes = arm.scene.boxes(joint.body)
+    reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
+    low, high = boxes[int(np.argmax(reach))]
+    return (low + high) / 2, outward
+
+
+def _spoke(arm: Arm, joint: Joint) -> Array:
+    """From the hinge to the door's free edge [3], level."""
+    low, high = max(arm.scene.boxes(joint.body), key=lambda box: float(np.prod(box[1] - box[0])))
+    return np.asarray(2 * ((low + high) / 2 - joint.anchor) * [1, 1, 0])
+
+
+def _top(arm: Arm, joint: Joint) -> float:
+    return max(float(high[2]) for _, high in arm.scene.boxes(joint.body))
+
+
+def _turned(point: Array, joint: Joint, angle: float) -> Array:
+    """A point turned about the hinge."""
+    return np.asarray(joint.anchor + Rotation.from_euler("z", angle).apply(point - joint.anchor))
+
+
+def _yaw_along(direction: Array) -> float:
+    """The yaw at which the fingers close along a horizontal direction."""
+    return float((np.arctan2(direction[1], direction[0])) % np.pi - np.pi / 2)

@@ -1,0 +1,95 @@
+"""Bringing an object in from the front: into a microwave, onto or under a shelf."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from strap.libero.inserting import Insertion, plan_insertion
+from strap.libero.motion import Arm, Failed
+from strap.libero.skills import HELD_SPEED, LIFTED, SLIPPED, tallest, travel
+from strap.libero.tasks import Goal
+
+Array = NDArray[np.float64]
+
+UP = np.array([0.0, 0.0, 1.0])
+BEFORE = 0.17  # metres before its place from which on an object moves straight in
+APPROACH = 0.09  # metres along the hand over which it nears and leaves an object
+
+
+def insert(arm: Arm, goal: Goal) -> None:
+    """Take an object to a covered place, as `transfer` does to one that is open above."""
+    for _ in range(3):
+        plan = plan_insertion(arm.scene, goal.subject, str(goal.target), rng=arm.rng)
+        if plan is None:
+            raise Failed(f"no grasp of {goal.subject} reaches into {goal.target}")
+        if not take(arm, goal.subject, plan):
+            continue
+        if bring_in(arm, goal.subject, plan) and arm.env.holds(goal):
+            return
+    raise Failed(f"{goal.subject} did not get into {goal.target}")
+
+
+def take(arm: Arm, name: str, plan: Insertion) -> bool:
+    """Grasp with a leaning hand and lift; whether the object came along."""
+    ahead, start = plan.hand.as_matrix()[:, 2], arm.scene.origin(name)
+    ready = plan.position - ahead * APPROACH
+    arm.begin("reach", name)
+    travel(arm, ready + UP * 0.08, yaw=0.0, clearance=0.05)
+    arm.move(ready, rotation=plan.hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
+    arm.move(plan.position, rotation=plan.hand, tolerance=0.006, speed=0.5, max_steps=60)
+    arm.begin("grasp", name)
+    arm.pause(arm.style.pause)
+    arm.close_fingers()
+    arm.begin("carry", name)
+    here = arm.position()
+    arm.move(here + UP * 0.08, rotation=plan.hand, tolerance=0.02, speed=0.6, max_steps=40)
+    if arm.scene.origin(name)[2] > start[2] + LIFTED:
+        return True
+    let_go(arm, name, plan.hand)
+    return False
+
+
+def bring_in(arm: Arm, name: str, plan: Insertion) -> bool:
+    """Carry to the entrance, turn, move straight in and let go; whether it was held all the way."""
+    scene, hand = arm.scene, plan.turning * plan.hand
+    held = arm.position() - scene.origin(name)
+    below = float(arm.position()[2] - scene.cloud(name)[:, 2].min())
+    entrance = plan.origin - plan.inwards * BEFORE
+    carry(arm, entrance + plan.turning.apply(held), hand, below, name)
+    slipped = np.linalg.norm(arm.position() - scene.origin(name)) - np.linalg.norm(held)
+    if abs(float(slipped)) > SLIPPED:
+        let_go(arm, name, hand)
+        return False
+    arm.begin("place", name)
+    # The object may have slipped or turned in the hand: aim anew with the offset it has now.
+    held = arm.position() - scene.origin(name)
+    for back, tolerance in ((BEFORE, 0.008), (BEFORE / 2, 0.015), (0.0, 0.006)):
+        point = plan.origin - plan.inwards * back + held
+        arm.move(point, rotation=hand, tolerance=tolerance, speed=0.45, max_steps=50)
+    let_go(arm, name, hand)
+    return True
+
+
+def carry(arm: Arm, target: Array, hand: Rotation, below: float, name: str) -> None:
+    """Go over everything that stands in the way, turning the hand on the way."""
+    here, present = arm.position(), Rotation.from_matrix(arm.scene.hand()[1])
+    height = max(here[2], target[2], tallest(arm.scene, here, target, name) + below + 0.03)
+    up, over = np.array([*here[:2], height]), np.array([*target[:2], height])
+    arm.move(up, rotation=present, tolerance=0.03, speed=HELD_SPEED, max_steps=60)
+    arm.move(
+        over, rotation=hand, tolerance=0.02, angle_tolerance=0.12, speed=HELD_SPEED, max_steps=140
+    )
+    arm.move(target, rotation=hand, tolerance=0.012, speed=0.8 * HELD_SPEED, max_steps=70)
+
+
+def let_go(arm: Arm, name: str, hand: Rotation) -> None:
+    """Open the fingers and draw back the way the hand points."""
+    arm.pause(arm.style.pause)
+    arm.open_fingers()
+    arm.begin("retreat", name)
+    back = arm.position() - hand.as_matrix()[:, 2] * APPROACH
+    arm.move(back, rotation=hand, tolerance=0.02, angle_tolerance=0.3, speed=0.6, max_steps=40)
+    away = back - [*hand.as_matrix()[:2, 2] * 0.08, 0.0] + UP * 0.06
+    arm.move(away, rotation=hand, tolerance=0.04, angle_tolerance=0.5, max_steps=30)
