@@ -54,7 +54,24 @@ def compiled(kernel, types, constants, **options) -> str:
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 
+ROWS = {
+    "frames": "*fp16",
+    "source": "*i32",
+    "mean": "*fp64",
+    "shift": "*fp64",
+    "constants": "*fp64",
+    "values": "*fp16",
+    "alpha": "*fp32",
+    "slack": "*fp32",
+    "squares": "*fp64",
+    "dim": "i32",
+    "width": "i32",
+}
+
+
 def main() -> None:
+    for dtype in ("*fp16", "*fp32", "*fp64"):
+        compiled(kernels.rows, {**ROWS, "frames": dtype}, {"BLOCK": 1024}, num_warps=4)
     strap = {"PAIRS": 32, "UNROLL": 1}
     compiled(kernels.least_strap, {**CELLS, "cells": "*i32"}, strap, num_warps=1)
     for steps in (1, 2):

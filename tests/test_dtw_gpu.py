@@ -18,10 +18,12 @@ pytest.importorskip("triton")
 import torch
 
 from strap.dtw.gpu import devices
+from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import Filter
 from strap.dtw.gpu.frames import Space, as_tensor, load
 from strap.dtw.gpu.overlap import Scratch
 from strap.dtw.gpu.resident import Resident
+from strap.dtw.gpu.search import Refinement
 from strap.dtw.pieces import Piece
 
 PLACE = devices.find_devices()[0]
@@ -89,7 +91,8 @@ def test_bounds_are_below_the_costs_and_near_them(dtype):
     piece = Piece(list(range(len(trajectories))), trajectories)
     loaded = load(piece, frames, space, "l2", Scratch(PLACE), str)
     lows = torch.empty(len(queries), len(trajectories), dtype=torch.float64, device=PLACE)
-    Filter(queries, "strap", "l2", space, PLACE).bounds(loaded, lows)
+    Filter(queries, "strap", "l2", space, Asked.of(queries, PLACE)).bounds(loaded, lows)
+    loaded.scratch.join()
     for q, query in enumerate(queries):
         for t, trajectory in enumerate(trajectories):
             match = dtw.best_match(query, trajectory)
@@ -111,6 +114,27 @@ def test_near_ties_that_low_precision_can_not_tell_apart():
     assert same(found, dtw.search(queries, trajectories, k=4, backend="reference"))
     assert found[0].trajectory[:2].tolist() == [5, 6]
     assert found[0].cost[0] == 0
+
+
+@pytest.mark.parametrize("limit", [0, None])
+def test_what_the_first_look_leaves_out_is_found_by_the_second(limit, monkeypatch):
+    monkeypatch.setattr("strap.dtw.gpu.search.LEAST_MORE", 0)
+    monkeypatch.setattr("strap.dtw.gpu.search.MORE", 0.0)
+    looked = []
+    rest = Refinement._rest
+    monkeypatch.setattr(
+        Refinement, "_rest", lambda self, seen: (looked.append(seen), rest(self, seen))
+    )
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((20, 16))
+    many = [(base + 1e-4 * rng.standard_normal(base.shape)).astype(np.float16) for _ in range(30)]
+    queries = [many[7][3:9], many[3][5:15]]
+    found = dtw.Resident(many, devices=[str(PLACE)], limit=limit).search(
+        queries, k=3, exclude=[{7}, set()]
+    )
+    expected = dtw.search(queries, many, k=3, backend="reference", exclude=[{7}, set()])
+    assert same(found, expected)
+    assert looked
 
 
 def test_one_pair_and_queries_that_do_not_fit():

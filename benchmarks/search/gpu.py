@@ -1,6 +1,6 @@
 """Exact top-k subsequence DTW on a GPU: the paper's benchmark, and what bounds it.
 
-    python benchmarks/search/gpu.py [--trajectories 76000] [--out gpu.json]
+    python benchmarks/search/gpu.py [--trajectories 76000] [--parts page-locked …] [--out gpu.json]
 
 76,000 trajectories of 250 frames, 768 dimensions, float16 (29 GB), 5 queries of 50 frames, random
 numbers, on which nothing can be pruned. Measured in one run: the search with everything on the GPU
@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cpu import DIM, QUERIES, QUERY, TRAJECTORY, authors_way, machine
 
 PAIRS = 400  # for the authors' way
+PARTS = ("steps", "page-locked", "ordinary", "peers")
 
 
 def random_store(count: int) -> np.ndarray:
@@ -125,7 +126,7 @@ def on_the_gpu(note: Notes, queries, trajectories, options) -> list[dtw.TopK]:
         note(f"search on the GPU, k = {k}, ms", [round(ms, 2) for ms in sorted(rounds)])
         note(f"median, k = {k}, ms", statistics.median(rounds))
     note("kernels, ms", kernels(lambda: library.search(queries, k=options.k)))
-    for steps in () if options.resident else ("fmp", "classic"):
+    for steps in ("fmp", "classic") if "steps" in options.parts else ():
         rounds = timed(lambda s=steps: library.search(queries, k=options.k, steps=s), 3)
         note(f"search on the GPU, steps {steps}, ms", statistics.median(rounds))
     return library.search(queries, k=options.k)
@@ -135,9 +136,13 @@ def from_page_locked(note: Notes, queries, trajectories, k: int, answer: list[dt
     """Nothing kept on the GPU: sent from page-locked memory in every search."""
     torch.cuda.empty_cache()
     library = dtw.Resident(trajectories, limit=0)
-    milliseconds = statistics.median(timed(lambda: library.search(queries, k=k), 3))
-    note("search from page-locked memory, ms", milliseconds)
-    note("search from page-locked memory, GB/s", library.on_host / 1e6 / milliseconds)
+    for asked in (20, k):
+        milliseconds = statistics.median(timed(lambda n=asked: library.search(queries, k=n), 5))
+        note(f"search from page-locked memory, k = {asked}, ms", milliseconds)
+        note(
+            f"search from page-locked memory, k = {asked}, GB/s",
+            library.on_host / 1e6 / milliseconds,
+        )
     note("the same answer from page-locked memory", same(answer, library.search(queries, k=k)))
 
 
@@ -175,7 +180,7 @@ def main() -> None:
     parser.add_argument("--trajectories", type=int, default=76_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--k", type=int, default=100)
-    parser.add_argument("--resident", action="store_true", help="only what is on the GPU")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="beside resident")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("gpu.json"))
     options = parser.parse_args()
     note = Notes(
@@ -195,8 +200,9 @@ def main() -> None:
     note("largest product error, share of the allowed", largest_error(frames))
     note("copy from page-locked memory, GB/s", copy_rate())
     answer = on_the_gpu(note, queries, trajectories, options)
-    if not options.resident:
-        for measure in (from_page_locked, from_ordinary, peers):
+    measures = {"page-locked": from_page_locked, "ordinary": from_ordinary, "peers": peers}
+    for part, measure in measures.items():
+        if part in options.parts:
             measure(note, queries, trajectories, options.k, answer)
 
 

@@ -65,9 +65,18 @@ def block(given: Block, dim: int) -> None:
         )
 
 
+def largest(frames: Frames) -> float:
+    """The largest absolute value; not finite where one of the numbers isn't."""
+    if frames.dtype == np.float16:
+        # Without their sign, float16 numbers are ordered as their bits are: many times as fast.
+        bits = np.ascontiguousarray(frames).view(np.uint16) & 0x7FFF
+        return float(bits.max(initial=0).view(np.float16))
+    return float(np.abs(frames).max(initial=0))
+
+
 def values(frames: Frames, what: str, metric: str) -> None:
     """Check that every number is finite, and that no frame is zero under cosine."""
-    if frames.dtype.kind == "f":
+    if frames.dtype.kind == "f" and not largest(frames) <= LARGEST:
         # Only float64 can hold a finite number whose square overflows.
         good = np.abs(frames) <= LARGEST if frames.dtype == np.float64 else np.isfinite(frames)
         if not good.all():

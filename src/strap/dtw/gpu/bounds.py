@@ -40,13 +40,14 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from strap.dtw.checks import largest
 from strap.dtw.gpu import kernels
-from strap.dtw.gpu.frames import Loaded, Space, lowered
+from strap.dtw.gpu.asked import Asked
+from strap.dtw.gpu.frames import Loaded, Space
 from strap.dtw.pieces import as_values
-from strap.dtw.types import Frames
+from strap.dtw.types import Frames, Ints
 
 U = 2.0**-24
-TINY = 1e-12
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128
 BLOCK = 64  # dimensions at a time
@@ -79,59 +80,85 @@ class Filter:
     """Lower bounds of every query's cost, prepared once and asked about every loaded piece."""
 
     def __init__(
-        self, queries: Sequence[Frames], steps: str, metric: str, space: Space, device: torch.device
+        self,
+        queries: Sequence[Frames],
+        steps: str,
+        metric: str,
+        space: Space,
+        asked: Asked,
     ) -> None:
         self.code, self.cosine = kernels.CODES[steps], metric == "cosine"
-        self.space, self.device = space, device
-        exact = metric == "l2" and all(query.dtype.kind == "f" for query in queries)
-        self.queries = [
-            (query if exact else as_values(query, metric))[:LONGEST] for query in queries
-        ]
+        self.space, self.device = space, asked.frames.device
+        plain = metric == "l2" and asked.frames.is_floating_point()
+        values = queries if plain else [as_values(query, metric) for query in queries]
+        self.asked = asked if plain else Asked.of(values, self.device)
+        self.largest = max(largest(query) for query in values)
 
     @cached_property
     def groups(self) -> list[Rows]:
         """Whole queries in groups of at most one tile (or one query)."""
         groups, first, size = [], 0, 0
-        for q, query in enumerate(self.queries):
-            if q > first and size + len(query) > ROW_TILE:
+        for q, count in enumerate(self._counts):
+            if q > first and size + count > ROW_TILE:
                 groups.append(self._rows(range(first, q)))
                 first, size = q, 0
-            size += len(query) + len(query) % 2
-        groups.append(self._rows(range(first, len(self.queries))))
+            size += count + count % 2
+        groups.append(self._rows(range(first, len(self._counts))))
         return groups
+
+    @cached_property
+    def _counts(self) -> Ints:
+        return np.minimum(self.asked.counts, LONGEST)
+
+    @cached_property
+    def _lift(self) -> int:
+        """j: 0 unless a number could be too large for float16."""
+        space = self.space
+        bound = space.scale * (self.largest + float(np.abs(space.mean).max(initial=0.0)))
+        if bound < 2.0**14:
+            return 0
+        moved = self.asked.frames.to(torch.float64) - space.on(self.device)[0][: space.given]
+        return max(0, math.frexp(float(moved.abs().max()) * space.scale)[1] - 14)
 
     def _rows(self, group: range) -> Rows:
         """Steps 1, 2 and 5 for the rows of a group."""
-        space, own = self.space, [self.queries[q] for q in group]
-        counts = np.array([len(query) for query in own])
+        space, device, j = self.space, self.device, self._lift
+        counts = self._counts[group.start : group.stop]
         tops = np.cumsum([0, *(counts[:-1] + counts[:-1] % 2)])
         used = int(tops[-1] + counts[-1])
         tile = min(ROW_TILE, max(16, 1 << (used - 1).bit_length()))
-        stacked = np.zeros((tile * -(-used // tile), space.dim), np.result_type(*own))
-        real = np.zeros((len(stacked), 1), np.bool_)
-        for top, query in zip(tops, own, strict=True):
-            stacked[top : top + len(query), : query.shape[1]] = query
-            real[top : top + len(query)] = True
-        mean, shift = space.on(self.device)
-        raw = torch.as_tensor(stacked, device=self.device).to(torch.float64)
-        moved = (raw - mean) * space.scale
-        moved = torch.where(torch.as_tensor(real, device=self.device), moved, 0)
-        j = max(0, math.frexp(float(moved.abs().max()))[1] - 14)
-        values = (moved * 2.0**-j).to(torch.float16)
-        near = values.to(torch.float64) * 2.0**j
-        squares = (near * near).sum(1)
-        alpha = squares + 2 * (near @ shift)
-        spread = squares.sqrt() * shift.norm()
-        alpha = alpha - 4 * U * alpha.abs() - self._g * space.balance * squares
-        alpha = alpha - TINY * (squares + spread) - 1e-37
-        slack = (moved - near).norm(dim=1) * (1 + 1e-6) + 1e-40
+        count, q = tile * -(-used // tile), len(group)
+        whole = np.full(2 * q + count, -1, np.int32)  # tops, counts, and the frame of each row
+        whole[:q], whole[q : 2 * q] = tops, counts
+        for place, own, size in zip(tops, self.asked.tops[group.start :], counts, strict=False):
+            whole[2 * q + place : 2 * q + place + size] = np.arange(own, own + size)
+        table = torch.as_tensor(whole, device=device)
+        mean, shift = space.on(device)
+        constants = np.array(
+            [
+                space.scale,
+                math.ldexp(1.0, -j),
+                math.ldexp(1.0, j),
+                self._g * space.balance,
+                float(np.linalg.norm(space.shift)),
+            ]
+        )
+        values = torch.empty(count, space.dim, dtype=torch.float16, device=device)
+        singles = torch.empty(2, count, dtype=torch.float32, device=device)
+        squares = torch.empty(count, dtype=torch.float64, device=device)
+        given = torch.as_tensor(constants, device=device)
+        kernels.rows[(count,)](
+            self.asked.frames, table[2 * q :], mean, shift, given,
+            values, singles[0], singles[1], squares, self.asked.frames.shape[1], space.dim,
+            BLOCK=min(1024, triton.next_power_of_2(space.dim)), num_warps=4,
+        )  # fmt: skip
         return Rows(
             group,
-            torch.as_tensor(tops, dtype=torch.int32, device=self.device),
-            torch.as_tensor(counts, dtype=torch.int32, device=self.device),
+            table[:q],
+            table[q : 2 * q],
             values,
-            lowered(alpha),
-            -lowered(-slack),
+            singles[0],
+            singles[1],
             tile,
             math.ldexp(1.0, j + 1),
             int(counts.max()),

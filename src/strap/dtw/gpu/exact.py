@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,8 @@ import triton
 import triton.language as tl
 
 from strap.dtw.gpu import kernels
-from strap.dtw.types import Floats, Frames, Ints
+from strap.dtw.gpu.asked import Asked
+from strap.dtw.types import Floats, Ints
 
 ROWS, COLUMNS, WARPS = 8, 64, 1  # of a tile of costs
 TILE = 32  # frames and dimensions that are transposed together
@@ -27,49 +27,35 @@ class Pairs:
     address: Ints  # [p] of the trajectory's frames in the device's memory
     length: Ints  # [p]
 
-    def __len__(self) -> int:
-        return len(self.query)
-
-    def part(self, some: slice) -> Pairs:
-        """Some of them."""
-        return Pairs(self.query[some], self.address[some], self.length[some])
-
 
 class Exact:
     """All queries as columns on the device."""
 
-    def __init__(self, queries: Sequence[Frames], steps: str, device: torch.device) -> None:
-        self.code, self.device = kernels.CODES[steps], device
-        self.counts = np.array([len(query) for query in queries])
-        self.tops = np.cumsum([0, *self.counts[:-1]])
-        stacked = torch.as_tensor(np.concatenate(queries), device=device)
-        self.columns = stacked.to(torch.float64).T.contiguous()
-        self.held = max(16, 1 << (int(self.counts.max()) - 1).bit_length())
+    def __init__(self, asked: Asked, steps: str) -> None:
+        self.code, self.device, self.asked = kernels.CODES[steps], asked.frames.device, asked
+        self.columns = asked.frames.to(torch.float64).T.contiguous()
+        self.held = max(16, 1 << (asked.longest - 1).bit_length())
 
     def align(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Floats, Ints, Ints]:
         """cost, start, stop [p] of each pair; the cost is ∞ where no path fits."""
-        found = []
-        size = 8 * self.held + dtype.itemsize * len(self.columns)
-        limit = max(1, BYTES // (size * int(pairs.length.max(initial=1))))
-        for first in range(0, len(pairs), limit):
-            found.append(self._some(pairs.part(slice(first, first + limit)), dtype))
-        packed = torch.cat(found, dim=1).cpu().numpy()
-        return packed[0], packed[1].astype(np.int64), packed[2].astype(np.int64)
+        table = np.stack([pairs.query, pairs.address, pairs.length])
+        on_device = torch.as_tensor(table, device=self.device)
+        found = self.found(on_device, int(pairs.length.max(initial=1)), dtype).cpu().numpy()
+        return found[0], found[1].astype(np.int64), found[2].astype(np.int64)
 
-    def _some(self, pairs: Pairs, dtype: torch.dtype) -> torch.Tensor:
-        """[3 p]: cost, start and stop as float64."""
-        count, longest = len(pairs), int(pairs.length.max())
-        table = np.stack(
-            [
-                pairs.address,
-                pairs.length,
-                self.tops[pairs.query],
-                self.counts[pairs.query],
-                np.cumsum([0, *pairs.length[:-1]]),
-            ]
-        )
-        address, length, top, rows, place = torch.as_tensor(table, device=self.device)
-        total, dim = int(pairs.length.sum()), len(self.columns)
+    def found(self, pairs: torch.Tensor, longest: int, dtype: torch.dtype) -> torch.Tensor:
+        """As `align`, all on the device: [3 p] int64 query, address, length -> [3 p] float64."""
+        size = 8 * self.held + dtype.itemsize * len(self.columns)
+        limit = max(1, BYTES // (size * longest))
+        parts = [self._some(part, longest, dtype) for part in torch.split(pairs, limit, dim=1)]
+        return torch.cat(parts, dim=1)
+
+    def _some(self, pairs: torch.Tensor, longest: int, dtype: torch.dtype) -> torch.Tensor:
+        query, address, length = pairs.contiguous()
+        top, rows = self.asked.table[:, query]
+        count = len(query)
+        place = torch.arange(0, count * longest, longest, device=self.device)
+        total, dim = count * longest, len(self.columns)
         columns = torch.empty(total * dim, dtype=dtype, device=self.device)
         tiles = triton.cdiv(longest, TILE), triton.cdiv(dim, TILE)
         kernels.transposed[(count, *tiles)](

@@ -31,6 +31,9 @@ CODES = {"strap": 0, "fmp": 1, "classic": 2}
 UNROLL = 8  # columns that are loaded ahead
 UNREACHED = 2**30  # in units of a cell: more than any path that fits
 _FAR = tl.constexpr(UNREACHED)
+_FOUR_U = tl.constexpr(2.0**-22)
+_TINY = tl.constexpr(1e-12)
+_ROUND = tl.constexpr(2.0**-22)  # more than rounding to float32 can add
 _MAGIC = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest whole number in the low bits
 
 
@@ -61,6 +64,56 @@ def norms(
         about_zero += value * value
     tl.store(centered + row, tl.sum(about_mean, 1), mask=inside)
     tl.store(plain + row, tl.sum(about_zero, 1), mask=inside)
+
+
+@triton.jit
+def rows(
+    frames,
+    source,
+    mean,
+    shift,
+    constants,
+    values,
+    alpha,
+    slack,
+    squares,
+    dim,
+    width,
+    BLOCK: tl.constexpr,
+):
+    """A query frame for the filter: a', α and |f| of `bounds`, and |a'|².
+
+    Row r comes from frame source[r] of frames [n dim], or is padding where that is negative;
+    values [R width] holds 2^−j a'.
+    """
+    row = tl.program_id(0)
+    frame = tl.load(source + row + tl.zeros([BLOCK], tl.int32))
+    real = frame >= 0
+    scale, back, forth = tl.load(constants), tl.load(constants + 1), tl.load(constants + 2)
+    share, away = tl.load(constants + 3), tl.load(constants + 4)
+    square = tl.zeros([BLOCK], tl.float64)
+    along, off = square, square
+    for k in range(0, width, BLOCK):
+        column = k + tl.arange(0, BLOCK)
+        inside = column < width
+        place = frames + frame.to(tl.int64) * dim + column
+        value = tl.load(place, mask=(column < dim) & real, other=0.0).to(tl.float64)
+        center = tl.load(mean + column, mask=inside, other=0.0)
+        moved = tl.where(inside & real, (value - center) * scale, 0.0)
+        half = (moved * back).to(tl.float32).to(tl.float16)
+        tl.store(values + row * width + column, half, mask=inside)
+        near = half.to(tl.float64) * forth
+        square += near * near
+        along += near * tl.load(shift + column, mask=inside, other=0.0)
+        off += (moved - near) * (moved - near)
+    total = tl.sum(square, 0)
+    low = total + 2 * tl.sum(along, 0)
+    low = low - _FOUR_U * tl.abs(low) - share * total
+    low = low - _TINY * (total + tl.sqrt(total) * away) - 1e-37
+    tl.store(alpha + row, (low - _ROUND * tl.abs(low)).to(tl.float32))
+    high = tl.sqrt(tl.sum(off, 0)) * (1 + 1e-6) + 1e-37
+    tl.store(slack + row, high.to(tl.float32))
+    tl.store(squares + row, total)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from strap.dtw import checks
+from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.frames import Loaded, Space, load
@@ -19,6 +20,7 @@ from strap.dtw.gpu.search import (
     Found,
     Refinement,
     Shared,
+    Table,
     Task,
     merge,
     on_each,
@@ -155,6 +157,10 @@ class _Card:
         self.lengths = np.array([m for piece in pieces for m in piece.lengths], np.int64)
         addresses = [address for piece in self.here for address in piece.addresses()]
         self.addresses = np.array(addresses, np.int64)
+        self.table: Table | None = None
+        if not self.away and self.here:
+            table = torch.as_tensor(np.stack([self.addresses, self.lengths]), device=self.device)
+            self.table = Table(table, int(self.lengths.max()), self.here[0].frames.dtype)
         self.frames = [
             own for piece in pieces for own in torch.split(piece.frames, list(piece.lengths))
         ]
@@ -189,7 +195,8 @@ class _Card:
         if not len(self.ids):
             return [NOTHING] * len(task.queries)
         with torch.inference_mode(), foreground(self.device):
-            chosen = Filter(task.queries, task.steps, self.metric, self.space, self.device)
+            asked = Asked.of(task.queries, self.device)
+            chosen = Filter(task.queries, task.steps, self.metric, self.space, asked)
             shape = len(task.queries), len(self.ids)
             lows = torch.empty(shape, dtype=torch.float64, device=self.device)
             first = 0
@@ -198,7 +205,7 @@ class _Card:
                 chosen.bounds(piece, lows[:, first:last])
                 first = last
             self.scratch.join()
-            return Refinement(task, self.ids, lows, self._locate, self.device).run()
+            return Refinement(task, self.ids, lows, asked, self._locate, self.table).run()
 
     def _at_hand(self) -> Iterator[Loaded]:
         """All pieces on the device; those in page-locked memory are sent ahead."""

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from strap.dtw import cpu
+from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import LONGEST, Filter
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import Exact, Pairs
@@ -26,8 +27,9 @@ from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, Tally, TopK
 CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
-MARGIN = 4e-4  # a usual gap between bound and cost, as a share of it
-LARGEST = float(np.finfo(np.float64).max)  # what no path reaches is ∞
+LEAST_MORE, MORE = 16, 0.5  # evaluated at once beyond k, at least and as a share of k
+# Numbers whose nearest float32 ones are in order are in order themselves, but for this.
+LARGEST, BELOW, LEAST = float(np.finfo(np.float32).max), 1 - 2.0**-23, 1e-37
 EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
 Found: TypeAlias = NDArray[np.float64]
 """[4 r]: cost, trajectory, stop and −start of one query's best, cheapest first."""
@@ -129,7 +131,8 @@ def merge(found: Sequence[Found], k: int) -> TopK:
 def _stream(task: Task, shared: Iterable[Piece], device: torch.device) -> list[Found]:
     """The k best on one device, of the pieces that it gets."""
     with torch.inference_mode(), foreground(device):
-        scratch, filters = Scratch(device), _Filters(task, device)
+        asked = Asked.of(task.queries, device)
+        scratch, filters = Scratch(device), _Filters(task, asked)
         ids: list[int] = []
         parts: list[torch.Tensor] = []
         for item in staged(shared, device):
@@ -147,14 +150,14 @@ def _stream(task: Task, shared: Iterable[Piece], device: torch.device) -> list[F
         scratch.join()
         numbers = np.array(ids, np.int64)
         locate = _Fetched(task.fetch, numbers, device)
-        return Refinement(task, numbers, torch.cat(parts, dim=1), locate, device).run()
+        return Refinement(task, numbers, torch.cat(parts, dim=1), asked, locate).run()
 
 
 class _Filters:
     """One filter for float16 frames, one for those that are converted."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
-        self._task, self._device = task, device
+    def __init__(self, task: Task, asked: Asked) -> None:
+        self._task, self._asked = task, asked
         self._made: dict[bool, Filter] = {}
 
     def of(self, frames: Frames) -> Filter:
@@ -162,7 +165,7 @@ class _Filters:
         if half not in self._made:
             sample = np.concatenate([np.asarray(own, np.float64) for own in task.queries])
             space = Space.of(sample, task.metric, rounded=not half or task.metric == "cosine")
-            self._made[half] = Filter(task.queries, task.steps, task.metric, space, self._device)
+            self._made[half] = Filter(task.queries, task.steps, task.metric, space, self._asked)
         return self._made[half]
 
 
@@ -189,6 +192,15 @@ class _Fetched:
             del frames
 
 
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Where all trajectories lie, when all are on the device."""
+
+    places: torch.Tensor  # [2 t] int64: addresses and lengths
+    longest: int
+    dtype: torch.dtype
+
+
 @dataclass(eq=False)
 class Refinement:
     """Every query's k best so far, evaluated exactly in order of their lower bounds."""
@@ -196,26 +208,54 @@ class Refinement:
     task: Task
     ids: Ints  # [t]
     lows: torch.Tensor  # [q t]
+    asked: Asked
     locate: Locate
-    device: torch.device
+    table: Table | None = None
 
     def run(self) -> list[Found]:
         """Evaluate until the least bound left exceeds the k-th best cost found."""
-        task = self.task
+        task, total = self.task, len(self.ids)
         self.found = [NOTHING] * len(task.queries)
         self._hide()
-        if task.metric == "l2":
-            self._exact  # noqa: B018  (made while the device is still busy with the bounds)
-        # A little more than the k-th bound: then there is mostly nothing left to be looked at.
-        # Where it is decides nothing but the time, so float32 will do.
-        near = self.lows.to(torch.float32)
-        best = torch.topk(near, min(task.k, len(self.ids)), largest=False).values[:, -1:]
-        limit = torch.clamp(best.to(torch.float64) * (1 + MARGIN), max=LARGEST)
-        self._evaluate(*torch.nonzero(self.lows <= limit).cpu().numpy().T)
-        self._rest(limit)
+        # Some more than k: then there is mostly nothing left to be looked at. Which ones decides
+        # nothing but the time, so float32 will do.
+        count = min(total, task.k + max(LEAST_MORE, int(MORE * task.k)))
+        places = torch.topk(self.lows.to(torch.float32), count, largest=False).indices
+        bounds = self.lows.gather(1, places)
+        direct = task.metric == "l2" and self.asked.longest <= LONGEST
+        if self.table is not None and direct:
+            lows = self._evaluate_there(places, bounds, self.table)
+        else:
+            lows = bounds.cpu().numpy()
+            query, column = np.nonzero(np.isfinite(lows))
+            self._evaluate(query, places.cpu().numpy()[query, column])
+        # What wasn't among them has at least this bound.
+        edge = np.minimum(lows[:, -1], LARGEST) * BELOW - LEAST
+        if count < total and np.any(self._worst() >= edge):
+            self._rest(places)
         if task.counted:
             task.pairs += int(torch.isfinite(self.lows).sum())
         return self.found
+
+    def _evaluate_there(self, places: torch.Tensor, bounds: torch.Tensor, table: Table) -> Floats:
+        """Those at places [q n] without asking the host in between; their bounds [q n]."""
+        queries, count = places.shape
+        query = torch.arange(queries, device=places.device).repeat_interleave(count)
+        flat = places.flatten()
+        pairs = torch.cat([query[None], table.places[:, flat]])
+        found = self._exact.found(pairs, table.longest, table.dtype)
+        packed = torch.cat([found, bounds.view(1, -1), flat.to(torch.float64)[None]])
+        cost, start, stop, bound, position = packed.cpu().numpy()
+        cost = np.where(np.isfinite(bound), cost, np.inf)  # excluded ones
+        self.task.evaluated += int(np.isfinite(bound).sum())
+        self._add(
+            np.repeat(np.arange(queries), count),
+            position.astype(np.int64),
+            cost,
+            start.astype(np.int64),
+            stop.astype(np.int64),
+        )
+        return np.asarray(bound.reshape(queries, count))
 
     def _hide(self) -> None:
         """Excluded trajectories are out of reach."""
@@ -224,12 +264,13 @@ class Refinement:
         for q, own in enumerate(self.task.exclude):
             if len(own):
                 hidden = np.flatnonzero(np.isin(self.ids, list(own)))
-                self.lows[q, torch.as_tensor(hidden, device=self.device)] = torch.inf
+                self.lows[q, torch.as_tensor(hidden, device=self.lows.device)] = torch.inf
 
-    def _rest(self, limit: torch.Tensor) -> None:
-        """Those above the limit that don't exceed the cost to beat: an equal one may hide a tie."""
-        worst = torch.as_tensor(np.minimum(self._worst(), LARGEST), device=self.device)
-        places = torch.nonzero((self.lows > limit) & (self.lows <= worst[:, None]))
+    def _rest(self, seen: torch.Tensor) -> None:
+        """Those unseen that don't exceed the cost to beat: an equal one may hide a tie."""
+        worst = torch.as_tensor(self._worst(), device=self.lows.device)
+        left = torch.isfinite(self.lows) & (self.lows <= worst[:, None])
+        places = torch.nonzero(left.scatter_(1, seen, False))
         if not len(places):
             return
         lows = self.lows[places[:, 0], places[:, 1]].cpu().numpy()
@@ -264,7 +305,7 @@ class Refinement:
 
     @cached_property
     def _exact(self) -> Exact:
-        return Exact(self.task.queries, self.task.steps, self.device)
+        return Exact(self.asked, self.task.steps)
 
     def _on_device(self, query: Ints, position: Ints) -> None:
         if not len(query):
