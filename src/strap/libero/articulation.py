@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from strap.libero.doors import close_door, open_door
-from strap.libero.motion import Arm, Failed, pointing_down, tilt_towards
+from strap.libero.motion import Arm, Failed, pointing_down, tilt_towards, wrap, yaw_along
 from strap.libero.scene import Joint
 from strap.libero.skills import travel
 from strap.libero.tasks import Goal
@@ -41,7 +41,7 @@ def close_drawer(arm: Arm, goal: Goal) -> None:
     handle = _handle(arm, joint, outward)
     # Below other handles the hand leans back, or its palm would meet them first.
     lean = LEAN if _height_above(arm, joint.fixture, handle) > 0.06 else 0.0
-    yaw = _wrap(_yaw_along(outward) + np.pi / 2)
+    yaw = wrap(yaw_along(outward) + np.pi / 2)
     hand = _tilted(outward, lean, yaw)
     arm.begin("reach", joint.fixture)
     arm.close_fingers()
@@ -77,7 +77,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     outward = _outward(joint)
     handle = _handle(arm, joint, outward)
     above_table = handle[2] - arm.scene.table_height()
-    yaw = _yaw_along(outward)
+    yaw = yaw_along(outward)
     hand = _tilted(outward, TILT_LOW if above_table < 0.11 else arm.rng.uniform(*TILT), yaw)
     pointing = hand.as_matrix()[:, 2]
     ready = handle - pointing * 0.10
@@ -116,7 +116,7 @@ def turn_knob(arm: Arm, goal: Goal) -> None:
     joint = arm.scene.joint(goal.subject)
     boxes = arm.scene.boxes(joint.body)
     top = max(float(high[2]) for _, high in boxes)
-    start = _wrap(joint.position)
+    start = wrap(joint.position)
     centre = np.array([joint.anchor[0], joint.anchor[1], top - 0.015])
     arm.begin("reach", joint.fixture)
     travel(arm, centre + UP * 0.10, yaw=start, clearance=0.04)
@@ -149,13 +149,3 @@ def _handle(arm: Arm, joint: Joint, outward: Array) -> Array:
     reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
     low, high = boxes[int(np.argmax(reach))]
     return (low + high) / 2
-
-
-def _yaw_along(direction: Array) -> float:
-    """The yaw at which the fingers close along a horizontal direction."""
-    return _wrap(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
-
-
-def _wrap(angle: float) -> float:
-    """The same hand, its fingers swapped where that turns it less."""
-    return float((angle + np.pi / 2) % np.pi - np.pi / 2)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.motion import Arm, pointing_down, tilt_towards
+from strap.libero.motion import Arm, pointing_down, tilt_towards, yaw_along
 from strap.libero.scene import Joint
 from strap.libero.skills import travel
 from strap.libero.tasks import Goal
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 UP = np.array([0.0, 0.0, 1.0])
 TILT = np.radians((68, 78))  # of the hand that pulls a door open: 0 is pointing down
-AJAR = 0.65  # radians by which a door is pulled at its handle, then pushed from inside
+AJAR = 0.55  # radians by which a door is pulled at its handle, then pushed from inside
 FOLLOW = 0.4  # of the door's turn that the hand makes while it pulls
 
 
@@ -24,14 +24,13 @@ def open_door(arm: Arm, goal: Goal) -> None:
     joint = arm.scene.joint(goal.subject)
     handle, outward = _handle(arm, joint)
     along = np.cross(UP, outward)
-    hand = tilt_towards(-outward, arm.rng.uniform(*TILT)) * pointing_down(_yaw_along(along))
+    hand = tilt_towards(-outward, arm.rng.uniform(*TILT)) * pointing_down(yaw_along(along))
     _pull(arm, joint, handle, hand)
     arm.begin("retreat", joint.fixture)
     arm.open_fingers()
     hand = Rotation.from_matrix(arm.scene.hand()[1])
-    back = arm.position() - hand.as_matrix()[:, 2] * 0.09
+    back = arm.position() - hand.as_matrix()[:, 2] * 0.07
     arm.move(back, rotation=hand, tolerance=0.02, angle_tolerance=0.3, max_steps=40)
-    arm.begin("open", joint.fixture)
     _push_from_inside(arm, goal)
 
 
@@ -71,10 +70,12 @@ def _push_from_inside(arm: Arm, goal: Goal) -> None:
         point = turned - gap * tangent / np.linalg.norm(tangent)
         return np.array([point[0], point[1], top - 0.045])
 
+    arm.begin("reach", joint.fixture)
     arm.close_fingers()
     start = inside(0.0, 0.06)
     travel(arm, np.array([start[0], start[1], top + 0.06]), yaw=0.0, clearance=0.05)
     arm.move(start, tolerance=0.015, max_steps=60)
+    arm.begin("open", joint.fixture)
     for angle in np.arange(0.1, abs(joint.opened - joint.position) + 0.3, 0.1):
         arm.move(inside(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
         if arm.env.holds(goal):
@@ -142,8 +143,3 @@ def _top(arm: Arm, joint: Joint) -> float:
 def _turned(point: Array, joint: Joint, angle: float) -> Array:
     """A point turned about the hinge."""
     return np.asarray(joint.anchor + Rotation.from_euler("z", angle).apply(point - joint.anchor))
-
-
-def _yaw_along(direction: Array) -> float:
-    """The yaw at which the fingers close along a horizontal direction."""
-    return float((np.arctan2(direction[1], direction[0])) % np.pi - np.pi / 2)

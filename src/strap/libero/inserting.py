@@ -30,7 +30,7 @@ from strap.libero.scene import Region, Scene
 
 Array = NDArray[np.float64]
 
-COVERED = 0.5  # of a region's area, from which on it is reached from the front
+COVERED = 0.8  # of the middle of a region, from which on it is reached from the front
 TURNS = np.linspace(-np.pi / 2, np.pi / 2, 7)  # of the object about the vertical
 # (turn of the hand before the grasp, turn of hand and object after it), radians
 LEANS = ((0.6, 0.0), (0.85, 0.0), (1.1, 0.0), (1.35, 0.0), (0.0, 0.75), (0.0, 1.0), (0.0, 1.35))
@@ -81,7 +81,7 @@ def is_covered(scene: Scene, region: Region) -> bool:
         return False
     cloud = scene.cloud(region.parent)
     above = cloud[cloud[:, 2] > region.centre[2] + 0.5 * region.half[2]][:, :2]
-    axes = [np.linspace(-side, side, 9) for side in 0.95 * region.half[:2]]
+    axes = [np.linspace(-side, side, 9) for side in 0.6 * region.half[:2]]
     floor = region.centre[:2] + np.array(list(product(*axes)))
     gaps = cKDTree(above).query(floor)[0] if len(above) else np.full(len(floor), np.inf)
     return float(np.mean(gaps < 0.015)) > COVERED

@@ -76,6 +76,16 @@ def pointing_down(yaw: float) -> Rotation:
     return Rotation.from_euler("z", yaw) * _DOWN
 
 
+def yaw_along(direction: Array) -> float:
+    """The yaw at which the fingers close along a horizontal direction."""
+    return wrap(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
+
+
+def wrap(angle: float) -> float:
+    """The same hand, its fingers swapped where that turns it less."""
+    return float((angle + np.pi / 2) % np.pi - np.pi / 2)
+
+
 def tilt_towards(direction: Array, angle: float) -> Rotation:
     """The turn of the hand from pointing down towards pointing in a horizontal direction [3]."""
     return Rotation.from_rotvec(np.cross([0.0, 0.0, -1.0], direction) * angle)
