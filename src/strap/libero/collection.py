@@ -180,13 +180,16 @@ def _jobs(
     settings: Settings,
     workers: int,
 ) -> list[tuple[Task, Job]]:
-    """Large jobs first, small ones at the end, so that no worker waits long for the others."""
+    """Large jobs first, smaller ones at the end, so that no worker waits long for the others.
+
+    Not too small: a process takes as long to begin as a demonstration takes to make.
+    """
     jobs = []
     left = sum(len(missing[task.index]) for task in tasks)
     for task in tasks:
         slots = missing[task.index]
         while slots:
-            size = min(SLOTS_PER_JOB, max(2, left // (2 * workers)))
+            size = min(SLOTS_PER_JOB, max(2, -(-left // workers)))
             own, slots = slots[:size], slots[size:]
             left -= len(own)
             jobs.append((task, Job(task.suite, task.index, own, str(out), settings)))
