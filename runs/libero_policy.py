@@ -8,10 +8,10 @@
     python runs/libero_policy.py report   WORK    docs/results.md
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
-5 are trained on and 3 held out, and the prior: 12 of each LIBERO-90 task in the targets' scenes, 3
-of others. `prepare` writes WORK/packed/<task>, small enough to carry to a GPU machine; `train`
-there reads it and writes WORK/policies/<task>-<method>-resnet and, for the way back, WORK/slim/…;
-`evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
+5 are trained on and 3 held out, and the prior: 12 of each LIBERO-90 task that is a part of a
+target, 3 of the others. `prepare` writes WORK/packed/<task>, small enough to carry to a GPU
+machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, for the way
+back, WORK/slim/…; `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from libero_tasks import PRIOR, TARGETS
+from libero_tasks import PRIOR, SHARED, TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("bc", "strap")
-SCENES = tuple(sorted({name.split("_put")[0] for name in TARGETS.values()}))
-NEAR, FAR, TARGET, HELD_OUT = 12, 3, 8, 3
-"""demonstrations of a prior task in a target's scene, of others, of a target; held out of those"""
+PART, OTHER, TARGET, HELD_OUT = 12, 3, 8, 3
+"""demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
 BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
 
 
@@ -37,12 +36,11 @@ def collect(call: argparse.Namespace) -> None:
     """Demonstrations of the targets and of the prior."""
     from strap.libero import collect
 
-    near = [name for name in PRIOR if name.startswith(SCENES)]
-    far = [name for name in PRIOR if name not in near]
+    others = [name for name in PRIOR if name not in SHARED]
     for suite, tasks, demos in (
         ("libero_10", list(TARGETS.values()), TARGET),
-        ("libero_90", near, NEAR),
-        ("libero_90", far, FAR),
+        ("libero_90", list(SHARED), PART),
+        ("libero_90", others, OTHER),
     ):
         out = call.work / "demos" / suite
         print(suite, collect(suite, demos=demos, out=out, tasks=tasks, workers=call.workers))
@@ -87,11 +85,11 @@ def train(call: argparse.Namespace) -> None:
             settings = replace(
                 training_preset("fixed"),
                 method=method,
-                steps=call.steps or 30_000,
+                steps=call.steps or 8_000,
                 holdout=call.holdout,
                 seed=call.seed,
                 log_every=500,
-                compile=call.compile,
+                compile="on" if call.compile else "auto",
                 graphs=not call.no_graphs,
             )
             done = train(

@@ -156,13 +156,13 @@ def main() -> None:
     if not on_gpu:
         torch.set_num_threads(call.threads)
     variants: dict[str, dict[str, object]] = {
-        "float32, eager": {"precision": "float32", "graphs": False}
+        "float32, eager": {"precision": "float32", "graphs": False, "compile": "off"}
     }
     if on_gpu:
-        variants["bfloat16, eager"] = {"graphs": False}
-        variants["bfloat16, graph"] = {"graphs": True}
+        variants["bfloat16, eager"] = {"graphs": False, "compile": "off"}
+        variants["bfloat16, graph"] = {"graphs": True, "compile": "off"}
         if not call.no_compile:
-            variants["bfloat16, compiled, graph"] = {"graphs": True, "compile": True}
+            variants["bfloat16, compiled, graph"] = {"graphs": True, "compile": "on"}
     name = torch.cuda.get_device_name() if on_gpu else f"{platform.processor()} × {call.threads}"
     report: dict[str, object] = {"device": name, "torch": torch.__version__, "vision": vision}
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ def main() -> None:
                 rate = steps_per_second(made, 20, call.steps)
             report[title] = round(rate, 1)
             print(f"{title}: {rate:.1f} steps/s", flush=True)
-        eager = trainer(cache, vision, call.device, graphs=False)
+        eager = trainer(cache, vision, call.device, graphs=False, compile="off")
         steps_per_second(eager, 10, 1)
         with small_products(eager.device, eager.policy_settings):
             report["milliseconds"] = breakdown(eager)

@@ -24,6 +24,7 @@ from strap.training.loading import Loader, Sampler
 from strap.training.logs import read_log
 from strap.training.packing import _decode_opencv, decode, pack, unpack
 from strap.training.sources import open_source
+from strap.training.stepping import should_compile
 from strap.training.windows import choose_held_out, prior_windows, training_windows
 
 from .conftest import OPTIONS
@@ -364,3 +365,18 @@ def test_the_demo_s_two_policies(run: Path, tmp_path: Path) -> None:
     values = [float(line.split()[1]) for line in told[1:]]
     assert np.isfinite(values).all()
     assert values[0] != values[1]
+
+
+def test_compiling_is_chosen_where_it_pays():
+
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    convolves, small = nn.Conv2d(3, 4, 1), nn.Linear(2, 2)
+    long, short = TrainingSettings(steps=60_000), TrainingSettings(steps=5_000)
+    assert should_compile(convolves, long, gpu) == any(map(shutil.which, ("cc", "gcc", "clang")))
+    assert not should_compile(convolves, short, gpu)
+    assert not should_compile(small, long, gpu)
+    assert not should_compile(convolves, long, cpu)
+    assert should_compile(small, replace(short, compile="on"), cpu)
+    assert not should_compile(convolves, replace(long, compile="off"), gpu)
+    with pytest.raises(StrapError, match="choice for compile 'maybe'"):
+        TrainingSettings(compile="maybe")

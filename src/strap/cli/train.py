@@ -74,8 +74,9 @@ class Command:
     """side of the images the policy sees; others are resized"""
     cache: Path | None = None
     """where decoded frames are kept (default: the user's cache folder, or $STRAP_CACHE)"""
-    compile: bool = False
-    """fuse the network's operations (takes a minute to begin)"""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """fuse the network's operations, which takes more than a minute to begin; auto: on a GPU for
+    20,000 steps or more"""
     device: str = "auto"
     """auto, cpu or cuda"""
     opening: Opening = field(default_factory=OpenOptions)

@@ -11,6 +11,7 @@ from strap.policies.settings import Kind, Preset, Vision
 from strap.training.windows import Method
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Compile = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,17 @@ class TrainingSettings:
     """auto: bfloat16 products on a GPU, float32 elsewhere"""
     graphs: bool = True
     """GPU: record a step once and replay it, so that it does not wait for Python"""
-    compile: bool = False
-    """fuse the network's operations (takes a minute to begin)"""
+    compile: Compile = "auto"
+    """fuse the network's operations, which takes more than a minute to begin; auto: convolutions
+    on a GPU, from 20,000 steps on"""
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             raise unknown("method", self.method, get_args(Method))
         if self.precision not in get_args(Precision):
             raise unknown("precision", self.precision, get_args(Precision))
+        if self.compile not in get_args(Compile):
+            raise unknown("choice for compile", self.compile, get_args(Compile))
         for name in ("steps", "batch", "eval_every", "save_every", "log_every"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")

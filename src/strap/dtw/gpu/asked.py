@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from strap.dtw.types import Frames, Ints
+
+
+def sent(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """An array on a device; nobody waits until it is there."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +32,9 @@ class Asked:
         """Send the queries."""
         counts = np.array([len(query) for query in queries])
         tops = np.cumsum([0, *counts[:-1]])
-        frames = torch.as_tensor(np.concatenate(queries), device=device)
-        # Now, not when it is needed: sending waits for all that the device has been told to do.
-        table = torch.as_tensor(np.stack([tops, counts]), device=device)
+        frames = sent(np.concatenate(queries), device)
+        # Now, not when it is needed: it would come after all that the device is told until then.
+        table = sent(np.stack([tops, counts]), device)
         return cls(frames, counts, tops, table)
 
     @property

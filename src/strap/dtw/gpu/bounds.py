@@ -42,7 +42,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from strap.dtw.checks import largest
 from strap.dtw.gpu import kernels
-from strap.dtw.gpu.asked import Asked
+from strap.dtw.gpu.asked import Asked, sent
 from strap.dtw.gpu.frames import Loaded, Space
 from strap.dtw.pieces import as_values
 from strap.dtw.types import Frames, Ints
@@ -132,7 +132,7 @@ class Filter:
         whole[:q], whole[q : 2 * q] = tops, counts
         for place, own, size in zip(tops, self.asked.tops[group.start :], counts, strict=False):
             whole[2 * q + place : 2 * q + place + size] = np.arange(own, own + size)
-        table = torch.as_tensor(whole, device=device)
+        table = sent(whole, device)
         mean, shift = space.on(device)
         constants = np.array(
             [
@@ -146,7 +146,7 @@ class Filter:
         values = torch.empty(count, space.dim, dtype=torch.float16, device=device)
         singles = torch.empty(2, count, dtype=torch.float32, device=device)
         squares = torch.empty(count, dtype=torch.float64, device=device)
-        given = torch.as_tensor(constants, device=device)
+        given = sent(constants, device)
         kernels.rows[(count,)](
             self.asked.frames, table[2 * q :], mean, shift, given,
             values, singles[0], singles[1], squares, self.asked.frames.shape[1], space.dim,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -122,7 +123,8 @@ def best(found: Found, k: int) -> Found:
 
 def merge(found: Sequence[Found], k: int) -> TopK:
     """The k best of what several devices found."""
-    cost, trajectory, stop, start = best(np.concatenate(found, axis=1), k)
+    one = len(found) == 1  # in order already
+    cost, trajectory, stop, start = found[0] if one else best(np.concatenate(found, axis=1), k)
     return TopK(
         trajectory.astype(np.int64), -start.astype(np.int64), stop.astype(np.int64), cost.copy()
     )
@@ -299,9 +301,14 @@ class Refinement:
 
     def _add(self, query: Ints, position: Ints, cost: Floats, start: Ints, stop: Ints) -> None:
         rows = np.stack([cost, self.ids[position], stop, -start])
-        for q in np.unique(query):
-            own = rows[:, (query == q) & (cost < np.inf)]
-            self.found[q] = best(np.concatenate([self.found[q], own], axis=1), self.task.k)
+        order = np.lexsort((*rows[::-1], query))  # all queries' at once
+        order = order[cost[order] < np.inf]
+        borders = np.searchsorted(query[order], np.arange(len(self.found) + 1))
+        for q, (first, last) in enumerate(pairwise(borders)):
+            own = rows[:, order[first:last]]
+            if self.found[q].shape[1]:
+                own = best(np.concatenate([self.found[q], own], axis=1), self.task.k)
+            self.found[q] = own[:, : self.task.k]
 
     @cached_property
     def _exact(self) -> Exact:
