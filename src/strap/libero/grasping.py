@@ -27,6 +27,7 @@ TIP = 0.012  # how far the finger tips reach below the grip point
 DEPTHS = (0.032, 0.024, 0.016, 0.010)  # grip point below the local top of the object
 ANGLES = 24
 MAX_SLANT = 0.010
+PAD = 0.012  # half of a finger pad's side, and a little more than the points lie apart
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ def pose_hits(points: Array, position: Array, hand: Rotation, *, margin: float =
     """How many points the open hand would touch on its way to any pose, along where it points."""
     # The hand's axes: along which it closes, across, and where it points, which is down in w.
     return _hits(hand.inv().apply(points - position) * [1.0, 1.0, -1.0], margin)
+
+
+def is_firm(cloud: Array, position: Array, hand: Rotation) -> bool:
+    """Whether the pads of a closing hand meet an object with their whole faces, and squarely."""
+    u, v, w = hand.inv().apply(cloud - position).T
+    between = (np.abs(u) < GAP / 2) & (np.abs(v) < PAD) & (np.abs(w) < PAD)
+    u, v, w = u[between], v[between], w[between]
+    corners = [(v * side > 0) & (w * end > 0) for side in (-1, 1) for end in (-1, 1)]
+    if not all(corner.any() for corner in corners):
+        return False
+    edges = [[bound(u[corner]) for corner in corners] for bound in (np.min, np.max)]
+    return all(np.ptp(edge) < MAX_SLANT for edge in edges)
 
 
 def _hits(local: Array, margin: float = 0.0) -> int:

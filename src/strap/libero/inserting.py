@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from strap.libero.grasping import find_grasps, pose_hits
+from strap.libero.grasping import find_grasps, is_firm, pose_hits
 from strap.libero.kinematics import Kinematics
 from strap.libero.motion import pointing_down, tilt_towards
 from strap.libero.placing import MAX_YAW, rotate, spread
@@ -39,7 +39,7 @@ SWEEP = np.arange(0.0, 0.2, 0.03)  # metres before its place at which the way in
 ROOM = 0.12  # radians by which the arm's joints stay away from their ends
 INNER = 0.012  # the object's origin stays this far inside the region
 LIFT = 0.008  # metres above its place at which an object is brought in and let go
-TOUCHING = 0.004
+TOUCHING, EASY = 0.004, 0.018  # metres from other things: too close, and far enough
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Insertion:
     hand: Rotation  # at the grasp
     turning: Rotation  # of hand and object between grasp and place
     origin: Array  # [3] of the object where it is let go
+    bottom: float  # height of the object's lowest point above its origin there
     inwards: Array  # [3] the horizontal direction of the way in
     cost: float
 
@@ -70,6 +71,7 @@ class Insertion:
         return [
             (self.position - self.hand.as_matrix()[:, 2] * 0.1, self.hand),
             (self.position, self.hand),
+            (self.position + [0.0, 0.0, 0.08], self.hand),
             (placed - self.inwards * SWEEP[-1], hand),
             (placed, hand),
         ]
@@ -119,8 +121,7 @@ def plan_insertion(
     best: Insertion | None = None
     for before, after in LEANS:
         for turn in TURNS:
-            poses = _poses(scene, name, region, inwards, after, turn)
-            poses = [pose for pose in poses if _passes(pose, inwards, tree)]
+            poses = _passing(_poses(scene, name, region, inwards, after, turn), inwards, tree)
             if not poses or (best is not None and poses[0].cost >= best.cost):
                 continue
             holds = list(_grasps(scene, name, rotate(inwards, -turn), before, turn, rng))
@@ -141,18 +142,26 @@ def _grasps(
     around = _with_table(scene, scene.obstacles(without=[name]), centre)
     upright = tilt_towards(ahead, lean)
     seen = [upright.inv().apply(points - centre) for points in (cloud, around, base[None])]
-    for grasp in spread(find_grasps(seen[0], seen[1], np.zeros(3), seen[2][0], rng), GRASPS):
-        if abs(grasp.yaw + turn) < MAX_YAW:
-            hand = upright * pointing_down(grasp.yaw)
-            yield upright.apply(grasp.position) + centre, hand, grasp.cost + 0.02 * lean
+    grasps = [
+        grasp
+        for grasp in find_grasps(seen[0], seen[1], np.zeros(3), seen[2][0], rng)
+        if abs(grasp.yaw + turn) < MAX_YAW
+        and is_firm(seen[0], grasp.position, pointing_down(grasp.yaw))
+    ]
+    for grasp in spread(grasps, GRASPS):
+        hand = upright * pointing_down(grasp.yaw)
+        yield upright.apply(grasp.position) + centre, hand, grasp.cost + 0.02 * lean
 
 
 def _poses(
     scene: Scene, name: str, region: Region, inwards: Array, lean: float, turn: float
 ) -> list[Pose]:
-    """Where the object may be let go, cheapest first: from the front of the region to its back."""
-    shape = tilt_towards(inwards, lean).apply(rotate(scene.cloud(name) - scene.origin(name), turn))
+    """Where the object may be let go, from the front of the region to its back."""
+    turning = tilt_towards(inwards, lean) * Rotation.from_euler("z", turn)
+    shape = turning.apply(scene.cloud(name) - scene.origin(name))
+    weight = turning.apply(scene.centre_of_mass(name) - scene.origin(name))
     floor = _floor(scene, region)
+    raised = floor > scene.table_height() + 0.01
     aside = np.array([-inwards[1], inwards[0], 0.0])
     depth = max(0.0, float(np.abs(inwards) @ region.half) - INNER)
     width = max(0.0, float(np.abs(aside) @ region.half) - INNER)
@@ -165,9 +174,13 @@ def _poses(
             if not region.low[2] - 0.005 < origin[2] < region.high[2] - 0.003:
                 continue
             off = origin + middle - region.centre
+            if raised and (off - middle + weight) @ inwards < -depth:
+                continue  # it would fall out
             cost = 0.6 * abs(float(off @ inwards)) + 0.3 * abs(float(off @ aside))
-            poses.append(Pose(origin, turn, shape, cost + 0.03 * abs(turn) + 0.08 * lean))
-    return sorted(poses, key=lambda pose: pose.cost)
+            # What is let go leaning, neither upright nor lying, falls over.
+            cost += 0.03 * abs(turn) + 0.06 * lean + 0.08 * np.sin(2 * lean)
+            poses.append(Pose(origin, turn, shape, cost))
+    return poses
 
 
 def _pair(
@@ -188,7 +201,8 @@ def _pair(
         ways = (grip - inwards * back for back in SWEEP)
         if any(pose_hits(near, at, turned, margin=0.005) for at in ways):
             continue
-        found = Insertion(position, hand, turning, pose.origin, inwards, cost + pose.cost)
+        bottom = float(pose.shape[:, 2].min())
+        found = Insertion(position, hand, turning, pose.origin, bottom, inwards, cost + pose.cost)
         other = replace(found, hand=hand * Rotation.from_euler("z", np.pi))  # fingers swapped
         room, found = max(
             ((arm.room(plan.path(origin)), plan) for plan in (found, other)), key=lambda it: it[0]
@@ -201,14 +215,20 @@ def _pair(
     return None
 
 
-def _passes(pose: Pose, inwards: Array, tree: cKDTree) -> bool:
-    """Whether the object itself touches nothing on its way in."""
-    body = pose.shape[:: max(1, len(pose.shape) // 400)] + pose.origin
-    for back in SWEEP[::-1]:
-        gaps = tree.query(body - inwards * back, distance_upper_bound=TOUCHING)[0]
-        if np.isfinite(gaps).any():
-            return False
-    return True
+def _passing(poses: list[Pose], inwards: Array, tree: cKDTree) -> list[Pose]:
+    """The poses with a free way in for the object itself, cheapest first; narrow ways cost."""
+    kept = []
+    for pose in poses:
+        body = pose.shape[:: max(1, len(pose.shape) // 250)] + pose.origin
+        gap = EASY
+        for back in SWEEP:
+            gaps = tree.query(body - inwards * back, distance_upper_bound=EASY)[0]
+            gap = min(gap, float(gaps.min()))
+            if gap < TOUCHING:
+                break
+        else:
+            kept.append(replace(pose, cost=pose.cost + 4.0 * (EASY - gap)))
+    return sorted(kept, key=lambda pose: pose.cost)
 
 
 def _floor(scene: Scene, region: Region) -> float:

@@ -17,7 +17,7 @@ ITERATIONS = 80
 DAMPING = 0.03
 LEANING = 0.05  # share of the way to its resting pose that the arm takes where it is free to
 NEAR, STRAIGHT = 0.01, 0.08  # metres and radians within which a pose counts as reached
-STRETCHED = -0.25  # radians of the elbow, at 0 when the arm is straight
+STRETCHED = -0.45  # radians of the elbow, at 0 when the arm is straight
 
 
 class Kinematics:

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 
 UP = np.array([0.0, 0.0, 1.0])
 BEFORE = 0.17  # metres before its place from which on an object moves straight in
+MOST_RAISED = 0.03  # metres by which an object is brought in higher when it hangs askew
 APPROACH = 0.09  # metres along the hand over which it nears and leaves an object
 
 
@@ -63,8 +64,11 @@ def bring_in(arm: Arm, name: str, plan: Insertion) -> bool:
         let_go(arm, name, hand)
         return False
     arm.begin("place", name)
-    # The object may have slipped or turned in the hand: aim anew with the offset it has now.
+    # The object may have slipped or turned in the hand: aim anew with the offset it has now, and
+    # higher where a side of it hangs down.
     held = arm.position() - scene.origin(name)
+    hangs = plan.bottom - float(scene.cloud(name)[:, 2].min() - scene.origin(name)[2])
+    held += UP * np.clip(hangs, 0.0, MOST_RAISED)
     for back, tolerance in ((BEFORE, 0.008), (BEFORE / 2, 0.015), (0.0, 0.006)):
         point = plan.origin - plan.inwards * back + held
         arm.move(point, rotation=hand, tolerance=tolerance, speed=0.45, max_steps=50)
