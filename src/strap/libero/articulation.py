@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from strap.libero.doors import close_door, open_door
+from strap.libero.kinematics import Kinematics
 from strap.libero.motion import Arm, Failed, pointing_down, tilt_towards, wrap, yaw_along
 from strap.libero.scene import Joint
 from strap.libero.skills import travel
@@ -18,7 +19,11 @@ UP = np.array([0.0, 0.0, 1.0])
 TILT = np.radians((70, 82))  # of the hand when it pulls a handle: 0 is pointing down
 OPEN_WIDE = 0.155  # metres by which a drawer is pulled, of 0.16 that it can be
 LEAN = np.radians(52)  # of the hand when it pushes a handle below others
-TILT_LOW = np.radians(50)  # near the table, where the hand would touch it
+LOW = 0.09  # metres above the table, below which a bar is hooked: there is no room below it
+HOOK_TILT = np.radians(60)
+HOOK_BEHIND = 0.009  # metres behind the bar's inner side for the tips, which lie
+HOOK_TIP = 0.010  # this far before the grip point
+PRESS = 0.03  # metres by which the hook is pressed down while it pulls
 
 
 def operate(arm: Arm, goal: Goal) -> None:
@@ -38,7 +43,8 @@ def close_drawer(arm: Arm, goal: Goal) -> None:
     """Push a drawer shut at its handle with closed fingers."""
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
-    handle = _handle(arm, joint, outward)
+    low, high = _bar(arm, joint, outward)
+    handle = (low + high) / 2
     # Below other handles the hand leans back, or its palm would meet them first.
     lean = LEAN if _height_above(arm, joint.fixture, handle) > 0.06 else 0.0
     yaw = wrap(yaw_along(outward) + np.pi / 2)
@@ -72,24 +78,19 @@ def _height_above(arm: Arm, fixture: str, point: Array) -> float:
 
 
 def open_drawer(arm: Arm, goal: Goal) -> None:
-    """Take a drawer's handle bar from the front, fingers above and below it, and pull."""
+    """Pull a drawer open at its handle bar."""
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
-    handle = _handle(arm, joint, outward)
-    above_table = handle[2] - arm.scene.table_height()
-    yaw = yaw_along(outward)
-    hand = _tilted(outward, TILT_LOW if above_table < 0.11 else arm.rng.uniform(*TILT), yaw)
+    low, high = _bar(arm, joint, outward)
+    if low[2] - arm.scene.table_height() < LOW:
+        hand = _hook_bar(arm, joint, outward, low, high)
+        press = UP * PRESS
+    else:
+        hand = _take_bar(arm, joint, outward, (low + high) / 2)
+        press = np.zeros(3)
     pointing = hand.as_matrix()[:, 2]
-    ready = handle - pointing * 0.10
-    arm.begin("reach", joint.fixture)
-    travel(arm, ready + UP * 0.12 + outward * 0.04, yaw=yaw, clearance=0.05)
-    arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
-    arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
-    arm.begin("grasp", joint.fixture)
-    arm.pause(arm.style.pause)
-    arm.close_fingers()
     arm.begin("open", joint.fixture)
-    start = arm.position()
+    start = arm.position() - press
     for share in np.linspace(0.15, 1.5, 10):
         goal_point = start + outward * abs(joint.opened - joint.closed) * share
         arm.move(
@@ -104,6 +105,48 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     back = arm.position() - pointing * 0.08
     arm.move(back, rotation=hand, tolerance=0.03, angle_tolerance=0.4, max_steps=30)
     arm.move(back + UP * 0.10, yaw=0.0, tolerance=0.04, angle_tolerance=0.3, max_steps=50)
+
+
+def _take_bar(arm: Arm, joint: Joint, outward: Array, handle: Array) -> Rotation:
+    """Take a handle bar from the front, fingers above and below it."""
+    yaw = yaw_along(outward)
+    hand = _tilted(outward, arm.rng.uniform(*TILT), yaw)
+    ready = handle - hand.as_matrix()[:, 2] * 0.10
+    arm.begin("reach", joint.fixture)
+    travel(arm, ready + UP * 0.12 + outward * 0.04, yaw=yaw, clearance=0.05)
+    arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
+    arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
+    arm.begin("grasp", joint.fixture)
+    arm.pause(arm.style.pause)
+    arm.close_fingers()
+    return hand
+
+
+def _hook_bar(arm: Arm, joint: Joint, outward: Array, low: Array, high: Array) -> Rotation:
+    """Hook closed fingers behind a bar from above, where the table leaves no room below it."""
+    yaw = wrap(yaw_along(outward) + np.pi / 2)
+    hand = _tilted(outward, HOOK_TILT, yaw)
+    pointing = hand.as_matrix()[:, 2]
+    inner = min(float(low @ outward), float(high @ outward))
+    middle = (low + high) / 2
+    tip = middle + outward * (inner - middle @ outward - HOOK_BEHIND)
+    tip[2] = high[2]
+    hook = tip - pointing * HOOK_TIP
+    swapped = hand * Rotation.from_euler("z", np.pi)
+    reach = Kinematics(arm.scene)
+    hand = max(
+        (hand, swapped), key=lambda it: reach.room([(hook, it), (hook + outward * OPEN_WIDE, it)])
+    )
+    arm.begin("reach", joint.fixture)
+    arm.close_fingers()
+    ready = hook - pointing * 0.10 + UP * 0.02
+    travel(arm, ready + UP * 0.08 + outward * 0.04, yaw=0.0, clearance=0.05)
+    arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
+    above = hook + UP * 0.015
+    arm.move(above, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
+    arm.begin("grasp", joint.fixture)
+    arm.move(hook, rotation=hand, tolerance=0.004, angle_tolerance=0.1, speed=0.4, max_steps=25)
+    return hand
 
 
 def _tilted(outward: Array, angle: float, yaw: float) -> Rotation:
@@ -143,9 +186,8 @@ def _outward(joint: Joint) -> Array:
     return np.asarray(joint.axis * np.sign(joint.opened - joint.closed))
 
 
-def _handle(arm: Arm, joint: Joint, outward: Array) -> Array:
-    """The middle of a drawer's handle bar: the shape that reaches out farthest."""
+def _bar(arm: Arm, joint: Joint, outward: Array) -> tuple[Array, Array]:
+    """The bounds of a drawer's handle bar: the shape that reaches out farthest."""
     boxes = arm.scene.boxes(joint.body)
     reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
-    low, high = boxes[int(np.argmax(reach))]
-    return (low + high) / 2
+    return boxes[int(np.argmax(reach))]
