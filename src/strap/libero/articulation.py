@@ -20,7 +20,8 @@ TILT = np.radians((70, 82))  # of the hand when it pulls a handle: 0 is pointing
 OPEN_WIDE = 0.155  # metres by which a drawer is pulled, of 0.16 that it can be
 LEAN = np.radians(52)  # of the hand when it pushes a handle below others
 LOW = 0.09  # metres above the table, below which a bar is hooked: there is no room below it
-HOOK_TILT = np.radians(60)
+HOOK_TILT, HOOK_TILT_FREE = np.radians((60, 40))  # of the hooking hand: below other bars, or not
+CROWDED = (0.15, 0.50)  # metres before a drawer: what stands there is in the way of a level hand
 HOOK_BEHIND = 0.009  # metres behind the bar's inner side for the tips, which lie
 HOOK_TIP = 0.010  # this far before the grip point
 PRESS = 0.03  # metres by which the hook is pressed down while it pulls
@@ -82,7 +83,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
     low, high = _bar(arm, joint, outward)
-    if low[2] - arm.scene.table_height() < LOW:
+    if low[2] - arm.scene.table_height() < LOW or _is_crowded(arm, joint, outward, high):
         hand = _hook_bar(arm, joint, outward, low, high)
         press = UP * PRESS
     else:
@@ -94,7 +95,12 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     for share in np.linspace(0.15, 1.5, 10):
         goal_point = start + outward * abs(joint.opened - joint.closed) * share
         arm.move(
-            goal_point, rotation=hand, tolerance=0.012, angle_tolerance=0.3, speed=0.5, max_steps=14
+            goal_point,
+            rotation=hand,
+            tolerance=0.012 + float(press[2]),
+            angle_tolerance=0.3,
+            speed=0.5,
+            max_steps=14,
         )
         # A little farther than the goal asks for: putting something in pushes the drawer back.
         if abs(arm.scene.joint(goal.subject).position - joint.closed) > OPEN_WIDE:
@@ -105,6 +111,16 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     back = arm.position() - pointing * 0.08
     arm.move(back, rotation=hand, tolerance=0.03, angle_tolerance=0.4, max_steps=30)
     arm.move(back + UP * 0.10, yaw=0.0, tolerance=0.04, angle_tolerance=0.3, max_steps=50)
+
+
+def _is_crowded(arm: Arm, joint: Joint, outward: Array, bar: Array) -> bool:
+    """Whether something before a drawer, as high as its bar, leaves no room for a level hand."""
+    offset = arm.scene.obstacles(without=[joint.fixture]) - bar
+    ahead = offset @ outward
+    aside = np.abs(offset @ np.cross(UP, outward))
+    return bool(
+        np.any((ahead > CROWDED[0]) & (ahead < CROWDED[1]) & (aside < 0.12) & (offset[:, 2] > 0))
+    )
 
 
 def _take_bar(arm: Arm, joint: Joint, outward: Array, handle: Array) -> Rotation:
@@ -123,9 +139,10 @@ def _take_bar(arm: Arm, joint: Joint, outward: Array, handle: Array) -> Rotation
 
 
 def _hook_bar(arm: Arm, joint: Joint, outward: Array, low: Array, high: Array) -> Rotation:
-    """Hook closed fingers behind a bar from above, where the table leaves no room below it."""
+    """Hook closed fingers behind a bar from above, where there is no room to take it level."""
     yaw = wrap(yaw_along(outward) + np.pi / 2)
-    hand = _tilted(outward, HOOK_TILT, yaw)
+    under_others = _height_above(arm, joint.fixture, high) > 0.06
+    hand = _tilted(outward, HOOK_TILT if under_others else HOOK_TILT_FREE, yaw)
     pointing = hand.as_matrix()[:, 2]
     inner = min(float(low @ outward), float(high @ outward))
     middle = (low + high) / 2

@@ -38,6 +38,7 @@ GRASPS = 16  # cheapest grasps that are looked at for each lean and turn
 SWEEP = np.arange(0.0, 0.2, 0.03)  # metres before its place at which the way in is checked
 ROOM = 0.12  # radians by which the arm's joints stay away from their ends
 INNER = 0.012  # the object's origin stays this far inside the region
+INNER_LEANING = 0.035  # … where it is let go leaning, and slides as it falls
 LIFT = 0.008  # metres above its place at which an object is brought in and let go
 TOUCHING, EASY = 0.004, 0.018  # metres from other things: too close, and far enough
 
@@ -163,7 +164,8 @@ def _poses(
     floor = _floor(scene, region)
     raised = floor > scene.table_height() + 0.01
     aside = np.array([-inwards[1], inwards[0], 0.0])
-    depth = max(0.0, float(np.abs(inwards) @ region.half) - INNER)
+    inner = INNER if lean == 0 else INNER_LEANING
+    depth = max(0.0, float(np.abs(inwards) @ region.half) - inner)
     width = max(0.0, float(np.abs(aside) @ region.half) - INNER)
     middle = (shape.min(0) + shape.max(0)) / 2
     poses = []
@@ -227,7 +229,7 @@ def _passing(poses: list[Pose], inwards: Array, tree: cKDTree) -> list[Pose]:
             if gap < TOUCHING:
                 break
         else:
-            kept.append(replace(pose, cost=pose.cost + 4.0 * (EASY - gap)))
+            kept.append(replace(pose, cost=pose.cost + 2.0 * (EASY - gap)))
     return sorted(kept, key=lambda pose: pose.cost)
 
 
