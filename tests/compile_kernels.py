@@ -79,7 +79,7 @@ def main() -> None:
         compiled(kernels.least_costs, {**CELLS, "cells": "*u16"}, others, num_warps=1)
     paths = {"ROWS": 64, "STEPS": 0}
     compiled(kernels.alignments, PAIRS, paths, num_warps=1, enable_fp_fusion=False)
-    exact = {"ROWS": 8, "COLUMNS": 64, "ALL_ROWS": 64}
+    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64}
     ptx = compiled(kernels.exact_costs, PAIRS, exact, num_warps=1, enable_fp_fusion=False)
     assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
     tile = {"DIM": 768, "FRAMES": 128, "ROWS": 256, "BLOCK": 64, "ROUNDED": False, "COSINE": False}
