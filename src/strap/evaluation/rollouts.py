@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
+import torch
 
 from strap.artifacts import Progress, silent
 from strap.errors import StrapError
@@ -83,6 +85,10 @@ def roll_out(
     done = 0
     for slot in range(min(workers, len(left))):
         running[slot] = rollout.begin(slot, Worker(maker, arguments), left.popleft())
+    threads = torch.get_num_threads()
+    # What the environments use is not the policy's: threads that wait for each other and are kept
+    # from running by an environment cost many times what they gain.
+    torch.set_num_threads(max(1, min(threads, cores() - len(running))))
     try:
         while running:
             ready = _ready(running)
@@ -116,6 +122,7 @@ def roll_out(
                     del running[slot]
             rollout.act(running, waiting)
     finally:
+        torch.set_num_threads(threads)
         for own in running.values():
             own.worker.close()
     if lost:
@@ -124,6 +131,13 @@ def roll_out(
             f"the environment failed {RETRIES + 1} times on initial state {state}: {reason}; "
             f"{done} finished episodes are kept, run the same command again to try the rest"
         )
+
+
+def cores() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _ready(running: Mapping[int, _Running]) -> list[int]:

@@ -54,6 +54,7 @@ class Policy:
         self.interface, self.settings = checkpoint.interface, checkpoint.settings
         self.device = torch.device(device)
         self.module: Any = checkpoint.policy.to(self.device).eval()
+        self.module.to(memory_format=torch.channels_last)  # which convolutions like everywhere
         self._projection = checkpoint.projection
         self._encoder = checkpoint.instructions.encoder
         told = checkpoint.instructions
