@@ -9,9 +9,17 @@ import pytest
 
 from strap.errors import StrapError
 from strap.libero.environment import LiberoEnv
-from strap.libero.expert import attempt, plan
-from strap.libero.grasping import find_grasps, hand_hits
-from strap.libero.motion import SKILLS, Arm, Failed, Style, pointing_down, reach_tilt
+from strap.libero.expert import attempt, plan, solve
+from strap.libero.grasping import find_grasps, hand_hits, is_firm, pose_hits
+from strap.libero.motion import (
+    SKILLS,
+    Arm,
+    Failed,
+    Style,
+    pointing_down,
+    reach_tilt,
+    tilt_towards,
+)
 from strap.libero.placing import Spot, rotate, straight_turns, sunk
 from strap.libero.scene import Scene
 from strap.libero.surveys import MARKER, TaskScore, markdown, survey, write_table
@@ -83,6 +91,32 @@ def test_the_hand_tilts_outwards_only_when_far() -> None:
     pointing = (far * pointing_down(0.0)).as_matrix()[:, 2]
     assert pointing[0] > 0.1  # away from the base
     assert pointing[2] < 0
+
+
+def test_a_leaning_hand_hits_what_an_upright_one_would_in_a_leaning_world() -> None:
+    points = np.random.default_rng(0).uniform(-0.2, 0.2, (3000, 3))
+    position, yaw = np.array([0.02, -0.01, 0.03]), 0.4
+    upright = pose_hits(points, position, pointing_down(yaw))
+    assert upright == hand_hits(points, position, yaw) > 0
+    lean = tilt_towards(np.array([0.0, 1.0, 0.0]), 0.9)
+    hand = lean * pointing_down(yaw)
+    assert pose_hits(lean.apply(points), lean.apply(position), hand) == upright
+    assert hand.as_matrix()[1, 2] > 0.7  # it points ahead …
+    assert hand.as_matrix()[2, 2] < 0  # … and down
+
+
+def test_a_grasp_is_firm_where_the_pads_meet_the_thing_squarely() -> None:
+    slim = box((0.0, 0.0, 0.0), (0.05, 0.015, 0.05))
+    assert is_firm(slim, np.array([0.0, 0.0, 0.03]), pointing_down(0.0))
+    assert not is_firm(slim, np.array([0.0, 0.0, 0.055]), pointing_down(0.0))  # at its edge
+    assert not is_firm(slim, np.array([0.0, 0.0, 0.03]), pointing_down(0.7))  # askew
+
+
+@pytest.mark.parametrize("index", [35, 89])  # open the microwave; a book under the shelf
+def test_doors_and_covered_places_are_reached_from_the_front(index: int) -> None:
+    with LiberoEnv(find_task("libero_90", index), cameras=False, arm_noise=0.02) as env:
+        outcome = solve(env, 1)
+    assert outcome.attempt.solved, outcome.attempt.reason
 
 
 def test_rotate_turns_about_the_vertical() -> None:

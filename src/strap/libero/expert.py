@@ -8,9 +8,8 @@ import numpy as np
 
 from strap.libero.articulation import operate
 from strap.libero.environment import LiberoEnv
-from strap.libero.inserting import is_covered
-from strap.libero.motion import Arm, Failed, Frame, Solved, Style
-from strap.libero.reaching import insert
+from strap.libero.motion import Arm, Failed, Frame, Solved, Style, Unreachable
+from strap.libero.reaching import needs_leaning, reach_in
 from strap.libero.scene import Scene
 from strap.libero.skills import transfer
 from strap.libero.tasks import Goal
@@ -100,10 +99,13 @@ def plan(env: LiberoEnv) -> tuple[Goal, ...]:
 
 def _achieve(arm: Arm, goal: Goal) -> None:
     if goal.predicate in ("in", "on"):
-        if goal.predicate == "in" and is_covered(arm.scene, arm.scene.region(str(goal.target))):
-            insert(arm, goal)
+        if needs_leaning(arm.scene, goal):
+            reach_in(arm, goal)
             return
         others = [other for other in arm.env.task.goals if other != goal]
-        transfer(arm, goal, shared=any(other.target == goal.target for other in others))
+        try:
+            transfer(arm, goal, shared=any(other.target == goal.target for other in others))
+        except Unreachable:
+            reach_in(arm, goal)
     else:
         operate(arm, goal)

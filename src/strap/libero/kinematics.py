@@ -13,7 +13,7 @@ from strap.libero.scene import GRIP_SITE, Scene
 
 Array = NDArray[np.float64]
 
-ITERATIONS = 80
+ITERATIONS = 60
 DAMPING = 0.03
 LEANING = 0.05  # share of the way to its resting pose that the arm takes where it is free to
 NEAR, STRAIGHT = 0.01, 0.08  # metres and radians within which a pose counts as reached

@@ -39,6 +39,10 @@ class Failed(Exception):  # noqa: N818
     """This attempt can't succeed any more."""
 
 
+class Unreachable(Failed):
+    """No way was found in which a hand pointing down could do it."""
+
+
 @dataclass(frozen=True)
 class Style:
     """How one demonstration is carried out; drawn anew for each attempt."""

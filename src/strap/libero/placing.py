@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -192,7 +193,7 @@ def _cost(
     return cost
 
 
-def spread(grasps: list[Grasp], count: int) -> list[Grasp]:
+def spread(grasps: Iterable[Grasp], count: int) -> list[Grasp]:
     """The cheapest grasps, with few near-copies of each other."""
     kept: list[Grasp] = []
     for grasp in grasps:

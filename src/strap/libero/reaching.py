@@ -1,4 +1,4 @@
-"""Bringing an object in from the front: into a microwave, onto or under a shelf."""
+"""Reaching in with a leaning hand: into a microwave, under a shelf, beside an open drawer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.inserting import Insertion, plan_insertion
+from strap.libero.inserting import is_covered, is_too_tall, plan_insertion, plan_lowering
+from strap.libero.leaning import Reach
 from strap.libero.motion import Arm, Failed
+from strap.libero.scene import Scene
 from strap.libero.skills import HELD_SPEED, LIFTED, SLIPPED, tallest, travel
 from strap.libero.tasks import Goal
 
@@ -16,13 +18,23 @@ Array = NDArray[np.float64]
 UP = np.array([0.0, 0.0, 1.0])
 BEFORE = 0.17  # metres before its place from which on an object moves straight in
 MOST_RAISED = 0.03  # metres by which an object is brought in higher when it hangs askew
+DRAWN_BACK = 0.2  # metres by which a hand draws back as it lifts an object, if it were level
 APPROACH = 0.09  # metres along the hand over which it nears and leaves an object
 
 
-def insert(arm: Arm, goal: Goal) -> None:
-    """Take an object to a covered place, as `transfer` does to one that is open above."""
+def needs_leaning(scene: Scene, goal: Goal) -> bool:
+    """Whether a goal asks for a place under a cover, or one too low for the object upright."""
+    if goal.predicate != "in" or goal.target is None:
+        return False
+    return is_covered(scene, scene.region(goal.target)) or is_too_tall(
+        scene, goal.subject, goal.target
+    )
+
+
+def reach_in(arm: Arm, goal: Goal) -> None:
+    """Do with a leaning hand what `transfer` does with one that points down."""
     for _ in range(3):
-        plan = plan_insertion(arm.scene, goal.subject, str(goal.target), rng=arm.rng)
+        plan = _plan(arm, goal)
         if plan is None:
             raise Failed(f"no grasp of {goal.subject} reaches into {goal.target}")
         if not take(arm, goal.subject, plan):
@@ -32,7 +44,14 @@ def insert(arm: Arm, goal: Goal) -> None:
     raise Failed(f"{goal.subject} did not get into {goal.target}")
 
 
-def take(arm: Arm, name: str, plan: Insertion) -> bool:
+def _plan(arm: Arm, goal: Goal) -> Reach | None:
+    name, target = goal.subject, str(goal.target)
+    if is_covered(arm.scene, arm.scene.region(target)):
+        return plan_insertion(arm.scene, name, target, rng=arm.rng)
+    return plan_lowering(arm.scene, name, target, inside=goal.predicate == "in", rng=arm.rng)
+
+
+def take(arm: Arm, name: str, plan: Reach) -> bool:
     """Grasp with a leaning hand and lift; whether the object came along."""
     ahead, start = plan.hand.as_matrix()[:, 2], arm.scene.origin(name)
     ready = plan.position - ahead * APPROACH
@@ -45,19 +64,22 @@ def take(arm: Arm, name: str, plan: Insertion) -> bool:
     arm.close_fingers()
     arm.begin("carry", name)
     here = arm.position()
-    arm.move(here + UP * 0.08, rotation=plan.hand, tolerance=0.02, speed=0.6, max_steps=40)
+    lift = UP * 0.08
+    if plan.way[2] < 0:  # out from under what kept an upright hand away
+        lift = lift - ahead * [1, 1, 0] * DRAWN_BACK
+    arm.move(here + lift, rotation=plan.hand, tolerance=0.02, speed=0.6, max_steps=40)
     if arm.scene.origin(name)[2] > start[2] + LIFTED:
         return True
     let_go(arm, name, plan.hand)
     return False
 
 
-def bring_in(arm: Arm, name: str, plan: Insertion) -> bool:
+def bring_in(arm: Arm, name: str, plan: Reach) -> bool:
     """Carry to the entrance, turn, move straight in and let go; whether it was held all the way."""
     scene, hand = arm.scene, plan.turning * plan.hand
     held = arm.position() - scene.origin(name)
     below = float(arm.position()[2] - scene.cloud(name)[:, 2].min())
-    entrance = plan.origin - plan.inwards * BEFORE
+    entrance = plan.origin - plan.way * BEFORE
     carry(arm, entrance + plan.turning.apply(held), hand, below, name)
     slipped = np.linalg.norm(arm.position() - scene.origin(name)) - np.linalg.norm(held)
     if abs(float(slipped)) > SLIPPED:
@@ -70,7 +92,7 @@ def bring_in(arm: Arm, name: str, plan: Insertion) -> bool:
     hangs = plan.bottom - float(scene.cloud(name)[:, 2].min() - scene.origin(name)[2])
     held += UP * np.clip(hangs, 0.0, MOST_RAISED)
     for back, tolerance in ((BEFORE, 0.008), (BEFORE / 2, 0.015), (0.0, 0.006)):
-        point = plan.origin - plan.inwards * back + held
+        point = plan.origin - plan.way * back + held
         arm.move(point, rotation=hand, tolerance=tolerance, speed=0.45, max_steps=50)
     let_go(arm, name, hand)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.libero.motion import Arm, Failed
+from strap.libero.motion import Arm, Failed, Unreachable
 from strap.libero.placing import Transfer, plan_transfer, rotate
 from strap.libero.scene import Scene
 from strap.libero.tasks import Goal
@@ -32,7 +32,7 @@ def transfer(arm: Arm, goal: Goal, *, shared: bool = False) -> None:
             rng=arm.rng,
         )
         if plan is None:
-            raise Failed(f"no grasp of {goal.subject} reaches {goal.target}")
+            raise Unreachable(f"no grasp of {goal.subject} reaches {goal.target}")
         if not pick(arm, goal.subject, plan):
             continue
         if place(arm, goal.subject, plan) and arm.env.holds(goal):
