@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from strap.artifacts import cache_folder
 from strap.errors import StrapError
+from strap.processors import processors
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def diagnose() -> list[Check]:
     """Try everything; each check catches its own failure and says what to do."""
     return [
         Check("python", True, f"{platform.python_version()} on {platform.machine()}", True),
-        Check("cores", True, str(len(os.sched_getaffinity(0))), True),
+        Check("cores", True, str(processors()), True),
         *(_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
         _try("search", _search, needed=True),
         _try("cache folder", _cache, needed=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,13 +16,7 @@ from strap.dtw.corridor import Corridor
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.sketches import Sketched, SketchFilter
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Lengths, Name, Tally, TopK, top
-
-
-def threads() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+from strap.processors import processors
 
 
 def best_match(
@@ -64,7 +57,7 @@ def search(
     With sketches the stream isn't read: only the frames of trajectories that their bound leaves.
     """
     # One thread per tile, and each tile's product on that thread alone.
-    with ThreadPoolExecutor(threads()) as pool, threadpool_limits(1, "blas"):
+    with ThreadPoolExecutor(processors()) as pool, threadpool_limits(1, "blas"):
         bests = [_Refinement(query, fetch, k, steps, metric, pool) for query in queries]
         tally = tally or Tally()
         if sketched and metric == "l2":
@@ -188,7 +181,7 @@ class _Refinement:
         ids, lows = ids[lows <= self.worst], lows[lows <= self.worst]
         order = np.lexsort((ids, lows))
         ids, lows = ids[order], lows[order]
-        batch = 2 * threads()
+        batch = 2 * processors()
         for first in range(0, len(ids), batch):
             some = slice(first, first + batch)
             if lows[first] > self.worst:

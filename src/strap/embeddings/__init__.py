@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from strap.embeddings.processes import embed_on_devices
 from strap.embeddings.work import parse_part, same_place
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
+from strap.processors import processors
 from strap.store import (
     EmbeddingStore,
     Session,
@@ -137,7 +137,7 @@ class _Settings:
 
     @property
     def count(self) -> int:
-        return self.workers or min(MAX_WORKERS, os.cpu_count() or 1)
+        return self.workers or min(MAX_WORKERS, processors())
 
     def batch_of(self, encoder: Encoder) -> int:
         return self.batch or int(getattr(encoder, "batch", BATCH))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from strap.artifacts import Progress, silent
 from strap.errors import StrapError
 from strap.evaluation.simulators import Maker, Seen, Worker
 from strap.policies.acting import Observation, Policy
+from strap.processors import processors
 from strap.types import Array
 
 RETRIES = 2
@@ -88,7 +88,7 @@ def roll_out(
     threads = torch.get_num_threads()
     # What the environments use is not the policy's: threads that wait for each other and are kept
     # from running by an environment cost many times what they gain.
-    torch.set_num_threads(max(1, min(threads, cores() - len(running))))
+    torch.set_num_threads(max(1, min(threads, processors() - len(running))))
     try:
         while running:
             ready = _ready(running)
@@ -131,13 +131,6 @@ def roll_out(
             f"the environment failed {RETRIES + 1} times on initial state {state}: {reason}; "
             f"{done} finished episodes are kept, run the same command again to try the rest"
         )
-
-
-def cores() -> int:
-    """How many this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _ready(running: Mapping[int, _Running]) -> list[int]:

@@ -53,8 +53,9 @@ class Policy:
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> None:
         self.interface, self.settings = checkpoint.interface, checkpoint.settings
         self.device = torch.device(device)
-        self.module: Any = checkpoint.policy.to(self.device).eval()
-        self.module.to(memory_format=torch.channels_last)  # which convolutions like everywhere
+        module: Any = checkpoint.policy.eval()
+        # Convolutions like channels last everywhere.
+        self.module: Any = module.to(self.device, memory_format=torch.channels_last)
         self._projection = checkpoint.projection
         self._encoder = checkpoint.instructions.encoder
         told = checkpoint.instructions

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import numpy as np
 from strap.artifacts import read_json
 from strap.datasets.base import natural
 from strap.errors import StrapError, unknown
+from strap.processors import processors
 from strap.store.layout import (
     HEADER_BYTES,
     SHARDS,
@@ -163,7 +163,7 @@ class EmbeddingStore:
     def _check_all(self, shard: Shard, camera: str) -> None:
         """CRC-32 lets other threads run, so checking takes a fraction of reading from disk."""
         live = self.live_entries(shard)
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(4, processors())) as threads:
             list(threads.map(lambda entry: self._check(shard, camera, entry), live))
 
     def _check(self, shard: Shard, camera: str, entry: Entry) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from strap.errors import StrapError
+from strap.processors import processors
 from strap.types import Array
 
 OPEN_FILES = 8
@@ -78,7 +79,7 @@ class Decoder:
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
         context.thread_type = "AUTO"
-        context.thread_count = min(MAX_THREADS, (os.cpu_count() or 1) + 1)
+        context.thread_count = min(MAX_THREADS, processors() + 1)
         # A damaged picture is an error, not a grey guess.
         context.options = {"err_detect": "explode"}
         self._tick = Fraction(self._stream.time_base)

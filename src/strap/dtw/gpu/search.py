@@ -24,6 +24,7 @@ from strap.dtw.gpu.overlap import Scratch, foreground
 from strap.dtw.gpu.staging import staged
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, Tally, TopK
+from strap.processors import processors
 
 CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
@@ -336,6 +337,6 @@ class Refinement:
             match = cpu.best_match(task.queries[q], frames, task.steps, task.metric)
             return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
 
-        with ThreadPoolExecutor(cpu.threads()) as pool:
+        with ThreadPoolExecutor(processors()) as pool:
             found = np.array(list(pool.map(align, query, position)))
         self._add(query, position, found[:, 0], *found[:, 1:].T.astype(np.int64))

@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from strap.dtw.cpu import threads
 from strap.dtw.gpu.frames import as_tensor
 from strap.dtw.pieces import Piece
+from strap.processors import processors
 
 T = TypeVar("T")
 AHEAD = 2  # pieces on their way while one is worked on
@@ -115,7 +115,7 @@ def staged(pieces: Iterable[Piece], device: torch.device) -> Iterator[Staged]:
         for piece in pieces:
             yield Staged(piece, as_tensor(np.concatenate(piece.frames)).to(device), None)
         return
-    with ThreadPoolExecutor(min(COPIERS, threads())) as pool:
+    with ThreadPoolExecutor(min(COPIERS, processors())) as pool:
         yield from ahead(_sent(pieces, device, pool), AHEAD)
 
 
