@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("bc", "strap")
 PART, OTHER, TARGET, HELD_OUT = 12, 3, 8, 3
 """demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
-BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
 
 
 def collect(call: argparse.Namespace) -> None:
@@ -147,44 +146,10 @@ def evaluate(call: argparse.Namespace) -> None:
 
 
 def report(call: argparse.Namespace) -> None:
-    """The tables, between two markers of docs/results.md."""
-    from strap.evaluation import compare, open_evaluation
-    from strap.evaluation.results import table
-    from strap.training.logs import read_log
+    """The tables and pictures of docs/results.md."""
+    from libero_report import write
 
-    parts = []
-    for task in call.tasks:
-        folder = call.work / "evaluations"
-        names = sorted(path.name for path in folder.glob(f"{task}-*") if path.is_dir())
-        if not names:
-            continue
-        found = {name: open_evaluation(folder / name) for name in names}
-        parts += [f"### {task}", "", table(list(found.items())), ""]
-        for vision in ("resnet", "frozen"):
-            pair = [found.get(f"{task}-{method}-{vision}") for method in ("strap", "bc")]
-            if pair[0] is not None and pair[1] is not None:
-                told = compare(pair[0], pair[1])
-                parts.append(
-                    f"{vision}, same states: only STRAP {told.first_only}, only BC "
-                    f"{told.second_only}, McNemar's exact p = {told.p_value:.3g}."
-                )
-        for name in names:
-            for place in ("policies", "slim"):
-                rows = [r for r in read_log(call.work / place / name) if "held_out" in r]
-                if rows:
-                    best = min(rows, key=lambda row: row["held_out"])
-                    parts.append(
-                        f"{name}: held-out −log π {best['held_out']:.2f} at step {best['step']}, "
-                        f"{rows[-1]['held_out']:.2f} at the end ({rows[-1]['step']})."
-                    )
-                    break
-        parts.append("")
-    page = ROOT / "docs" / "results.md"
-    text = page.read_text() if page.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
-    print(page)
+    write(call.work, call.tasks, ROOT / "docs")
 
 
 def checkpoints(call: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:

@@ -1,0 +1,120 @@
+"""Tables, curves and film strips of the policies that `libero_policy` trained and rolled out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from PIL import Image
+
+from strap.evaluation import compare, open_evaluation
+from strap.evaluation.results import table
+from strap.figures import BLUE, ORANGE, styled
+from strap.training.logs import read_log
+
+BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
+FRAMES = 10
+"""of a strip"""
+LOOK = {"bc": (BLUE, "BC"), "strap": (ORANGE, "STRAP")}
+
+
+def write(work: Path, tasks: Sequence[str], docs: Path) -> None:
+    """Fill the page between its two markers, and draw its pictures."""
+    page = docs / "results.md"
+    before, _, rest = page.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    parts = [line for task in tasks for line in lines(work, task)]
+    page.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
+    styled(curves, work, tasks).savefig(docs / "images" / "policy-curves.png")
+    strip = strips(work, tasks)
+    if strip is not None:
+        strip.save(docs / "images" / "policy-rollouts.png", optimize=True)
+    print(page)
+
+
+def lines(work: Path, task: str) -> list[str]:
+    """A task's rates, comparisons and likelihoods."""
+    folder = work / "evaluations"
+    names = sorted(path.name for path in folder.glob(f"{task}-*") if path.is_dir())
+    if not names:
+        return []
+    found = {name: open_evaluation(folder / name) for name in names}
+    parts = [f"### {task}", "", table(list(found.items())), ""]
+    for vision in ("resnet", "frozen"):
+        pair = [found.get(f"{task}-{method}-{vision}") for method in ("strap", "bc")]
+        if pair[0] is not None and pair[1] is not None:
+            told = compare(pair[0], pair[1])
+            parts.append(
+                f"- {vision}, same states: only STRAP {told.first_only}, only BC "
+                f"{told.second_only}, McNemar's exact p = {told.p_value:.3g}."
+            )
+    for name in names:
+        rows = [row for row in log_of(work, name) if "held_out" in row]
+        if rows:
+            best = min(rows, key=lambda row: row["held_out"])
+            parts.append(
+                f"- {name}: held-out −log π {best['held_out']:.2f} at step {best['step']}, "
+                f"{rows[-1]['held_out']:.2f} at the end ({rows[-1]['step']})."
+            )
+    return [*parts, ""]
+
+
+def log_of(work: Path, name: str) -> list[Mapping[str, Any]]:
+    """The training log, wherever the policy lies."""
+    for place in ("policies", "slim"):
+        if (work / place / name / "log.jsonl").is_file():
+            return list(read_log(work / place / name))
+    return []
+
+
+def curves(work: Path, tasks: Sequence[str]) -> Any:
+    """−log π over the steps: of what is trained on, and of the held-out demonstrations."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.7 * len(tasks), 2.6), layout="constrained")
+    for column, task in enumerate(tasks):
+        axes = figure.add_subplot(1, len(tasks), column + 1)
+        for method, (colour, label) in LOOK.items():
+            rows = log_of(work, f"{task}-{method}-resnet")
+            for key, line, what in (("loss", ":", "training"), ("held_out", "o-", "held out")):
+                own = [(row["step"], row[key]) for row in rows if key in row]
+                if own:
+                    axes.plot(
+                        *zip(*own, strict=True), line, color=colour, ms=3, label=f"{label}, {what}"
+                    )
+        axes.set_title(task)
+        axes.set_xlabel("step")
+        if column == 0:
+            axes.set_ylabel("−log π")
+            axes.legend(fontsize=7, frameon=False)
+    return figure
+
+
+def strips(work: Path, tasks: Sequence[str]) -> Image.Image | None:
+    """For each task one success and one failure of STRAP, ten frames each, evenly over time."""
+    rows = []
+    for task in tasks:
+        folder = work / "evaluations" / f"{task}-strap-resnet"
+        if not (folder / "episodes.jsonl").is_file():
+            continue
+        text = (folder / "episodes.jsonl").read_text()
+        episodes = [json.loads(line) for line in text.splitlines()]
+        for wanted in (True, False):
+            own = [one for one in episodes if one["success"] == wanted and one.get("video")]
+            own.sort(key=lambda one: -one["partial"])
+            if own:
+                rows.append(strip(folder / own[0]["video"]))
+    return Image.fromarray(np.concatenate(rows)) if rows else None
+
+
+def strip(video: Path) -> np.ndarray:
+    """Frames side by side, the first camera alone."""
+    with av.open(str(video)) as opened:
+        frames = [frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)]
+    chosen = np.linspace(0, len(frames) - 1, FRAMES).astype(int)
+    side = frames[0].shape[0]
+    return np.concatenate([frames[i][:, :side] for i in chosen], axis=1)
