@@ -109,7 +109,7 @@ def test_a_grasp_is_firm_where_the_pads_meet_the_thing_squarely() -> None:
     slim = box((0.0, 0.0, 0.0), (0.05, 0.015, 0.05))
     assert is_firm(slim, np.array([0.0, 0.0, 0.03]), pointing_down(0.0))
     assert not is_firm(slim, np.array([0.0, 0.0, 0.055]), pointing_down(0.0))  # at its edge
-    assert not is_firm(slim, np.array([0.0, 0.0, 0.03]), pointing_down(0.7))  # askew
+    assert not is_firm(slim, np.array([0.0, 0.0, 0.03]), pointing_down(1.0))  # askew
 
 
 @pytest.mark.parametrize("index", [35, 89])  # open the microwave; a book under the shelf
