@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -99,10 +98,7 @@ def strips(work: Path, tasks: Sequence[str]) -> Image.Image | None:
     rows = []
     for task in tasks:
         folder = work / "evaluations" / f"{task}-strap-resnet"
-        if not (folder / "episodes.jsonl").is_file():
-            continue
-        text = (folder / "episodes.jsonl").read_text()
-        episodes = [json.loads(line) for line in text.splitlines()]
+        episodes = open_evaluation(folder).records if folder.is_dir() else ()
         for wanted in (True, False):
             own = [one for one in episodes if one["success"] == wanted and one.get("video")]
             own.sort(key=lambda one: -one["partial"])

@@ -192,3 +192,14 @@ def _copy_demo(source: Path, demo: str, target: Path, *, slot: int | None = None
         file.copy(file[f"data/{demo}"], part, name="demo")
         if slot is not None:
             part["demo"].attrs["slot"] = slot
+
+
+def test_jobs_get_smaller_towards_the_end_but_not_tiny(tmp_path: Path) -> None:
+    tasks = [Task("libero_90", i, f"task {i}", "", tmp_path, ()) for i in range(3)]
+    missing = {task.index: tuple(range(10)) for task in tasks}
+    jobs = [
+        job
+        for _, job in collection_module._jobs(tasks, missing, tmp_path, Settings(0, 0.04, 64), 2)
+    ]
+    assert [len(job.slots) for job in jobs] == [10, 10, 5, 3, 2]
+    assert [slot for job in jobs[2:] for slot in job.slots] == list(range(10))

@@ -108,7 +108,7 @@ def test_fast_rendering_is_exact(env: LiberoEnv) -> None:
         film = Film(env.painter, camera, states)
         for state in states[::5]:
             env.show(state)
-            whole = env.painter.draw(env.model.camera(camera).id, nothing)
+            whole, _ = env.painter.draw(env.model.camera(camera).id, nothing)
             for fast in (film.render(), env.painter.render(camera)):
                 # Rounding in the blending of textures may differ in the last bit.
                 assert np.abs(fast.astype(int) - whole).max() <= 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.policies.toy import make
 
 from strap.errors import StrapError
@@ -48,6 +49,27 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     other = {**IDENTITY, "checkpoint": "b"}
     with pytest.raises(StrapError, match="another checkpoint: choose another --out"):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, other)
+
+
+def test_the_policy_leaves_the_environments_their_processors(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strap.evaluation.rollouts.processors", lambda: 5)
+    used, act = [], Policy.act_many
+    monkeypatch.setattr(
+        Policy,
+        "act_many",
+        lambda self, seen: (used.append(torch.get_num_threads()), act(self, seen))[1],
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        own = replace(SETTINGS, videos=False)  # two environments
+        run_episodes(policy, "reach", own, make, (str(tmp_path),), tmp_path / "out", IDENTITY)
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+    assert set(used) == {3}
 
 
 def test_a_crashed_environment_is_replaced(policy: Policy, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def close_drawer(arm: Arm, goal: Goal) -> None:
     """Push a drawer shut at its handle with closed fingers."""
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
-    low, high = _bar(arm, joint, outward)
+    low, high = arm.scene.foremost(joint.body, outward)  # its handle bar
     handle = (low + high) / 2
     # Below other handles the hand leans back, or its palm would meet them first.
     lean = LEAN if _height_above(arm, joint.fixture, handle) > 0.06 else 0.0
@@ -82,7 +82,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
     """Pull a drawer open at its handle bar."""
     joint = arm.scene.joint(goal.subject)
     outward = _outward(joint)
-    low, high = _bar(arm, joint, outward)
+    low, high = arm.scene.foremost(joint.body, outward)  # its handle bar
     if low[2] - arm.scene.table_height() < LOW or _is_crowded(arm, joint, outward, high):
         hand = _hook_bar(arm, joint, outward, low, high)
         press = UP * PRESS
@@ -201,10 +201,3 @@ def turn_knob(arm: Arm, goal: Goal) -> None:
 def _outward(joint: Joint) -> Array:
     """The direction in which a drawer opens [3]."""
     return np.asarray(joint.axis * np.sign(joint.opened - joint.closed))
-
-
-def _bar(arm: Arm, joint: Joint, outward: Array) -> tuple[Array, Array]:
-    """The bounds of a drawer's handle bar: the shape that reaches out farthest."""
-    boxes = arm.scene.boxes(joint.body)
-    reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
-    return boxes[int(np.argmax(reach))]

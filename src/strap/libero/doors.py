@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
@@ -36,7 +39,7 @@ def open_door(arm: Arm, goal: Goal) -> None:
 
 def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
     """Take a handle from the front and pull it round the hinge."""
-    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
+    sense = _opening(joint)
     ready = handle - hand.as_matrix()[:, 2] * 0.10
     arm.begin("reach", joint.fixture)
     travel(arm, ready + UP * 0.12, yaw=0.0, clearance=0.05)
@@ -61,8 +64,7 @@ def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
 
 def _push_from_inside(arm: Arm, goal: Goal) -> None:
     joint = arm.scene.joint(goal.subject)
-    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
-    top, spoke = _top(arm, joint), _spoke(arm, joint)
+    sense, top, spoke = _opening(joint), _top(arm, joint), _spoke(arm, joint)
 
     def inside(angle: float, gap: float) -> Array:
         turned = _turned(joint.anchor + 0.85 * spoke, joint, sense * angle)
@@ -70,20 +72,8 @@ def _push_from_inside(arm: Arm, goal: Goal) -> None:
         point = turned - gap * tangent / np.linalg.norm(tangent)
         return np.array([point[0], point[1], top - 0.045])
 
-    arm.begin("reach", joint.fixture)
-    arm.close_fingers()
-    start = inside(0.0, 0.06)
-    travel(arm, np.array([start[0], start[1], top + 0.06]), yaw=0.0, clearance=0.05)
-    arm.move(start, tolerance=0.015, max_steps=60)
-    arm.begin("open", joint.fixture)
-    for angle in np.arange(0.1, abs(joint.opened - joint.position) + 0.3, 0.1):
-        arm.move(inside(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
-        if arm.env.holds(goal):
-            break
-    arm.pause(4)
-    arm.begin("retreat", joint.fixture)
-    arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
-    arm.open_fingers()
+    angles = np.arange(0.1, abs(joint.opened - joint.position) + 0.3, 0.1)
+    _push(arm, goal, inside, angles, Push(gap=0.06, above=0.06, tolerance=0.015, rest=4))
 
 
 def close_door(arm: Arm, goal: Goal) -> None:
@@ -92,7 +82,6 @@ def close_door(arm: Arm, goal: Goal) -> None:
     boxes = arm.scene.boxes(joint.body)
     centres = np.array([(low + high) / 2 for low, high in boxes])
     tip = centres[np.linalg.norm((centres - joint.anchor)[:, :2], axis=1).argmax()]
-    top = max(float(high[2]) for _, high in boxes)
     middle = float(np.mean([(low[2] + high[2]) / 2 for low, high in boxes])) + 0.05
     arm_of_door = (tip - joint.anchor)[:2]
     sense = np.sign(joint.closed - joint.position) * np.sign(joint.axis[2])
@@ -103,17 +92,44 @@ def close_door(arm: Arm, goal: Goal) -> None:
         tangent = np.array([-spoke[1], spoke[0]]) / np.linalg.norm(spoke)
         return np.array([*(joint.anchor[:2] + spoke - sense * gap * tangent), middle])
 
+    angles = np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense
+    _push(arm, goal, behind, angles, Push(gap=0.10, above=0.08, tolerance=0.02, rest=8))
+
+
+@dataclass(frozen=True)
+class Push:
+    """How a door is pushed; in metres and steps."""
+
+    gap: float  # before the door, where the fingers go down
+    above: float  # the door's top, from where they do
+    tolerance: float  # of that place
+    rest: int  # steps to stand still at the end
+
+
+def _push(
+    arm: Arm,
+    goal: Goal,
+    point: Callable[[float, float], Array],
+    angles: Iterable[float],
+    push: Push,
+) -> None:
+    """Push a door round its hinge with closed fingers until the goal holds.
+
+    point: where the fingers are when the door has turned by an angle, a gap before it.
+    """
+    joint = arm.scene.joint(goal.subject)
     arm.begin("reach", joint.fixture)
     arm.close_fingers()
-    start = behind(0.0, 0.10)
-    travel(arm, np.array([start[0], start[1], top + 0.08]), yaw=0.0, clearance=0.05)
-    arm.move(start, tolerance=0.02, max_steps=60)
-    arm.begin("close", joint.fixture)
-    for angle in np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense:
-        arm.move(behind(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
+    start = point(0.0, push.gap)
+    over = np.array([start[0], start[1], _top(arm, joint) + push.above])
+    travel(arm, over, yaw=0.0, clearance=0.05)
+    arm.move(start, tolerance=push.tolerance, max_steps=60)
+    arm.begin(goal.predicate, joint.fixture)
+    for angle in angles:
+        arm.move(point(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
         if arm.env.holds(goal):
             break
-    arm.pause(8)
+    arm.pause(push.rest)
     arm.begin("retreat", joint.fixture)
     arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
     arm.open_fingers()
@@ -121,13 +137,15 @@ def close_door(arm: Arm, goal: Goal) -> None:
 
 def _handle(arm: Arm, joint: Joint) -> tuple[Array, Array]:
     """The middle of a closed door's handle, and the direction [3] in which the door faces."""
-    sense = np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2])
-    outward = sense * np.cross(UP, _spoke(arm, joint))
+    outward = _opening(joint) * np.cross(UP, _spoke(arm, joint))
     outward /= np.linalg.norm(outward)
-    boxes = arm.scene.boxes(joint.body)
-    reach = [max(float(low @ outward), float(high @ outward)) for low, high in boxes]
-    low, high = boxes[int(np.argmax(reach))]
+    low, high = arm.scene.foremost(joint.body, outward)
     return (low + high) / 2, outward
+
+
+def _opening(joint: Joint) -> float:
+    """The sense, 1 or −1 about the vertical, in which a door opens."""
+    return float(np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2]))
 
 
 def _spoke(arm: Arm, joint: Joint) -> Array:

@@ -81,15 +81,11 @@ def plan_lowering(
     region = scene.region(target)
     search = Search(scene, name, region.centre, DOWN, rng)
     tall = inside and is_too_tall(scene, name, target)
+    upright = [] if tall else list(_poses_upright(scene, name, target, inside))
     angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
     for (before, after), angle in product(LEANS_TALL if tall else LEANS_DOWN, angles):
         lean = Lean(np.array([np.cos(angle), np.sin(angle), 0.0]), before, after, 0.0)
-        poses = (
-            _poses_leaning(scene, name, region, lean)
-            if tall
-            else _poses_upright(scene, name, target, inside)
-        )
-        search.consider(lean, poses)
+        search.consider(lean, _poses_leaning(scene, name, region, lean) if tall else upright)
     return search.best
 
 

@@ -40,7 +40,7 @@ class Failed(Exception):  # noqa: N818
 
 
 class Unreachable(Failed):
-    """No way was found in which a hand pointing down could do it."""
+    """No way was found in which the hand could do it."""
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from strap.libero.inserting import is_covered, is_too_tall, plan_insertion, plan_lowering
 from strap.libero.leaning import Reach
-from strap.libero.motion import Arm, Failed
+from strap.libero.motion import Arm
 from strap.libero.scene import Scene
-from strap.libero.skills import HELD_SPEED, LIFTED, SLIPPED, tallest, travel
+from strap.libero.skills import HELD_SPEED, LIFTED, SLIPPED, move_to_goal, tallest, travel
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]
@@ -33,15 +35,7 @@ def needs_leaning(scene: Scene, goal: Goal) -> bool:
 
 def reach_in(arm: Arm, goal: Goal) -> None:
     """Do with a leaning hand what `transfer` does with one that points down."""
-    for _ in range(3):
-        plan = _plan(arm, goal)
-        if plan is None:
-            raise Failed(f"no grasp of {goal.subject} reaches into {goal.target}")
-        if not take(arm, goal.subject, plan):
-            continue
-        if bring_in(arm, goal.subject, plan) and arm.env.holds(goal):
-            return
-    raise Failed(f"{goal.subject} did not get into {goal.target}")
+    move_to_goal(arm, goal, partial(_plan, arm, goal), take, bring_in)
 
 
 def _plan(arm: Arm, goal: Goal) -> Reach | None:

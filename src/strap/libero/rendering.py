@@ -69,26 +69,12 @@ class Painter:
     def render(self, camera: str) -> Image:
         """The image [size size 3] of a camera, by MuJoCo's name."""
         number = self.model.camera(camera).id
-        return self.draw(number, self.unseen(number))
+        return self.draw(number, self.unseen(number))[0]
 
-    def draw(self, camera: int, hidden: NDArray[np.bool_]) -> Image:
-        """A camera's image, without the hidden shapes."""
-        self._draw(camera, hidden, sites=True)
-        image = np.empty((self.size, self.size, 3), np.uint8)
-        mujoco.mjr_readPixels(image, None, self._view, self._context)
-        return image
-
-    def draw_deep(
+    def draw(
         self, camera: int, hidden: NDArray[np.bool_], *, sites: bool = True
     ) -> tuple[Image, NDArray[np.float32]]:
         """A camera's image and depth [size size], without the hidden shapes."""
-        self._draw(camera, hidden, sites=sites)
-        image = np.empty((self.size, self.size, 3), np.uint8)
-        depth = np.empty((self.size, self.size), np.float32)
-        mujoco.mjr_readPixels(image, depth, self._view, self._context)
-        return image, depth
-
-    def _draw(self, camera: int, hidden: NDArray[np.bool_], *, sites: bool) -> None:
         self._gl.make_current()
         self._camera.fixedcamid = camera
         self._options.sitegroup[0] = int(sites)
@@ -107,6 +93,10 @@ class Painter:
         if self._sieve is not None:
             self._sieve_meshes(self._sieve, hidden)
         mujoco.mjr_render(self._view, self._scene, self._context)
+        image = np.empty((self.size, self.size, 3), np.uint8)
+        depth = np.empty((self.size, self.size), np.float32)
+        mujoco.mjr_readPixels(image, depth, self._view, self._context)
+        return image, depth
 
     def _sieve_meshes(self, sieve: Sieve, hidden: NDArray[np.bool_]) -> None:
         model, data = self.model, self.data
@@ -162,11 +152,11 @@ class Film:
     def render(self) -> Image:
         """The image of the state that the painter's data is in: one of the sequence."""
         if not self._layered:
-            return self._painter.draw(self._camera, self._painter.unseen(self._camera))
+            return self._painter.draw(self._camera, self._painter.unseen(self._camera))[0]
         if self._ground is None:
-            self._ground = self._painter.draw_deep(self._camera, ~self._still, sites=False)
+            self._ground = self._painter.draw(self._camera, ~self._still, sites=False)
         unseen = self._painter.unseen(self._camera)
-        image, depth = self._painter.draw_deep(self._camera, self._still | unseen)
+        image, depth = self._painter.draw(self._camera, self._still | unseen)
         behind = depth >= self._ground[1]  # drawn nothing, or something hidden
         image[behind] = self._ground[0][behind]
         return image

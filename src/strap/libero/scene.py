@@ -135,6 +135,12 @@ class Scene:
                 found.append((centre - half, centre + half))
         return found
 
+    def foremost(self, body: int, direction: Array) -> tuple[Array, Array]:
+        """Bounds (low [3], high [3]) of a body's shape that reaches farthest in a direction."""
+        boxes = self.boxes(body)
+        reach = [max(float(low @ direction), float(high @ direction)) for low, high in boxes]
+        return boxes[int(np.argmax(reach))]
+
     def obstacles(self, without: Iterable[str] = ()) -> Array:
         """Points [n 3] filling everything except the named things, tables and the robot."""
         left_out = set(without)

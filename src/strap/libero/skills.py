@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,10 +15,12 @@ from strap.libero.scene import Scene
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]
+PlanT = TypeVar("PlanT")
 
 CORRIDOR = 0.12  # metres either side of the way within which obstacles count
 SLIPPED = 0.08  # metres by which a held object may shift in the hand
 HELD_SPEED = 0.7  # of the full speed, when something could be dropped
+TRIES = 3
 LIFTED = 0.04  # metres by which a grasped object must have risen
 
 
@@ -22,20 +28,33 @@ def transfer(arm: Arm, goal: Goal, *, shared: bool = False) -> None:
     """Take an object to where an `in` or `on` goal wants it; shared: with others beside it."""
     if goal.target is None:
         raise Failed(f"goal {goal} has no target")
-    for _ in range(3):
-        plan = plan_transfer(
-            arm.scene,
-            goal.subject,
-            goal.target,
-            inside=goal.predicate == "in",
-            shared=shared,
-            rng=arm.rng,
-        )
+    planned = partial(
+        plan_transfer,
+        arm.scene,
+        goal.subject,
+        goal.target,
+        inside=goal.predicate == "in",
+        shared=shared,
+        rng=arm.rng,
+    )
+    move_to_goal(arm, goal, planned, pick, place)
+
+
+def move_to_goal(
+    arm: Arm,
+    goal: Goal,
+    planned: Callable[[], PlanT | None],
+    take: Callable[[Arm, str, PlanT], bool],
+    bring: Callable[[Arm, str, PlanT], bool],
+) -> None:
+    """Plan, take the object and bring it there, three times at most, until the goal holds."""
+    for _ in range(TRIES):
+        plan = planned()
         if plan is None:
             raise Unreachable(f"no grasp of {goal.subject} reaches {goal.target}")
-        if not pick(arm, goal.subject, plan):
+        if not take(arm, goal.subject, plan):
             continue
-        if place(arm, goal.subject, plan) and arm.env.holds(goal):
+        if bring(arm, goal.subject, plan) and arm.env.holds(goal):
             return
     raise Failed(f"{goal.subject} did not get to {goal.target}")
 

@@ -12,6 +12,7 @@ file system), Ray puts tasks where there is room.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,18 +119,24 @@ def machines(ray: Any, corpus: Corpus) -> list[Machine]:
         if node["Alive"]
     }
     up = {name: cpus for name, cpus in up.items() if cpus > 0}
+    if not up:
+        raise StrapError("the Ray cluster has no processors: add a machine to it")
     if len(up) == 1:
         ((name, cpus),) = up.items()
         return [Machine(name, cpus, frozenset(corpus.shards))]
     ask = ray.remote(num_cpus=0, max_retries=RETRIES)(present)
     files = {
-        (index, name): [str(Path(store.path).resolve() / "shards" / f) for f in shard.files]
-        for index, store in enumerate(corpus.stores)
-        for name, shard in store.shards.items()
-        if (index, name) in set(corpus.shards)
+        (index, name): [str(file) for file in corpus.stores[index].files(name)]
+        for index, name in corpus.shards
     }
-    asked = {name: ask.options(**near(name)).remote(files) for name in up}
-    return [Machine(name, up[name], frozenset(ray.get(there))) for name, there in asked.items()]
+    asked = {name: ask.options(**near(name, soft=False)).remote(files) for name in up}
+    found = []
+    for name, answer in asked.items():
+        with suppress(ray.exceptions.RayError):  # lost since: the others do its part
+            found.append(Machine(name, up[name], frozenset(ray.get(answer))))
+    if not found:
+        raise StrapError("no machine of the Ray cluster answers: look at `ray status`")
+    return found
 
 
 def present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
@@ -179,13 +186,13 @@ def _cut(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Shard
     ]
 
 
-def near(machine: str | None) -> dict[str, Any]:
-    """Ray's options for a task that should run on a machine, or elsewhere once that is lost."""
+def near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
+    """Ray's options for a task that should run on a machine; soft: or elsewhere once it is lost."""
     if machine is None:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=True)}
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=soft)}
 
 
 def _result(ray: Any, task: object) -> tuple[list[dtw.TopK], dtw.Tally]:

@@ -141,6 +141,11 @@ class EmbeddingStore:
             if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
                 pages.madvise(mmap.MADV_DONTNEED)
 
+    def files(self, name: str) -> list[Path]:
+        """The files of a shard that reading needs, by absolute path."""
+        shard = self.shards[name]
+        return [self._file(shard, camera).resolve() for camera in self.cameras]
+
     def live_entries(self, shard: Shard) -> list[Entry]:
         """The shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]

@@ -117,7 +117,8 @@ class Filter:
         bound = space.scale * (self.largest + float(np.abs(space.mean).max(initial=0.0)))
         if bound < 2.0**14:
             return 0
-        moved = self.asked.frames.to(torch.float64) - space.on(self.device)[0][: space.given]
+        frames = self.asked.frames.to(torch.float64)
+        moved = frames - space.on(self.device)[0][: frames.shape[1]]
         return max(0, math.frexp(float(moved.abs().max()) * space.scale)[1] - 14)
 
     def _rows(self, group: range) -> Rows:

@@ -50,11 +50,6 @@ class Space:
         return cls(mean, math.ldexp(1.0, exponent), dim, rounded, _balance(values, moved, rounded))
 
     @property
-    def given(self) -> int:
-        """d without padding."""
-        return len(self.mean)
-
-    @property
     def shift(self) -> Floats:
         """μ': where the mean lies among the vectors on the GPU."""
         return np.zeros_like(self.mean) if self.rounded else self.mean
