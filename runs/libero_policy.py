@@ -1,17 +1,19 @@
 """BC and STRAP on three LIBERO-10 tasks, full and frozen vision: what docs/results.md shows.
 
     python runs/libero_policy.py collect  WORK    demonstrations               (simulator)
-    python runs/libero_policy.py prepare  WORK    retrieve, decode, pack       (datasets needed)
+    python runs/libero_policy.py prepare  WORK    embed, retrieve, decode
+    python runs/libero_policy.py pack     WORK    make the data small enough to carry
     python runs/libero_policy.py train    WORK    ResNet policies              (GPU; torch alone)
     python runs/libero_policy.py frozen   WORK    frozen-feature policies      (CPU)
     python runs/libero_policy.py evaluate WORK    20 fixed initial states each (simulator)
     python runs/libero_policy.py report   WORK    docs/results.md
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
-5 are trained on and 3 held out, and the prior: 12 of each LIBERO-90 task that is a part of a
-target, 3 of the others. `prepare` writes WORK/packed/<task>, small enough to carry to a GPU
-machine; `train` there reads it and writes WORK/policies/<task>-<method>-resnet and, for the way
-back, WORK/slim/…; `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
+5 are trained on and 3 held out, and the prior: 25 of each LIBERO-90 task that is a part of a
+target, 5 of the others. `prepare` and `train` may run on different machines: `pack` writes
+WORK/packed/<task>, which `train` reads where it does not find WORK/frames/<task>. Policies go to
+WORK/policies/<task>-<method>-resnet and, without what training alone needs, to WORK/slim/…;
+`evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from libero_tasks import PRIOR, SHARED, TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("bc", "strap")
-PART, OTHER, TARGET, HELD_OUT = 12, 3, 8, 3
+VISIONS = ("resnet", "frozen")
+PART, OTHER, TARGET, HELD_OUT = 25, 5, 8, 3
 """demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
+STEPS = {"bc": 4_000, "strap": 8_000}
+"""until well after the held-out likelihood has stopped improving"""
 
 
 def collect(call: argparse.Namespace) -> None:
@@ -46,10 +51,9 @@ def collect(call: argparse.Namespace) -> None:
 
 
 def prepare(call: argparse.Namespace) -> None:
-    """Runs, caches and packed caches."""
+    """Runs and frame caches."""
     from strap.runs import RetrievalOptions, run_retrieval
     from strap.training.caching import CacheOptions, build_cache
-    from strap.training.packing import pack
     from strap.training.sources import open_source
 
     options = RetrievalOptions(encoder=call.encoder, top_k=call.top_k)
@@ -65,29 +69,42 @@ def prepare(call: argparse.Namespace) -> None:
         )
         source = open_source(run.path)
         cache = build_cache(source, call.work / "frames" / task, CacheOptions(), progress=show)
-        packed = pack(cache.path, call.work / "packed" / task, crf=call.crf)
+        print(f"{cache.path}: {cache.rows} frames", flush=True)
+
+
+def pack(call: argparse.Namespace) -> None:
+    """Frame caches as video."""
+    from strap.training.packing import pack
+
+    for task in call.tasks:
+        packed = pack(call.work / "frames" / task, call.work / "packed" / task, crf=call.crf)
         size = sum(file.stat().st_size for file in packed.iterdir()) / 1e6
-        print(f"{packed}: {cache.rows} frames, {size:.1f} MB", flush=True)
+        print(f"{packed}: {size:.1f} MB", flush=True)
 
 
 def train(call: argparse.Namespace) -> None:
-    """ResNet policies from packed caches."""
+    """ResNet policies."""
     from strap.policies import policy_preset
     from strap.policies.checkpoints import slim
     from strap.training import train, training_preset
+    from strap.training.cache import open_cache
     from strap.training.packing import unpack
 
     for task in call.tasks:
-        cache = unpack(call.work / "packed" / task, call.work / "unpacked" / task)
+        frames = call.work / "frames" / task
+        here = (frames / "manifest.json").is_file()
+        cache = open_cache(frames) if here else unpack(call.work / "packed" / task, frames)
         for method in call.methods:
             name = f"{task}-{method}-resnet"
             settings = replace(
                 training_preset("fixed"),
                 method=method,
-                steps=call.steps or 8_000,
+                steps=call.steps or STEPS[method],
                 holdout=call.holdout,
                 seed=call.seed,
+                eval_every=500,
                 log_every=500,
+                decay=True,
                 compile="on" if call.compile else "auto",
                 graphs=not call.no_graphs,
             )
@@ -139,9 +156,15 @@ def evaluate(call: argparse.Namespace) -> None:
 
     for task, name, checkpoint in checkpoints(call):
         settings = EvaluationSettings(
-            task=TARGETS[task], episodes=call.episodes, workers=call.workers, device=call.device
+            task=TARGETS[task],
+            episodes=call.episodes,
+            workers=call.workers,
+            device=call.device,
+            which=call.which,
+            acting=call.acting,
         )
-        done = evaluate(checkpoint, settings, call.work / "evaluations" / name, progress=show)
+        place = call.work / call.evaluations / name
+        done = evaluate(checkpoint, settings, place, progress=show)
         print(f"{name}: {done}", flush=True)
 
 
@@ -155,7 +178,7 @@ def report(call: argparse.Namespace) -> None:
 def checkpoints(call: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
     """(task, name, folder) of every policy that is there."""
     for task in call.tasks:
-        for vision in ("resnet", "frozen"):
+        for vision in call.visions:
             for method in call.methods:
                 name = f"{task}-{method}-{vision}"
                 for place in ("policies", "slim"):
@@ -175,6 +198,7 @@ def main() -> None:
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "collect": collect,
         "prepare": prepare,
+        "pack": pack,
         "train": train,
         "frozen": frozen,
         "evaluate": evaluate,
@@ -193,6 +217,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--holdout", type=int, default=HELD_OUT)
     parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument("--which", choices=("last", "best"), default="last")
+    parser.add_argument("--acting", choices=("", "mode", "sample"), default="")
+    parser.add_argument("--evaluations", default="evaluations", help="folder of the records")
+    parser.add_argument("--visions", nargs="+", choices=VISIONS, default=list(VISIONS))
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="auto")

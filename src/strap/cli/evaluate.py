@@ -40,6 +40,8 @@ class Command:
     """the last weights, or those with the best held-out likelihood"""
     execute: int = 0
     """actions executed before the policy looks again (0: as it was trained to)"""
+    acting: Literal["mode", "sample", ""] = ""
+    """the mean of the heaviest mode, or of one drawn by weight ("": as it was trained to)"""
     demos: str = ""
     """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
     the first thing to try"""
@@ -68,6 +70,7 @@ class Command:
             device=self.device,
             demos=self.demos,
             execute=self.execute,
+            acting=self.acting,
         )
         with showing(quiet=self.json) as progress:
             if self.json:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from strap.artifacts import Progress, read_json, silent, write_json
 from strap.errors import StrapError
@@ -30,10 +30,13 @@ from strap.evaluation.simulators import (
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import FILES, Which
+from strap.policies.settings import Acting
 
 HORIZON = 520
 """Steps of an episode: LIBERO-10's demonstrations take up to 505."""
 FPS = 20
+CHANGES = ("execute", "acting")
+"""settings in which a policy can be made to act otherwise than it was trained to"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class EvaluationSettings:
     device: str = "auto"
     execute: int = 0
     """actions executed before the policy looks again (0: as it was trained to)"""
+    acting: Acting | Literal[""] = ""
+    """the heaviest mode, or one drawn by weight ("": as it was trained to)"""
     demos: str = ""
     """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
 
@@ -112,8 +117,8 @@ def evaluate(
 
     checkpoint = Path(checkpoint).expanduser()
     policy = load_policy(checkpoint, device=settings.device, which=settings.which)
-    if settings.execute:
-        policy.settings = replace(policy.settings, execute=settings.execute)
+    otherwise = {name: value for name in CHANGES if (value := getattr(settings, name))}
+    policy.change(**otherwise)
     check_interface(policy)
     task = find_task(settings.suite, settings.task)
     select_backend()  # once, here: the workers inherit what was found
@@ -126,7 +131,7 @@ def evaluate(
         "task": task.name,
         "horizon": settings.horizon,
         "seed": settings.seed,
-        **({"execute": settings.execute} if settings.execute else {}),
+        **otherwise,
         **({"demos": Path(demos).name} if demos else {}),
     }
     return run_episodes(
@@ -238,7 +243,8 @@ def fingerprint(checkpoint: Path, which: Which) -> str:
 
 def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
     begin = "-demos" if settings.demos else ""
-    begin += f"-execute{settings.execute}" if settings.execute else ""
+    for name in CHANGES:
+        begin += f"-{name}-{value}" if (value := getattr(settings, name)) else ""
     return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{begin}"
 
 

@@ -133,7 +133,6 @@ def _take_bar(arm: Arm, joint: Joint, outward: Array, handle: Array) -> Rotation
     arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
     arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
     arm.begin("grasp", joint.fixture)
-    arm.pause(arm.style.pause)
     arm.close_fingers()
     return hand
 

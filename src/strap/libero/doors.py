@@ -46,7 +46,6 @@ def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
     arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
     arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
     arm.begin("grasp", joint.fixture)
-    arm.pause(arm.style.pause)
     arm.close_fingers()
     arm.begin("open", joint.fixture)
     for angle in np.arange(0.05, AJAR + 0.3, 0.05):

@@ -45,11 +45,14 @@ class Unreachable(Failed):
 
 @dataclass(frozen=True)
 class Style:
-    """How one demonstration is carried out; drawn anew for each attempt."""
+    """How one demonstration is carried out; drawn anew for each attempt.
+
+    Nothing in it waits: fingers close where the hand arrives and the hand moves on once they have
+    stopped. A policy with a short memory can't see how long it has stood still, and learns to stay.
+    """
 
     speed: float = 0.9  # largest translation command, in units of the action
     noise: float = 0.04  # standard deviation of the error added to each command
-    pause: int = 3  # steps to stand still before grasping and after releasing
     hover: float = 0.08  # metres above the object at which the approach ends
     sway: float = 0.015  # metres by which waypoints vary
     turn: float = 0.06  # radians by which the approach may be turned
@@ -60,7 +63,6 @@ class Style:
         return Style(
             speed=float(rng.uniform(0.75, 1.0)),
             noise=noise,
-            pause=int(rng.integers(2, 5)),
             hover=float(rng.uniform(0.06, 0.10)),
         )
 
@@ -220,5 +222,4 @@ class Arm:
             before, gap = gap, self.scene.finger_gap()
             if count >= 4 and abs(gap - before) < 1e-3:
                 break
-        self.pause(self.style.pause)
         return gap

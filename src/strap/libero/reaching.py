@@ -54,7 +54,6 @@ def take(arm: Arm, name: str, plan: Reach) -> bool:
     arm.move(ready, rotation=plan.hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
     arm.move(plan.position, rotation=plan.hand, tolerance=0.006, speed=0.5, max_steps=60)
     arm.begin("grasp", name)
-    arm.pause(arm.style.pause)
     arm.close_fingers()
     arm.begin("carry", name)
     here = arm.position()
@@ -106,7 +105,6 @@ def carry(arm: Arm, target: Array, hand: Rotation, below: float, name: str) -> N
 
 def let_go(arm: Arm, name: str, hand: Rotation) -> None:
     """Open the fingers and draw back the way the hand points."""
-    arm.pause(arm.style.pause)
     arm.open_fingers()
     arm.begin("retreat", name)
     back = arm.position() - hand.as_matrix()[:, 2] * APPROACH

@@ -71,7 +71,6 @@ def pick(arm: Arm, name: str, plan: Transfer) -> bool:
     arm.move(grasp.position + [0, 0, 0.025], tolerance=0.008, speed=0.6, max_steps=40)
     arm.move(grasp.position, tolerance=0.005, angle_tolerance=0.06, speed=0.4, max_steps=40)
     arm.begin("grasp", name)
-    arm.pause(style.pause)
     arm.close_fingers()
     arm.begin("carry", name)
     here = arm.position()
@@ -110,7 +109,6 @@ def place(arm: Arm, name: str, plan: Transfer) -> bool:
 
 def release(arm: Arm, name: str) -> None:
     """Open the fingers and draw back upwards."""
-    arm.pause(arm.style.pause)
     arm.open_fingers()
     arm.begin("retreat", name)
     arm.move(arm.position() + [0, 0, 0.10], tolerance=0.03, speed=0.8, max_steps=30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,12 @@ class Policy:
         """Forget what a stream has seen; its random choices follow from the seed."""
         generator = torch.Generator().manual_seed(seed)
         self._streams[stream] = _Stream(generator, deque(maxlen=self.settings.history))
+
+    def change(self, **settings: Any) -> None:
+        """Act otherwise than it was trained to: `execute`, `acting`, `acting_std`."""
+        self.settings = replace(self.settings, **settings)
+        if hasattr(self.module, "settings"):
+            self.module.settings = self.settings
 
     def act(self, observation: Observation) -> Action:
         """The next action [a] of stream 0."""
