@@ -20,7 +20,7 @@ import numpy as np
 
 import strap.dtw as dtw
 from strap.dtw import bounds, cpu
-from strap.dtw.sketches import Sketched, Sketcher
+from strap.dtw.sketches import Finer, Sketched, Sketcher
 
 
 def problem(seed: int):
@@ -76,7 +76,14 @@ def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
     sketcher = Sketcher.fit(frames, size=min(size, frames.shape[1]))
     made = [sketcher(own) for own in trajectories]
     parts = [dtw.Block(r, np.array([0, len(r)]), np.array([i])) for i, (r, _) in enumerate(made)]
-    return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()))]
+    longer = Sketcher.fit(frames, size=int(rng.integers(2, max(3, frames.shape[1] + 1))))
+
+    def fetch(index: int) -> tuple[dtw.Frames, float]:
+        rows, errors = longer(trajectories[index])
+        return rows, float(errors.max())
+
+    finer = Finer(longer, fetch) if rng.random() < 0.5 else None
+    return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()), finer)]
 
 
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:

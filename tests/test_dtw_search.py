@@ -78,19 +78,29 @@ def hard(seed: int):
 def test_a_corridor_gives_what_all_cells_give(steps, metric, seed):
     query, trajectory = hard(seed)
     exact = cpu.exact(query, metric)
-    found = Corridor(exact, steps, metric).align(trajectory)
+    corridor = Corridor([query[:1].astype(np.float64), exact], steps, metric)
+    found = corridor.align(1, trajectory)
     columns = kernels.transposed(pieces.as_values(trajectory, metric))
     half = metric == "cosine"
     cost, start, stop = kernels.align(exact, columns, kernels.CODES[steps], half)
-    assert found == (dtw.Alignment(cost, start, stop) if cost < np.inf else None)
+    expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
+    assert found == expected
+    look = corridor.look(1, corridor.ready(trajectory))
+    assert look.bound <= cost
+    for beat in (cost, np.nextafter(cost, np.inf), 1.5 * cost + 1e-9):
+        assert look.align(beat) == expected
+    if 0 < cost < np.inf:
+        for beat in (np.nextafter(cost, 0), 0.7 * cost):
+            assert look.align(beat) is None
 
 
 def test_a_corridor_s_bounds_are_close():
     """Else too many cells would be evaluated in float64."""
     rng = np.random.default_rng(0)
     query, trajectory = rng.standard_normal((20, 256)), rng.standard_normal((90, 256))
-    corridor = Corridor(query, "strap", "l2")
-    low = corridor._low(trajectory)
+    corridor = Corridor([query], "strap", "l2")
+    low = corridor.look(0, corridor.ready(trajectory)).low
+    assert low is not None
     costs = reference.local_costs(query, trajectory, "l2")
     assert (low <= costs).all()
     assert (costs - low).max() < 1e-3 * costs.max()

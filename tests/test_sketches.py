@@ -14,7 +14,7 @@ from tests.stores import make_store
 import strap.dtw as dtw
 from strap.cli import main
 from strap.dtw.pieces import Piece
-from strap.dtw.sketches import Sketched, Sketcher, SketchFilter
+from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
 from strap.errors import StrapError
 from strap.search import search_stores
 from strap.sketches import open_sketches, sketch_store
@@ -43,7 +43,14 @@ def sketched(trajectories, size: int = 8) -> Sketched:
     blocks = [
         dtw.Block(rows, np.array([0, len(rows)]), np.array([i])) for i, (rows, _) in enumerate(made)
     ]
-    return Sketched(sketcher, blocks, lambda index: float(made[index][1].max()))
+    longer = Sketcher.fit(np.concatenate(trajectories), size=min(2 * size, 24))
+
+    def fetch(index: int):
+        rows, errors = longer(trajectories[index])
+        return rows, float(errors.max())
+
+    finer = Finer(longer, fetch) if size > 4 else None
+    return Sketched(sketcher, blocks, lambda index: float(made[index][1].max()), finer)
 
 
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
@@ -55,7 +62,14 @@ def test_bounds_never_exceed_costs(steps, seed):
     piece = Piece(list(range(len(trajectories))), [block.frames for block in parts.blocks])
     errors = np.array([parts.error(index) for index in piece.ids])
     with ThreadPoolExecutor(1) as pool:
-        lows = SketchFilter(queries, parts.sketcher, steps, pool).bounds(piece, errors, str)
+        short = SketchFilter(queries, parts.sketcher, steps, pool)
+        lows = short.bounds(piece, errors, str)
+        asking = np.array([2, 0])
+        finer = SketchFilter(queries, parts.finer.sketcher, steps, pool)
+        for t in range(len(trajectories)):
+            own = short.some(asking, piece.frames[t], errors[t])
+            np.testing.assert_allclose(own, lows[asking, t])
+            lows[asking, t] = np.maximum(own, finer.some(asking, *parts.finer.fetch(t)))
     for q, query in enumerate(queries):
         for t, own in enumerate(trajectories):
             match = dtw.best_match(query, own, steps=steps)
@@ -110,8 +124,8 @@ def store(tmp_path: Path):
 def test_a_store_with_sketches_gives_the_same_matches(store):
     queries, _ = data(1)
     plain = search_stores(queries, [store], k=5, backend="cpu")
-    sketches = sketch_store(store, size=8)
-    assert sketches.missing == []
+    sketches = sketch_store(store, sizes=(8, 12))
+    assert [own.missing for own in sketches] == [[], []]
     tally = dtw.Tally()
     found = search_stores(queries, [store], k=5, backend="cpu", tally=tally)
     assert found == plain
@@ -119,20 +133,19 @@ def test_a_store_with_sketches_gives_the_same_matches(store):
 
 
 def test_sketches_of_other_rows_are_not_used(store):
-    sketches = sketch_store(store, size=8)
+    (sketches,) = sketch_store(store, sizes=(8,))
     note = sorted(sketches.folder.glob("*.json"))[0]
     note.write_text('{"version": 1, "rows": "others"}')
-    opened = open_sketches(store)
-    assert opened is not None
+    (opened,) = open_sketches(store)
     assert len(opened.missing) == 12
-    assert sketch_store(store, size=8).missing == []
+    assert sketch_store(store, sizes=(8,))[0].missing == []
 
 
 def test_sizes_that_make_no_sense(store):
     with pytest.raises(StrapError, match="size is 99: it must be at least 2 and at most 24"):
-        sketch_store(store, size=99)
+        sketch_store(store, sizes=(8, 99))
 
 
 def test_the_command(store, capsys):
-    assert main(["store", "sketch", str(store.path), "--size", "8"]) == 0
+    assert main(["store", "sketch", str(store.path), "--sizes", "8"]) == 0
     assert "30 trajectories, 33 % of their vectors" in capsys.readouterr().out

@@ -12,8 +12,9 @@ trajectory of a shard without sketches (or with those of other rows) is looked a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,10 @@ from strap.artifacts import (
     write_json,
     writing,
 )
-from strap.dtw.sketches import SAMPLE, SIZE, Sketcher
+from strap.dtw.sketches import SAMPLE, SIZES, Sketcher
 from strap.dtw.types import Block
 from strap.errors import StrapError
-from strap.store import EmbeddingStore
+from strap.store import EmbeddingStore, Entry
 from strap.store.layout import Shard
 from strap.types import Array
 
@@ -40,7 +41,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class StoreSketches:
-    """The sketches of one store's shards."""
+    """The sketches of one store's shards, of one length."""
 
     store: EmbeddingStore
     folder: Path
@@ -52,10 +53,28 @@ class StoreSketches:
         """Sketches trajectory by trajectory; `number` gives a trajectory's global index."""
         for name in self.shards:
             shard = self.store.shards[name]
-            rows = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            rows = self._rows(name)
             for entry in self.store.live_entries(shard):
                 offsets = np.array([0, entry.length])
                 yield Block(rows[entry.offset : entry.stop], offsets, np.array([number(entry.id)]))
+
+    def fetch(self, key: str) -> Array:
+        """A trajectory's sketches [m size]."""
+        shard, entry = self._places[key]
+        return self._rows(shard)[entry.offset : entry.stop]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[str, Entry]]:
+        entries = ((name, self.store.live_entries(self._shard(name))) for name in self.shards)
+        return {entry.id: (name, entry) for name, own in entries for entry in own}
+
+    @cached_property
+    def _rows(self) -> Callable[[str], Array]:
+        def load(name: str) -> Array:
+            rows: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            return rows
+
+        return cache(load)
 
     def errors(self) -> Mapping[str, float]:
         """The largest rounding error of each sketched trajectory."""
@@ -69,52 +88,56 @@ class StoreSketches:
     @property
     def missing(self) -> list[str]:
         """Trajectories without a sketch."""
-        have = {e.id for name in self.shards for e in self.store.live_entries(self._shard(name))}
-        return [key for key in self.store.ids if key not in have]
+        return [key for key in self.store.ids if key not in self._places]
 
     def _shard(self, name: str) -> Shard:
         return self.store.shards[name]
 
 
 def sketch_store(
-    store: EmbeddingStore, *, size: int = SIZE, progress: Progress = silent
-) -> StoreSketches:
+    store: EmbeddingStore, *, sizes: Sequence[int] = (), progress: Progress = silent
+) -> list[StoreSketches]:
     """Make the sketches that a store still lacks.
 
     Args:
         store: the store; the cameras it was opened with are averaged.
-        size: numbers in a sketch. 64 float16 numbers are a twentieth of a 1280-d vector.
+        sizes: numbers in a sketch. Short ones are compared with everything, long ones with what
+            those leave. By default 64 and 256, a twentieth and a fifth of a 1280-d vector; those
+            that are no shorter than half a vector are left out.
         progress: called with (what, shards done, of how many).
     """
-    if not 2 <= size <= store.dim:
-        raise StrapError(f"size is {size}: it must be at least 2 and at most {store.dim}")
+    for size in sizes:
+        if not 2 <= size <= store.dim:
+            raise StrapError(f"size is {size}: it must be at least 2 and at most {store.dim}")
     if not len(store):
         raise StrapError(f"store '{store.path}' is empty: embed a dataset into it first")
-    folder = store.path / "sketches" / _name(store, size)
-    with writing(folder):
-        sketcher = _sketcher(store, folder, size)
-        for done, shard in enumerate(store.shards.values()):
-            progress("sketching", done, len(store.shards))
-            if not _is_current(folder, shard):
-                _sketch_shard(store, folder, shard, sketcher)
-        progress("sketching", len(store.shards), len(store.shards))
-    found = open_sketches(store, size=size)
-    assert found is not None  # just made
-    return found
+    shards = store.shards.values()
+    sizes = sizes or [size for size in SIZES if 2 * size < store.dim] or [max(2, store.dim // 4)]
+    for turn, size in enumerate(sizes):
+        folder = store.path / "sketches" / _name(store, size)
+        with writing(folder):
+            sketcher = _sketcher(store, folder, size)
+            for done, shard in enumerate(shards):
+                progress("sketching", turn * len(shards) + done, len(sizes) * len(shards))
+                if not _is_current(folder, shard):
+                    _sketch_shard(store, folder, shard, sketcher)
+    progress("sketching", len(sizes) * len(shards), len(sizes) * len(shards))
+    return open_sketches(store)
 
 
-def open_sketches(store: EmbeddingStore, *, size: int | None = None) -> StoreSketches | None:
-    """A store's sketches, the longest where there are several; None where there are none."""
+def open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
+    """A store's sketches, the shortest first; where some are of other rows, without those."""
     folders = sorted(
-        (store.path / "sketches").glob(f"{'*' if size is None else size}-{_cameras(store)}"),
+        (store.path / "sketches").glob(f"*-{_cameras(store)}"),
         key=lambda folder: int(folder.name.split("-")[0]),
     )
-    for folder in reversed(folders):
+    found = []
+    for folder in folders:
         sketcher = _read_sketcher(folder, store.dim)
         if sketcher is not None:
             names = tuple(s.name for s in store.shards.values() if _is_current(folder, s))
-            return StoreSketches(store, folder, sketcher, names)
-    return None
+            found.append(StoreSketches(store, folder, sketcher, names))
+    return found
 
 
 def _cameras(store: EmbeddingStore) -> str:

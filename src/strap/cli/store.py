@@ -142,8 +142,8 @@ class Sketch:
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
-    size: int = 64
-    """numbers in a sketch"""
+    sizes: tuple[int, ...] = ()
+    """numbers in a sketch, several lengths one after the other (default: 64 and 256)"""
     cameras: tuple[str, ...] = ()
     """average these cameras (default: all), as the search will"""
 
@@ -151,9 +151,10 @@ class Sketch:
         """Sketch, then say what there is."""
         store = open_store(self.store, cameras=self.cameras or None)
         with showing() as progress:
-            sketches = sketch_store(store, size=self.size, progress=progress)
-        share = sketches.sketcher.size / store.dim
-        print(f"{sketches.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors")
+            found = sketch_store(store, sizes=self.sizes, progress=progress)
+        for own in found:
+            share = own.sketcher.size / store.dim
+            print(f"{own.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors")
 
 
 def _size(count: int) -> str:

@@ -26,7 +26,7 @@ Step 2 needs that nothing overflows: trajectories with |b'|² > 1e30 get the bou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -113,6 +113,21 @@ class Filter:
             cells = cells + np.diff(offsets)
         return certain(lows, cells, self.scale, proved)
 
+    def some(self, asking: Ints, frames: Frames) -> Floats:
+        """Lower bounds for the queries of these numbers and one trajectory, taken as valid."""
+        values = self.buffers.get("values", np.float32, *frames.shape)
+        squares = np.empty(len(frames))
+        proved = self.moved.take(as_values(frames, self.metric), values, squares)
+        lows = np.zeros((len(asking), 1), np.float32)
+        if proved and self.moved.usable:
+            beta, offsets = self.moved.beta(squares), np.array([0, len(frames)])
+            for q, low in zip(asking, lows, strict=True):
+                self._group(range(q, q + 1), values, beta, offsets, {q: low})
+        cells = np.diff(self.stacked.borders)[asking, None].astype(np.float64)
+        if self.code == kernels.CODES["classic"]:
+            cells = cells + len(frames)
+        return certain(lows, cells, self.scale, np.array([proved]))[:, 0]
+
     def _tile(
         self,
         frames: Sequence[Frames],
@@ -145,9 +160,14 @@ class Filter:
         return False
 
     def _group(
-        self, group: range, values: Singles, beta: Singles, offsets: Ints, lows: Singles
+        self,
+        group: range,
+        values: Singles,
+        beta: Singles,
+        offsets: Ints,
+        lows: Singles | Mapping[int, Singles],
     ) -> None:
-        """One product for the queries of a group, then their recurrences."""
+        """One product for the queries of a group, then their recurrences into lows[q] [t]."""
         borders = self.stacked.borders
         top, bottom = int(borders[group.start]), int(borders[group.stop])
         products = self.buffers.get("products", np.float32, bottom - top, len(values))

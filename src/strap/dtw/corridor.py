@@ -4,7 +4,7 @@ With low(n, m) ≤ C(n, m) for every cell (from the float32 product, as in `boun
 the cheapest way to the cell under `low` and B(n, m) the cheapest way on from it, the cell counted
 in both. Every path through the cell costs at least F + B − low. The exact cost U of one path, the
 best one under `low`, is at least the optimum. So a cell with F + B − low > U lies on no optimal
-path.
+path. Nor does one with F + B − low above a cost that is to be beaten.
 
 What is left is a corridor a few cells wide, and the recurrence over it, with exact costs, gives the
 same cost, start and stop as over all cells, to the last bit: cells on optimal paths keep all their
@@ -20,6 +20,9 @@ whatever rounding makes equal is left in.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from strap.dtw import kernels
@@ -32,37 +35,84 @@ SLACK = 1e-9
 SMALL = 24  # dimensions: below, every cell's exact cost is cheaper than its bound
 
 
-class Corridor:
-    """One query, prepared once and aligned exactly with many trajectories."""
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A trajectory, prepared once and aligned with any of the queries."""
 
-    def __init__(self, query: Floats, steps: str, metric: str) -> None:
-        """`query` is as the exact pass wants it: float64, divided by its norms under cosine."""
-        self.query, self.code, self.metric = query, kernels.CODES[steps], metric
+    values: Frames  # [m d] as compiled loops read them
+    moved: Singles | None  # [m d], None where no bounds are to be had
+    beta: Singles | None  # [m]
+
+
+class Corridor:
+    """Queries, prepared once and aligned exactly with many trajectories."""
+
+    def __init__(self, queries: Sequence[Floats], steps: str, metric: str) -> None:
+        """Queries are as the exact pass wants them: float64, divided by their norms for cosine."""
+        self.queries, self.code, self.metric = queries, kernels.CODES[steps], metric
         self.half = metric == "cosine"
         # Norms are divided out already: from here on numbers are taken as they are.
-        self._moved = Moved([query], "l2") if query.shape[1] >= SMALL else None
+        self._moved = Moved(queries, "l2") if queries[0].shape[1] >= SMALL else None
 
-    def align(self, trajectory: Frames) -> Alignment | None:
-        """The best match in a trajectory [m d]; it is taken as valid."""
-        values = as_values(trajectory, self.metric)
-        low = self._low(values)
-        if low is None:
-            columns = kernels.transposed(values)
+    def ready(self, trajectory: Frames, doubt: Callable[[], None] | None = None) -> Ready:
+        """Prepare a trajectory [m d]; `doubt` is called where its numbers are not ordinary ones."""
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: for `doubt` to report
+            values = as_values(trajectory, self.metric)
+        if self._moved is not None and self._moved.usable:
+            moved, squares = np.empty(values.shape, np.float32), np.empty(len(values))
+            if self._moved.take(values, moved, squares):
+                return Ready(values, moved, self._moved.beta(squares))
+        if doubt is not None:
+            doubt()
+        return Ready(values, None, None)
+
+    def look(self, q: int, ready: Ready) -> Look:
+        """Query number q in a trajectory: a bound of the cost, and what the exact cost needs."""
+        query = self.queries[q]
+        if ready.moved is None or ready.beta is None or self._moved is None:
+            return Look(query, ready.values, None, None, self.code, self.half)
+        borders, scale = self._moved.stacked.borders, self._moved.stacked.scale
+        rows = slice(borders[q], borders[q + 1])
+        products = self._moved.rows[rows] @ ready.moved.T
+        low = _costs(self._moved.alpha[rows], ready.beta, products, scale, self.half)
+        return Look(query, ready.values, low, _forward(low, self.code), self.code, self.half)
+
+    def align(self, q: int, trajectory: Frames) -> Alignment | None:
+        """The best match of query number q in a trajectory [m d]; it is taken as valid."""
+        return self.look(q, self.ready(trajectory)).align()
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One query at one trajectory, before anything exact is computed."""
+
+    query: Floats
+    values: Frames
+    low: Floats | None  # [n m] lower bounds of the cells' costs
+    forward: Floats | None  # [n m] F
+    code: int
+    half: bool
+
+    @property
+    def bound(self) -> float:
+        """The cost is not below this; ∞ where no path fits."""
+        if self.forward is None:
+            return 0.0
+        return float(self.forward[-1].min()) * (1 - SLACK)
+
+    def align(self, beat: float = np.inf) -> Alignment | None:
+        """The best match; None where no path fits, or where it costs more than `beat`."""
+        if self.low is None or self.forward is None:
+            columns = kernels.transposed(self.values)
             cost, start, stop = kernels.align(self.query, columns, self.code, self.half)
+        elif self.bound == np.inf:
+            return None
         else:
-            cost, start, stop = _align(self.query, values, low, self.code, self.half)
-        return Alignment(cost, start, stop) if cost < np.inf else None
-
-    def _low(self, values: Frames) -> Floats | None:
-        """Lower bounds [n m] of the cells' costs; None where there are none."""
-        if self._moved is None or not self._moved.usable:
-            return None
-        moved, squares = np.empty(values.shape, np.float32), np.empty(len(values))
-        if not self._moved.take(values, moved, squares):
-            return None
-        products = self._moved.rows @ moved.T
-        beta, scale = self._moved.beta(squares), self._moved.stacked.scale
-        return _costs(self._moved.alpha, beta, products, scale, self.half)
+            most, F = beat * (1 + SLACK), self.forward
+            cost, start, stop = _align(
+                self.query, self.values, self.low, F, most, self.code, self.half
+            )
+        return Alignment(cost, start, stop) if cost < np.inf and cost <= beat else None
 
 
 @njit
@@ -165,14 +215,14 @@ def _one_path(query: Floats, frames: Frames, F: Floats, code: int, half: bool) -
 
 @njit
 def _align(
-    query: Floats, frames: Frames, low: Floats, code: int, half: bool
+    query: Floats, frames: Frames, low: Floats, F: Floats, beat: float, code: int, half: bool
 ) -> tuple[float, int, int]:
-    """As `kernels.align`, for frames [m d] and lower bounds [n m] of their costs."""
+    """As `kernels.align`, for frames [m d] and lower bounds [n m] of their costs.
+
+    Where the best match costs more than `beat`, what is returned does too.
+    """
     N, M = low.shape
-    F = _forward(low, code)
-    if np.min(F[N - 1]) == np.inf:
-        return np.inf, 0, 0
-    limit = _one_path(query, frames, F, code, half) * (1 + SLACK)
+    limit = min(_one_path(query, frames, F, code, half) * (1 + SLACK), beat)
     B = _backward(low, code)
     D = np.full((N, M), np.inf)
     S = np.zeros((N, M), np.int64)

@@ -26,9 +26,9 @@ import numpy as np
 
 from strap.dtw.bounds import Filter
 from strap.dtw.pieces import Piece
-from strap.dtw.types import Block, Floats, Frames, Name, Singles
+from strap.dtw.types import Block, Floats, Frames, Ints, Name, Singles
 
-SIZE = 64  # numbers in a sketch, the length of the rest among them
+SIZES = (64, 256)  # numbers in a sketch, the length of the rest among them; short ones first
 SAMPLE = 8192  # frames from which the directions are found
 SLICE = 4096  # frames sketched at a time
 
@@ -41,7 +41,7 @@ class Sketcher:
     basis: Singles  # [d r]
 
     @classmethod
-    def fit(cls, frames: Frames, *, size: int = SIZE) -> Sketcher:
+    def fit(cls, frames: Frames, *, size: int = SIZES[0]) -> Sketcher:
         """The main directions of a sample of frames [m d]."""
         sample = np.asarray(frames, np.float64)
         mean = sample.mean(axis=0)
@@ -56,17 +56,21 @@ class Sketcher:
         return int(self.basis.shape[1]) + 1
 
     @cached_property
+    def _directions(self) -> Floats:
+        return self.basis.astype(np.float64)
+
+    @cached_property
     def stretch(self) -> float:
         """How much longer than the frames' distance that of their exact sketches may be."""
-        basis = self.basis.astype(np.float64)
+        basis = self._directions
         eta = np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1]))
         return float(np.sqrt(1 + eta * (1 + eta))) * (1 + 1e-12)
 
     def exact(self, frames: Frames) -> Floats:
         """Sketches [m r + 1] in float64."""
         moved = np.asarray(frames, np.float64) - self.mean
-        along = moved @ self.basis.astype(np.float64)
-        rest = moved - along @ self.basis.astype(np.float64).T
+        along = moved @ self._directions
+        rest = moved - along @ self._directions.T
         return np.concatenate([along, np.linalg.norm(rest, axis=1, keepdims=True)], axis=1)
 
     def __call__(self, frames: Frames) -> tuple[Frames, Singles]:
@@ -93,6 +97,17 @@ class Sketched:
     """sketches instead of frames, global indices as in the search"""
     error: Callable[[int], float]
     """global index -> the largest error of that trajectory's sketches"""
+    finer: Finer | None = None
+    """for those that short sketches leave"""
+
+
+@dataclass(frozen=True, eq=False)
+class Finer:
+    """Longer sketches of the same trajectories, read one by one."""
+
+    sketcher: Sketcher
+    fetch: Callable[[int], tuple[Frames, float]]
+    """global index -> its sketches [m r + 1], and their largest error"""
 
 
 class SketchFilter:
@@ -102,21 +117,36 @@ class SketchFilter:
         self, queries: Sequence[Frames], sketcher: Sketcher, steps: str, pool: Executor
     ) -> None:
         self.sketcher, self.steps = sketcher, steps
-        self._filter = Filter([sketcher.exact(query) for query in queries], steps, "l2", pool)
-        self._rows = np.array([len(query) for query in queries], np.float64)[:, None]
+        lengths = [len(query) for query in queries]
+        exact = sketcher.exact(np.concatenate(queries))
+        own = np.split(exact, np.cumsum(lengths)[:-1])
+        self._filter = Filter(own, steps, "l2", pool)
+        self._rows = np.array(lengths, np.float64)[:, None]
 
     def bounds(self, piece: Piece, errors: Floats, name: Name) -> Floats:
         """Lower bounds [q t] for sketched trajectories with their errors [t]."""
-        usable = np.array([bool(np.isfinite(own).all()) for own in piece.frames])
+        usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
         frames = [
             own if good else np.zeros_like(own)
             for own, good in zip(piece.frames, usable, strict=True)
         ]
         lows = self._filter.bounds(Piece(piece.ids, frames), name)
-        cells = self._rows
-        if self.steps == "classic":
-            cells = cells + np.array([len(own) for own in piece.frames])
-        lows = (lows - cells * errors * (1 + 1e-9)) * ((1 - 1e-9) / self.sketcher.stretch)
-        lows = np.maximum(lows, 0)
+        lengths = np.array([len(own) for own in piece.frames])
+        lows[:, usable] = self._certain(
+            lows[:, usable], self._rows, lengths[usable], errors[usable]
+        )
         lows[:, ~usable] = np.where(np.isinf(lows[:, ~usable]), np.inf, 0)
-        return np.asarray(lows)
+        return lows
+
+    def some(self, asking: Ints, sketches: Frames, error: float) -> Floats:
+        """Lower bounds for the queries of these numbers and one trajectory."""
+        if not np.isfinite(error):
+            return np.zeros(len(asking))
+        lows = self._filter.some(asking, sketches)
+        return self._certain(lows, self._rows[asking, 0], np.array(len(sketches)), np.array(error))
+
+    def _certain(self, lows: Floats, rows: Floats, lengths: Ints, errors: Floats) -> Floats:
+        """Take off what rounding the sketches and stretching may have added."""
+        cells = rows + lengths if self.steps == "classic" else rows
+        lows = (lows - cells * errors * (1 + 1e-9)) * ((1 - 1e-9) / self.sketcher.stretch)
+        return np.maximum(lows, 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from strap import dtw
 from strap.artifacts import Progress
-from strap.dtw.sketches import Sketched
+from strap.dtw.sketches import Finer, Sketched
 from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore, Entry
 from strap.types import Array
@@ -58,27 +58,32 @@ class Corpus:
         """The sketches of all stores; none unless every trajectory has one."""
         if self.only is not None:
             return []
-        found = [open_sketches(store) for store in self.stores]
         parts = []
-        for index, sketches in enumerate(found):
-            if sketches is None or sketches.missing:
+        for index, store in enumerate(self.stores):
+            whole = [one for one in open_sketches(store) if not one.missing]
+            if not whole:
                 return []
-            parts.append(self._sketched(index, sketches, progress))
+            parts.append(self._sketched(index, whole, progress))
         return parts
 
-    def _sketched(self, index: int, sketches: StoreSketches, progress: Progress) -> Sketched:
-        errors = {
-            self.numbers[index, key]: error
-            for key, error in sketches.errors().items()
-            if (index, key) in self.numbers
-        }
+    def _sketched(self, index: int, sizes: Sequence[StoreSketches], progress: Progress) -> Sketched:
+        short, long = sizes[0], sizes[-1]
+        errors, finer_errors = short.errors(), long.errors()
 
         def number(key: str) -> int:
             found = self.numbers[index, key]
             progress("searching", found, len(self.names))
             return found
 
-        return Sketched(sketches.sketcher, sketches.blocks(number), errors.__getitem__)
+        def error(found: int) -> float:
+            return errors[self.names[found][1]]
+
+        def fetch(found: int) -> tuple[Array, float]:
+            key = self.names[found][1]
+            return long.fetch(key), finer_errors[key]
+
+        finer = Finer(long.sketcher, fetch) if len(sizes) > 1 else None
+        return Sketched(short.sketcher, short.blocks(number), error, finer)
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         """Trajectories that lie end to end, shard by shard.
