@@ -144,6 +144,17 @@ def test_one_pair_and_queries_that_do_not_fit():
     assert dtw.best_match(queries[2], trajectories[0], backend="gpu") is None
 
 
+@pytest.mark.filterwarnings("error")
+def test_frames_that_are_read_only_are_taken_as_they_are():
+    queries, trajectories = data(np.float16, 8)
+    for own in trajectories:
+        own.flags.writeable = False
+    assert same(
+        dtw.search(queries, trajectories, k=2, backend="gpu"),
+        dtw.search(queries, trajectories, k=2, backend="reference"),
+    )
+
+
 def test_numbers_that_are_not_finite_are_named():
     queries, trajectories = data(np.float16, 8)
     trajectories[2][5, 3] = np.nan

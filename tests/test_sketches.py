@@ -114,6 +114,38 @@ def test_most_is_ruled_out_where_data_lies_near_a_few_directions():
     assert tally.by_sketches > 0.7 * tally.pairs
 
 
+def test_numbers_that_are_not_finite_are_named_with_sketches_too(tmp_path: Path):
+    queries, trajectories = data(1)
+    sketches = sketched(trajectories)
+    trajectories[4] = trajectories[4].copy()
+    trajectories[4][2, 3] = np.nan
+    with pytest.raises(StrapError, match="trajectory 4, frame 2, dimension 3 is nan"):
+        dtw.search_blocks(
+            queries, iter(()), k=2, fetch=trajectories.__getitem__, sketched=[sketches]
+        )
+
+
+def test_where_sketches_leave_much_the_rest_is_bounded_together():
+    rng = np.random.default_rng(5)
+    trajectories = [rng.standard_normal((40, 64)).astype(np.float32) for _ in range(40)]
+    queries = [rng.standard_normal((9, 64)).astype(np.float32) for _ in range(3)]
+    tally = dtw.Tally()
+    found = dtw.search_blocks(
+        queries,
+        iter(()),
+        k=2,
+        fetch=trajectories.__getitem__,
+        sketched=[sketched(trajectories, 4)],
+        tally=tally,
+    )
+    expected = dtw.search(queries, trajectories, k=2, backend="reference")
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a.trajectory, b.trajectory)
+        assert np.array_equal(a.cost, b.cost)
+    assert tally.by_bounds > tally.by_sketches
+    assert tally.by_sketches + tally.by_bounds + tally.evaluated == tally.pairs == 120
+
+
 @pytest.fixture
 def store(tmp_path: Path):
     _, trajectories = data(1)

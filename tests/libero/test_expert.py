@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from strap.errors import StrapError
 from strap.libero.environment import LiberoEnv
@@ -64,6 +65,33 @@ def test_grasps_close_across_the_narrow_side() -> None:
     assert abs(best.yaw) < 0.3
     assert best.width == pytest.approx(0.03, abs=0.01)
     assert np.linalg.norm(best.position[:2]) < 0.02
+
+
+def test_a_round_thing_is_taken_the_same_way_wherever_it_stands() -> None:
+    """What nothing in the picture explains, a policy can't learn."""
+    angle, height = (grid.ravel() for grid in np.meshgrid(np.arange(0, 6.28, 0.1), np.arange(9)))
+    can = np.stack([0.03 * np.cos(angle), 0.03 * np.sin(angle), 0.01 * height], axis=1)
+    lid = np.random.default_rng(0).uniform(-0.03, 0.03, (900, 2))
+    lid = lid[np.linalg.norm(lid, axis=1) < 0.03]
+    can = np.concatenate([can, np.column_stack([lid, np.full(len(lid), 0.08)])])
+    yaws = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        place = np.array([*rng.uniform(-0.1, 0.1, 2), 0.9])
+        turned = Rotation.from_euler("z", rng.uniform(0, 6)).apply(can) + place
+        centre = place + [0, 0, 0.04]
+        base = np.array([-0.6, 0, 0.9])
+        yaws.append(find_grasps(turned, np.zeros((0, 3)), centre, base, rng)[0].yaw)
+    assert np.ptp(yaws) < 0.35
+
+
+def test_the_expert_does_not_wait_before_it_closes_its_fingers(env: LiberoEnv) -> None:
+    frames = attempt(env, 12).frames
+    closes = next(i for i, frame in enumerate(frames) if frame.action[6] > 0)
+    assert np.abs(frames[closes - 1].action[:6]).max() > 0
+    still = [not frame.action[:6].any() for frame in frames]
+    runs = "".join("s" if own else "m" for own in still).split("m")
+    assert max(map(len, runs)) <= 12  # no longer than fingers take to close
 
 
 def test_grasps_avoid_what_stands_beside() -> None:

@@ -108,6 +108,30 @@ def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path
     np.testing.assert_allclose(both, alone, atol=1e-4)
 
 
+def test_a_policy_can_be_made_to_act_otherwise(policy: Policy) -> None:
+    from strap.policies import Observation
+
+    image = np.full((32, 32, 3), 3, np.uint8)
+    state = {"ee_pos": np.zeros(3), "gripper_states": np.zeros(2)}
+    seen = Observation({"agentview_rgb": image}, state, "reach")
+
+    def first(seed: int) -> tuple[float, ...]:
+        policy.reset(seed=seed)
+        return tuple(policy.act(seen))
+
+    assert policy.settings.acting == "mode"
+    assert len({first(seed) for seed in range(8)}) == 1
+    policy.change(acting="sample", acting_std=0.1)
+    assert len({first(seed) for seed in range(8)}) == 8
+    policy.change(acting="mode", execute=2)
+    policy.reset()
+    policy.act(seen)
+    assert len(policy._streams[0].pending) == 1
+    policy.change(execute=1)
+    with pytest.raises(StrapError, match="unknown acting 'guess'"):
+        policy.change(acting="guess")
+
+
 def test_wilson_and_mcnemar_are_the_textbooks() -> None:
     low, high = wilson(10, 20)
     assert (round(low, 4), round(high, 4)) == (0.2993, 0.7007)

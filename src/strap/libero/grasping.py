@@ -27,6 +27,8 @@ TIP = 0.012  # how far the finger tips reach below the grip point
 DEPTHS = (0.032, 0.024, 0.016, 0.010)  # grip point below the local top of the object
 ANGLES = 24
 MAX_SLANT = 0.010
+TURNING = 0.04  # what a radian of turning the hand costs
+EASY = -0.3  # the yaw to turn from: not 0, so that of left and right it is always the same
 PAD = 0.012  # half of a finger pad's side, and a little more than the points lie apart
 
 
@@ -118,7 +120,9 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
     across = np.array([np.cos(yaw), np.sin(yaw)])
     closing = np.array([-np.sin(yaw), np.cos(yaw)])
     grasps = []
-    for v in np.arange(low + 0.004, high, 0.01):
+    # Through the centre too: a round object then costs the same at every yaw but for the turning,
+    # and is taken the same way each time.
+    for v in (*np.arange(low + 0.004, high, 0.01), home[1]):
         slab = local[np.abs(local[:, 1] - v) < FINGER_HALF]
         if len(slab) == 0:
             continue
@@ -136,7 +140,7 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
                 position = np.array([*(closing * u + across * v), height])
                 # What hangs across the fingers turns between them; along them it is held.
                 away = 2.0 * abs(u - home[0]) + 6.0 * abs(v - home[1])
-                cost = away + 0.5 * (right - left) + 0.01 * abs(yaw) + depth_cost(depth)
+                cost = away + 0.5 * (right - left) + TURNING * abs(yaw - EASY) + depth_cost(depth)
                 cost += 6.0 * slant
                 grasps.append(Grasp(position, yaw, right - left, cost))
     return grasps

@@ -18,6 +18,8 @@ from strap.types import Array
 
 BLOCK = 64
 """Steps whose draws are made at once."""
+WIDENED = 1 << 30
+"""Bytes of feature maps up to which a processor keeps them as float32, converted once."""
 FREE_SHARE = 0.6
 """Of the GPU's free memory, what the cache may take."""
 
@@ -65,6 +67,8 @@ class Loader:
         read = cache.maps if self.frozen else cache.frames
         pictures = {name: _tensor(read(name)) for name in cache.interface.cameras}
         size = sum(t.numel() * t.element_size() for t in pictures.values())
+        if self.frozen and device.type == "cpu" and size < WIDENED:
+            pictures = {name: maps.float() for name, maps in pictures.items()}
         self.resident = device.type == "cpu" or size < FREE_SHARE * torch.cuda.mem_get_info()[0]
         self.pictures = (
             {k: v.to(device) for k, v in pictures.items()} if self.resident else pictures

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -119,8 +120,17 @@ def as_tensor(frames: Frames) -> torch.Tensor:
     """Frames without loss in a dtype that kernels read."""
     dtype = np.dtype(frames.dtype)
     if dtype in DTYPES or dtype == np.float64:
-        return torch.from_numpy(np.ascontiguousarray(frames))
+        return torch.from_numpy(_unlocked(np.ascontiguousarray(frames)))
     return torch.from_numpy(frames.astype(np.float64))
+
+
+def _unlocked(array: Frames) -> Frames:
+    """The same memory, not marked read-only: torch warns of such, and nothing here writes."""
+    if array.flags.writeable:
+        return array
+    address, _ = array.__array_interface__["data"]
+    interface = {**array.__array_interface__, "data": (address, False)}
+    return np.asarray(SimpleNamespace(__array_interface__=interface, owner=array))
 
 
 def load(
