@@ -100,11 +100,16 @@ def strips(work: Path, tasks: Sequence[str]) -> Image.Image | None:
         folder = work / "evaluations" / f"{task}-strap-resnet"
         episodes = open_evaluation(folder).records if folder.is_dir() else ()
         for wanted in (True, False):
-            own = [one for one in episodes if one["success"] == wanted and one.get("video")]
+            own = [one for one in episodes if one["success"] == wanted and is_there(folder, one)]
             own.sort(key=lambda one: -one["partial"])
             if own:
                 rows.append(strip(folder / own[0]["video"]))
     return Image.fromarray(np.concatenate(rows)) if rows else None
+
+
+def is_there(folder: Path, episode: Mapping[str, Any]) -> bool:
+    """Whether an episode's video is at hand."""
+    return bool(episode.get("video")) and (folder / episode["video"]).is_file()
 
 
 def strip(video: Path) -> np.ndarray:

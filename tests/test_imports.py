@@ -16,6 +16,7 @@ ORDER = (
     "errors",
     "processors",
     "artifacts",
+    "locks",
     "types",
     "dtw",
     "datasets",

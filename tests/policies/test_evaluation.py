@@ -14,6 +14,7 @@ from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.report import compared
 from strap.evaluation.results import check_interface, read_records, run_episodes
+from strap.locks import alone
 from strap.policies import Policy, PolicySettings, load_policy
 from strap.training import FrameCache, TrainingSettings, train
 
@@ -46,6 +47,11 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     assert (out / "videos" / "000-success.mp4").stat().st_size > 500
     assert (out / "videos" / "001-failure.mp4").is_file()
     assert "4 of 5 episodes succeeded: 80% (95 % interval 38% to 96%)" in str(done)
+    with (
+        alone(out, "rolling out into"),
+        pytest.raises(StrapError, match="another process is rolling out into"),
+    ):
+        run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, IDENTITY)
     other = {**IDENTITY, "checkpoint": "b"}
     with pytest.raises(StrapError, match="another checkpoint: choose another --out"):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, other)

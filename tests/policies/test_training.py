@@ -15,6 +15,7 @@ from torch import nn
 import strap
 from strap.cli import main
 from strap.errors import StrapError
+from strap.locks import alone
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
 from strap.policies.checkpoints import read_tensors, slim
 from strap.synthetic import Planted
@@ -380,3 +381,12 @@ def test_compiling_is_chosen_where_it_pays():
     assert not should_compile(convolves, replace(long, compile="off"), gpu)
     with pytest.raises(StrapError, match="choice for compile 'maybe'"):
         TrainingSettings(compile="maybe")
+
+
+def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
+    settings = TrainingSettings(method="bc", steps=1, batch=2)
+    with (
+        alone(tmp_path, "training into"),
+        pytest.raises(StrapError, match="another process is training into .* another --out"),
+    ):
+        train(frozen, tmp_path, training=settings, quiet=True)

@@ -15,6 +15,7 @@ from strap.embeddings.processes import embed_on_devices
 from strap.embeddings.work import parse_part, same_place
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
+from strap.locks import locked
 from strap.processors import processors
 from strap.store import (
     EmbeddingStore,
@@ -25,7 +26,6 @@ from strap.store import (
     slug,
 )
 from strap.store.layout import list_partials
-from strap.store.locks import locked
 
 __all__ = ["EmbeddingStore", "embed", "open_store"]
 

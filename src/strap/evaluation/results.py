@@ -28,6 +28,7 @@ from strap.evaluation.simulators import (
     make_libero,
 )
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
+from strap.locks import alone
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import FILES, Which
 from strap.policies.settings import Acting
@@ -155,24 +156,25 @@ def run_episodes(
             f"episodes={settings.episodes}, workers={settings.workers}, "
             f"horizon={settings.horizon}: each must be at least 1"
         )
-    _claim(out, identity)
-    kept = read_records(out)
-    wanted = [s for s in range(settings.episodes) if s not in kept]
-    videos = settings.videos and find_spec("av") is not None
-    if wanted:
-        roll_out(
-            policy,
-            instruction,
-            wanted,
-            maker,
-            arguments,
-            _keeper(out, videos),
-            horizon=settings.horizon,
-            workers=settings.workers,
-            seed=settings.seed,
-            videos=videos,
-            progress=progress,
-        )
+    with alone(out, "rolling out into"):
+        _claim(out, identity)
+        kept = read_records(out)
+        wanted = [s for s in range(settings.episodes) if s not in kept]
+        videos = settings.videos and find_spec("av") is not None
+        if wanted:
+            roll_out(
+                policy,
+                instruction,
+                wanted,
+                maker,
+                arguments,
+                _keeper(out, videos),
+                horizon=settings.horizon,
+                workers=settings.workers,
+                seed=settings.seed,
+                videos=videos,
+                progress=progress,
+            )
     return open_evaluation(out, settings.episodes)
 
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from strap.artifacts import writing
 from strap.errors import StrapError
+from strap.locks import Lock, try_lock
 from strap.store.journal import Line, pack, unpack
 from strap.store.layout import (
     HEADER_BYTES,
@@ -43,7 +44,6 @@ from strap.store.layout import (
     slug,
     write_shard,
 )
-from strap.store.locks import Lock, try_lock
 from strap.types import Array
 
 

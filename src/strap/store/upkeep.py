@@ -9,6 +9,7 @@ from typing import Any
 
 from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
 from strap.errors import StrapError
+from strap.locks import is_held, locked
 from strap.store.journal import unpack
 from strap.store.layout import (
     PARTIAL,
@@ -24,7 +25,6 @@ from strap.store.layout import (
     read_shard,
     write_shard,
 )
-from strap.store.locks import is_held, locked
 from strap.store.partial import Begun
 from strap.store.reading import (
     EmbeddingStore,

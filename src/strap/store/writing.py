@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from strap.locks import locked
 from strap.store.journal import claims
 from strap.store.layout import (
     PARTIAL,
@@ -20,7 +21,6 @@ from strap.store.layout import (
     list_shards,
     read_shard,
 )
-from strap.store.locks import locked
 from strap.store.partial import Begun, Partial
 from strap.types import Array
 

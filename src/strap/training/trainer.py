@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from strap.artifacts import fingerprint_json, read_json
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
+from strap.locks import alone
 from strap.policies.checkpoints import (
     Checkpoint,
     Instructions,
@@ -89,8 +90,8 @@ def train(
     """
     policy, training = policy or PolicySettings(), training or TrainingSettings()
     trainer = _Trainer(cache, Path(out).expanduser(), policy, training, choose_device(device))
-    trainer.prepare(module, match_weights, imagenet)
-    with small_products(trainer.device, policy):
+    with alone(trainer.out, "training into"), small_products(trainer.device, policy):
+        trainer.prepare(module, match_weights, imagenet)
         return trainer.run(quiet=quiet)
 
 

@@ -47,6 +47,20 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
+def alone(folder: Path, doing: str) -> Iterator[None]:
+    """Hold a folder for the block; an error where another process does the same in it."""
+    lock = try_lock(folder / ".lock")
+    if lock is None:
+        raise StrapError(
+            f"another process is {doing} '{folder}': wait for it, or choose another --out"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Wait for the lock and hold it for the block."""
     lock = _lock(path, wait=True)
