@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, kernels, pieces, reference
+from strap.dtw import bounds, cpu, halves, kernels, pieces, reference
 from strap.dtw.corridor import Corridor
 
 STEPS = tuple(dtw.STEPS)
@@ -118,9 +118,12 @@ def test_search_on_wide_frames_with_many_near_ties():
         assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def bound_of(queries, trajectories, steps, metric):
+FILTERS = (bounds.Filter, halves.HalfFilter)
+
+
+def bound_of(queries, trajectories, steps, metric, kind=bounds.Filter):
     with ThreadPoolExecutor(2) as pool:
-        filter_ = bounds.Filter(queries, steps, metric, pool)
+        filter_ = kind(queries, steps, metric, pool)
         piece = pieces.Piece(list(range(len(trajectories))), trajectories)
         return filter_.bounds(piece, str)
 
@@ -155,13 +158,14 @@ def adversarial():
     yield "one dimension", [noise(3, 1)], [noise(9, 1) for _ in range(5)]
 
 
+@pytest.mark.parametrize("kind", FILTERS)
 @pytest.mark.parametrize("metric", dtw.METRICS)
 @pytest.mark.parametrize("steps", STEPS)
-def test_bounds_never_exceed_costs(steps, metric):
+def test_bounds_never_exceed_costs(steps, metric, kind):
     for name, queries, trajectories in adversarial():
         if metric == "cosine" and any(not f.any(axis=1).all() for f in queries + trajectories):
             continue
-        low = bound_of(queries, trajectories, steps, metric)
+        low = bound_of(queries, trajectories, steps, metric, kind)
         cost = costs_of(queries, trajectories, steps, metric)
         assert np.all(low <= cost), (name, (low - cost).max())
         assert np.all(np.isfinite(low) | np.isinf(cost)), name
@@ -173,7 +177,8 @@ def test_bounds_never_exceed_costs_at_random(seed):
     queries, trajectories = sets(seed)
     for metric in dtw.METRICS:
         cost = costs_of(queries, trajectories, "strap", metric)
-        assert np.all(bound_of(queries, trajectories, "strap", metric) <= cost)
+        for kind in FILTERS:
+            assert np.all(bound_of(queries, trajectories, "strap", metric, kind) <= cost)
 
 
 def test_bounds_are_close_enough_to_prune():
@@ -182,6 +187,27 @@ def test_bounds_are_close_enough_to_prune():
     trajectories = [rng.standard_normal((60, 256)).astype(np.float32) for _ in range(10)]
     cost = costs_of(queries, trajectories, "strap", "l2")
     assert np.all(bound_of(queries, trajectories, "strap", "l2") > 0.999 * cost)
+    assert np.all(bound_of(queries, trajectories, "strap", "l2", halves.HalfFilter) > 0.99 * cost)
+
+
+@quick
+@given(seed=seeds, steps=st.sampled_from(STEPS), metric=st.sampled_from(dtw.METRICS))
+def test_a_filter_of_halves_changes_no_answer(seed, steps, metric):
+    queries, trajectories = sets(seed)
+    exact = {"k": 4, "steps": steps, "metric": metric}
+    expected = dtw.search(queries, trajectories, backend="reference", **exact)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(halves, "pays", lambda *size: True)
+        found = dtw.search(queries, trajectories, **exact)
+    assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_halves_are_used_where_they_pay(monkeypatch):
+    monkeypatch.setattr(halves, "multiplies_halves", lambda: True)
+    assert halves.pays(250, 32768, 768)
+    assert not halves.pays(250, 100, 768)
+    monkeypatch.setattr(halves, "multiplies_halves", lambda: False)
+    assert not halves.pays(250, 32768, 768)
 
 
 def test_many_query_frames_go_in_groups(monkeypatch):

@@ -387,6 +387,6 @@ def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path
     settings = TrainingSettings(method="bc", steps=1, batch=2)
     with (
         alone(tmp_path, "training into"),
-        pytest.raises(StrapError, match="another process is training into .* another --out"),
+        pytest.raises(StrapError, match="another process is training into"),
     ):
         train(frozen, tmp_path, training=settings, quiet=True)

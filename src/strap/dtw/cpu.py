@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from strap.dtw import checks, kernels, reference
+from strap.dtw import checks, halves, kernels, reference
 from strap.dtw.bounds import Filter
 from strap.dtw.corridor import Corridor, Ready
+from strap.dtw.halves import HalfFilter
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.sketches import Sketched, SketchFilter
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Lengths, Name, Tally, TopK, top
@@ -79,14 +80,11 @@ def search(
             if left.mean() > MANY:  # together they are cheaper than one by one
                 some = left.any(axis=0)
                 stream = ((int(index), fetch(int(index))) for index in indices[some])
-                bound = Filter(queries, steps, metric, pool)
-                lows[:, some] = np.maximum(
-                    lows[:, some], _all_bounds(bound, stream, name, len(queries))[1]
-                )
+                _, more = _all_bounds(queries, stream, steps, metric, pool, name)
+                lows[:, some] = np.maximum(lows[:, some], more)
                 refinement.expect(indices, lows)
         else:
-            bound = Filter(queries, steps, metric, pool)
-            indices, lows = _all_bounds(bound, stream, name, len(queries))
+            indices, lows = _all_bounds(queries, stream, steps, metric, pool, name)
             _hide(lows, indices, exclude)
             tally.pairs = int(np.isfinite(lows).sum())
             refinement.expect(indices, lows)
@@ -106,12 +104,22 @@ def _hide(lows: Floats, indices: Ints, exclude: Sequence[Collection[int]] | None
 
 
 def _all_bounds(
-    bound: Filter, stream: Iterable[tuple[int, Frames]], name: Name, queries: int
+    queries: Sequence[Frames],
+    stream: Iterable[tuple[int, Frames]],
+    steps: str,
+    metric: str,
+    pool: Executor,
+    name: Name,
 ) -> tuple[Ints, Floats]:
     """The ids [t] of the stream and their lower bounds [q t]."""
     ids: list[int] = []
-    parts = [np.empty((queries, 0))]
+    parts = [np.empty((len(queries), 0))]
+    bound: Filter | HalfFilter | None = None
     for piece in pieces(stream, PIECE_FRAMES):
+        if bound is None:
+            size = sum(map(len, queries)), int(piece.offsets[-1]), queries[0].shape[1]
+            kind = HalfFilter if halves.pays(*size) else Filter
+            bound = kind(queries, steps, metric, pool)
         ids += piece.ids
         parts.append(bound.bounds(piece, name))
     return np.array(ids, np.int64), np.concatenate(parts, axis=1)
