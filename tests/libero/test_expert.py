@@ -216,7 +216,8 @@ def test_the_table_replaces_the_one_before(tmp_path: Path) -> None:
 def test_rows_of_other_surveys_are_not_measured_again(tmp_path: Path) -> None:
     for name, solved in (("first", 2), ("second", 9)):
         row = TaskScore("libero_10", 5, "book", ("in",), 10, solved, solved, 150.0, ())
-        content = {"attempts": 10, "noise": 0.04, "first_seed": 0, "tasks": [asdict(row)]}
+        content = {"attempts": 10, "noise": 0.04, "arm_noise": 0.02, "first_seed": 0}
+        content["tasks"] = [asdict(row)]
         (tmp_path / name).mkdir()
         (tmp_path / name / "survey.json").write_text(json.dumps(content))
     out, other = tmp_path / "first", tmp_path / "second"

@@ -98,6 +98,8 @@ class Survey:
     """processes"""
     noise: float = NOISE
     """size of the disturbance of every action"""
+    arm_noise: float = 0.02
+    """radians by which the joints vary where an attempt begins"""
     json: Json = False
     """print the outcome as JSON"""
 
@@ -112,6 +114,7 @@ class Survey:
             tasks=[_number(task) for task in self.tasks] or None,
             workers=self.workers,
             noise=self.noise,
+            arm_noise=self.arm_noise,
             quiet=self.json,
         )
         rows = {score.name: [score.solved, score.attempts] for score in scores}

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from strap.errors import StrapError
+from strap.libero.collection import DEFAULT_ARM_NOISE
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert import DEFAULT_NOISE, solve
 from strap.libero.tasks import find_task, list_tasks
@@ -28,13 +29,24 @@ FIRST_SEED = 1_000_000
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What rows of one table have in common."""
+
+    attempts: int
+    noise: float
+    arm_noise: float
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in asdict(self).items())
+
+
+@dataclass(frozen=True)
 class SurveyJob:
     """One task to be measured."""
 
     suite: str
     task: int
-    attempts: int
-    noise: float
+    under: Conditions
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ def survey(
     tasks: Iterable[str | int] | None = None,
     workers: int = 2,
     noise: float = DEFAULT_NOISE,
+    arm_noise: float = DEFAULT_ARM_NOISE,
     also: Iterable[str | Path] = (),
     quiet: bool = False,
 ) -> tuple[TaskScore, ...]:
@@ -80,18 +93,19 @@ def survey(
             list_tasks(suite) if tasks is None else [find_task(suite, name) for name in tasks]
         )
     ]
-    scores = _read(folder / "survey.json", attempts, noise)
+    under = Conditions(attempts, noise, arm_noise)
+    scores = _read(folder / "survey.json", under)
     for other in also:
-        scores |= _read_other(Path(other) / "survey.json", attempts, noise)
+        scores |= _read_other(Path(other) / "survey.json", under)
     wanted = [task for task in chosen if (task.suite, task.index) not in scores]
-    jobs = [SurveyJob(task.suite, task.index, attempts, noise) for task in wanted]
+    jobs = [SurveyJob(task.suite, task.index, under) for task in wanted]
     for _, score in run_each(score_task, jobs, workers):
         scores[score.suite, score.index] = score
-        _write(folder, scores, attempts, noise)
+        _write(folder, scores, under)
         if not quiet:
             print(f"{score.solved:2d}/{score.attempts} {score.name}", flush=True)
     done = [scores[task.suite, task.index] for task in chosen]
-    _write(folder, scores, attempts, noise)
+    _write(folder, scores, under)
     return tuple(done)
 
 
@@ -99,9 +113,9 @@ def score_task(job: SurveyJob) -> TaskScore:
     """Measure one task in this process."""
     task = find_task(job.suite, job.task)
     solved, steps, first, reasons = 0, 0, 0, []
-    with LiberoEnv(task, cameras=False) as env:
-        for number in range(job.attempts):
-            outcome = solve(env, FIRST_SEED + number, noise=job.noise)
+    with LiberoEnv(task, cameras=False, arm_noise=job.under.arm_noise) as env:
+        for number in range(job.under.attempts):
+            outcome = solve(env, FIRST_SEED + number, noise=job.under.noise)
             solved += outcome.attempt.solved
             first += outcome.attempt.solved and outcome.tries == 1
             if outcome.attempt.solved:
@@ -113,7 +127,7 @@ def score_task(job: SurveyJob) -> TaskScore:
         index=task.index,
         name=task.name,
         goals=tuple(goal.predicate for goal in task.goals),
-        attempts=job.attempts,
+        attempts=job.under.attempts,
         solved=solved,
         first_try=int(first),
         steps=round(steps / max(solved, 1), 1),
@@ -152,11 +166,12 @@ def write_table(scores: Iterable[TaskScore], page: Path) -> None:
     page.write_text(f"{head}{MARKER}\n\n{markdown(scores)}", encoding="utf-8")
 
 
-def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
+def _read(file: Path, under: Conditions) -> dict[tuple[str, int], TaskScore]:
     if not file.exists():
         return {}
     stored = json.loads(file.read_text(encoding="utf-8"))
-    if (stored["attempts"], stored["noise"]) != (attempts, noise):
+    # Surveys knew no arm noise at first, and had none.
+    if Conditions(stored["attempts"], stored["noise"], stored.get("arm_noise", 0.0)) != under:
         return {}
     scores = [
         TaskScore(**{**row, "goals": tuple(row["goals"]), "reasons": tuple(row["reasons"])})
@@ -165,21 +180,19 @@ def _read(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], Task
     return {(score.suite, score.index): score for score in scores}
 
 
-def _read_other(file: Path, attempts: int, noise: float) -> dict[tuple[str, int], TaskScore]:
-    scores = _read(file, attempts, noise)
+def _read_other(file: Path, under: Conditions) -> dict[tuple[str, int], TaskScore]:
+    scores = _read(file, under)
     if not scores:
         raise StrapError(
-            f"{file} has no survey with attempts={attempts} and noise={noise}: "
+            f"{file} has no survey with {under}: "
             "give a folder that `python -m strap.libero.surveys --out` has written with the same"
         )
     return scores
 
 
-def _write(
-    folder: Path, scores: dict[tuple[str, int], TaskScore], attempts: int, noise: float
-) -> None:
+def _write(folder: Path, scores: dict[tuple[str, int], TaskScore], under: Conditions) -> None:
     rows = [asdict(scores[key]) for key in sorted(scores)]
-    content = {"attempts": attempts, "noise": noise, "first_seed": FIRST_SEED, "tasks": rows}
+    content = {**asdict(under), "first_seed": FIRST_SEED, "tasks": rows}
     for name, text in (
         ("survey.json", json.dumps(content, indent=1)),
         ("survey.md", markdown(scores.values())),
@@ -197,6 +210,7 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--noise", type=float, default=DEFAULT_NOISE)
+    parser.add_argument("--arm-noise", type=float, default=DEFAULT_ARM_NOISE)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
         "--also", nargs="+", type=Path, default=[], help="folders to take rows from"
@@ -210,6 +224,7 @@ def main() -> None:
         tasks=options.tasks,
         workers=options.workers,
         noise=options.noise,
+        arm_noise=options.arm_noise,
         also=options.also,
     )
     if options.page is not None:
