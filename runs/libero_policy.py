@@ -9,10 +9,10 @@
     python runs/libero_policy.py report   WORK    docs/results.md
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
-5 are trained on and 3 held out, and the prior: 25 of each LIBERO-90 task that is a part of a
-target, 5 of the others. `prepare` and `train` may run on different machines: `pack` writes
-WORK/packed/<task>, which `train` reads where it does not find WORK/frames/<task>. Policies go to
-WORK/policies/<task>-<method>-resnet and, without what training alone needs, to WORK/slim/…;
+5 are trained on and 3 held out, and the prior, all of LIBERO-90: 25 of each task that is a part of
+a target, 3 of each of the other 84. `prepare` and `train` may run on different machines: `pack`
+writes WORK/packed/<task>, which `train` reads where it does not find WORK/frames/<task>. Policies
+go to WORK/policies/<task>-<method>-resnet and, without what training alone needs, to WORK/slim/…;
 `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
 """
 
@@ -25,12 +25,12 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from libero_tasks import PRIOR, SHARED, TARGETS
+from libero_tasks import SHARED, TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("bc", "strap")
 VISIONS = ("resnet", "frozen")
-PART, OTHER, TARGET, HELD_OUT = 25, 5, 8, 3
+PART, OTHER, TARGET, HELD_OUT = 25, 3, 8, 3
 """demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
 STEPS = {"bc": 4_000, "strap": 8_000}
 """until well after the held-out likelihood has stopped improving"""
@@ -39,8 +39,9 @@ STEPS = {"bc": 4_000, "strap": 8_000}
 def collect(call: argparse.Namespace) -> None:
     """Demonstrations of the targets and of the prior."""
     from strap.libero import collect
+    from strap.libero.tasks import list_tasks
 
-    others = [name for name in PRIOR if name not in SHARED]
+    others = [task.name for task in list_tasks("libero_90") if task.name not in SHARED]
     for suite, tasks, demos in (
         ("libero_10", list(TARGETS.values()), TARGET),
         ("libero_90", list(SHARED), PART),

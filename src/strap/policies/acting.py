@@ -121,7 +121,7 @@ class Policy:
         images = np.concatenate([fit(np.asarray(one.images[camera])[None], size) for one in seen])
         if self.settings.vision == "frozen":
             assert self._projection is not None  # a frozen policy's checkpoint holds one
-            self._frozen = self._frozen or FrozenVision()
+            self._frozen = self._frozen or FrozenVision(self.device)
             maps = self._frozen.project(images, self._projection)
             return torch.from_numpy(maps)[:, None].to(self.device).float()
         crop = self.interface.crop

@@ -81,8 +81,9 @@ class FrozenVision:
 
     def project(self, images: Array, projection: Projection, batch: int = 64) -> Halves:
         """uint8 [n s s 3] -> float16 [n p k]."""
+        own = Projection(projection.mean.to(self.device), projection.directions.to(self.device))
         parts = [
-            projection(self.maps(images[start : start + batch])).half().cpu().numpy()
+            own(self.maps(images[start : start + batch])).half().cpu().numpy()
             for start in range(0, len(images), batch)
         ]
         return np.concatenate(parts)
