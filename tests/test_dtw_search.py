@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, halves, kernels, pieces, reference
+from strap.dtw import bounds, cpu, halves, kernels, pieces, reference, refinement
 from strap.dtw.corridor import Corridor
 
 STEPS = tuple(dtw.STEPS)
@@ -77,7 +77,7 @@ def hard(seed: int):
 @given(seed=seeds)
 def test_a_corridor_gives_what_all_cells_give(steps, metric, seed):
     query, trajectory = hard(seed)
-    exact = cpu.exact(query, metric)
+    exact = refinement.exact(query, metric)
     corridor = Corridor([query[:1].astype(np.float64), exact], steps, metric)
     found = corridor.align(1, trajectory)
     columns = kernels.transposed(pieces.as_values(trajectory, metric))

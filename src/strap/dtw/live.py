@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from strap.dtw import checks, kernels
-from strap.dtw.cpu import exact
 from strap.dtw.pieces import as_values
+from strap.dtw.refinement import exact
 from strap.dtw.types import Alignment, Floats, Frames
 
 
