@@ -81,18 +81,17 @@ class Moved:
         return round_down(self.shrink * squares)
 
 
-class Filter:
+class Tiled:
     """Lower bounds of every query's cost, prepared once and asked about every piece.
 
     A piece is worked on in tiles of a few hundred frames, each by one thread: moved frames,
     product and recurrences of a tile stay in that core's cache.
     """
 
-    def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
-        self.metric, self.code, self.pool = metric, kernels.CODES[steps], pool
-        self.moved = Moved(queries, metric)
-        self.stacked = self.moved.stacked
-        self.scale = self.stacked.scale**2 if metric == "cosine" else self.stacked.scale
+    def __init__(self, stacked: Stacked, steps: str, metric: str, pool: Executor) -> None:
+        self.stacked, self.metric, self.pool = stacked, metric, pool
+        self.code = kernels.CODES[steps]
+        self.scale = stacked.scale**2 if metric == "cosine" else stacked.scale
         self.buffers = Buffers()
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
@@ -112,6 +111,24 @@ class Filter:
         if self.code == kernels.CODES["classic"]:
             cells = cells + np.diff(offsets)
         return certain(lows, cells, self.scale, proved)
+
+    def _tile(
+        self,
+        frames: Sequence[Frames],
+        names: Sequence[str],
+        lows: Singles,
+        proved: NDArray[np.bool_],
+    ) -> None:
+        """Fill lows [q t] and proved [t] for the trajectories of one tile."""
+        raise NotImplementedError
+
+
+class Filter(Tiled):
+    """Bounds from float32 products."""
+
+    def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
+        self.moved = Moved(queries, metric)
+        super().__init__(self.moved.stacked, steps, metric, pool)
 
     def some(self, asking: Ints, frames: Frames) -> Floats:
         """Lower bounds for the queries of these numbers and one trajectory, taken as valid."""

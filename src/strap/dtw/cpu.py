@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from strap.dtw import halves, kernels
-from strap.dtw.bounds import Filter
+from strap.dtw.bounds import Filter, Tiled
 from strap.dtw.corridor import Corridor
 from strap.dtw.halves import HalfFilter
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
@@ -120,14 +120,14 @@ class _Asked:
         """The ids [t] of the stream and their lower bounds [q t]."""
         ids: list[int] = []
         parts = [np.empty((len(self.queries), 0))]
-        bound: Filter | HalfFilter | None = None
+        bound: Tiled | None = None
         for piece in pieces(stream, PIECE_FRAMES):
             bound = bound or self._filter(int(piece.offsets[-1]))
             ids += piece.ids
             parts.append(bound.bounds(piece, self.name))
         return np.array(ids, np.int64), np.concatenate(parts, axis=1)
 
-    def _filter(self, frames: int) -> Filter | HalfFilter:
+    def _filter(self, frames: int) -> Tiled:
         """The one that suits pieces of so many frames."""
         size = sum(map(len, self.queries)), frames, self.queries[0].shape[1]
         kind = HalfFilter if halves.pays(*size) else Filter

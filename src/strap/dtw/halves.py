@@ -16,7 +16,8 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
    α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is at most |a' − b'|². τ = 1e−33
    covers underflow.
 4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
-   errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. What follows is step 5 of `bounds`.
+   errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. The difference is squared, which
+   the recurrence's root undoes up to 2u. What follows is step 5 of `bounds`, whose 8u cover that.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import checks, kernels
-from strap.dtw.bounds import TILE_FRAMES, UNDERFLOW, U, certain, round_down
+from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
 from strap.dtw.jit import njit, njit_reordered
-from strap.dtw.pieces import Buffers, Piece, Stacked, as_values
-from strap.dtw.types import Floats, Frames, Ints, Name, Singles
+from strap.dtw.pieces import Piece, Stacked, as_values
+from strap.dtw.types import Floats, Frames, Name, Singles
 
 Halves = NDArray[np.uint16]
 WORTH = 4e9  # multiplications from which on loading torch pays
@@ -57,48 +58,30 @@ def pays(rows: int, frames: int, dim: int) -> bool:
     return rows * frames * dim > WORTH and dim <= LARGEST_DIM and multiplies_halves()
 
 
-class HalfFilter:
-    """Lower bounds of every query's cost, as `bounds.Filter` gives them, a little lower."""
+class HalfFilter(Tiled):
+    """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower."""
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         import torch
 
         self._torch = torch
-        self.metric, self.code, self.pool = metric, kernels.CODES[steps], pool
-        self.stacked = Stacked.of(queries, metric)
+        super().__init__(Stacked.of(queries, metric), steps, metric, pool)
         rows, dim = self.stacked.frames.shape
-        halves, squares, errors = _room(rows, dim)
+        halves, squares, errors = np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
         _round(*self.stacked.move(self.stacked.frames), halves, squares, errors)
-        kappa = (dim + 16) * 2.0**-22 + (kernels.RUN + 32) * U
-        self.shrink = 1 - kappa
+        self.shrink = 1 - (dim + 16) * 2.0**-22 - (kernels.RUN + 32) * U
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.slack = _raised(errors, squares)
         self.rows = self._tensor(halves) * -2  # exact
-        self.scale = self.stacked.scale**2 if metric == "cosine" else self.stacked.scale
-        self.buffers = Buffers()
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
-        """Lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
-        borders = self.stacked.borders
-        lows = np.zeros((len(borders) - 1, len(piece.ids)), np.float32)
-        proved = np.zeros(len(piece.ids), np.bool_)
-
-        def work(tile: range) -> None:
-            part = slice(tile.start, tile.stop)
-            names = [name(index) for index in piece.ids[part]]
-            with self._torch.inference_mode():
-                self._tile(piece.frames[part], names, lows[:, part], proved[part])
-
+        """As `Tiled.bounds`; torch uses one thread per tile meanwhile."""
         threads = self._torch.get_num_threads()
-        self._torch.set_num_threads(1)  # one thread per tile
+        self._torch.set_num_threads(1)
         try:
-            list(self.pool.map(work, piece.tiles(TILE_FRAMES)))
+            return super().bounds(piece, name)
         finally:
             self._torch.set_num_threads(threads)
-        cells = np.diff(borders)[:, None].astype(np.float64)
-        if self.code == kernels.CODES["classic"]:
-            cells = cells + np.diff(piece.offsets)
-        return certain(lows, cells, self.scale, proved)
 
     def _tile(
         self,
@@ -123,19 +106,19 @@ class HalfFilter:
                 halves[part], squares[part], errors[part] = 0, 0, 0
         beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
         borders = self.stacked.borders
-        columns = self._tensor(halves).T
+        columns, nothing = self._tensor(halves).T, np.zeros(max(total, len(self.alpha)), np.float32)
         for group in self.stacked.groups():
             top, bottom = int(borders[group.start]), int(borders[group.stop])
             products: Singles = self.buffers.get("products", np.float32, bottom - top, total)
-            self._torch.from_numpy(products).copy_(self.rows[top:bottom] @ columns)
+            with self._torch.inference_mode():
+                self._torch.from_numpy(products).copy_(self.rows[top:bottom] @ columns)
+            _squares(self.alpha[top:bottom], self.slack[top:bottom], beta, slack, products)
             for q in group:
-                own_rows = slice(borders[q], borders[q + 1])
-                low_costs(
-                    self.alpha[own_rows],
-                    self.slack[own_rows],
-                    beta,
-                    slack,
-                    products[borders[q] - top : borders[q + 1] - top],
+                own_rows = products[borders[q] - top : borders[q + 1] - top]
+                kernels.low_costs(
+                    nothing[: len(own_rows)],
+                    nothing[:total],
+                    own_rows,
                     offsets,
                     self.code,
                     self.metric == "cosine",
@@ -144,10 +127,6 @@ class HalfFilter:
 
     def _tensor(self, halves: Halves) -> Any:
         return self._torch.from_numpy(halves.view(np.int16)).view(self._torch.bfloat16)
-
-
-def _room(rows: int, dim: int) -> tuple[Halves, Floats, Floats]:
-    return np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
 
 
 def _raised(errors: Floats, squares: Floats) -> Singles:
@@ -206,52 +185,14 @@ def _round(
 
 
 @njit
-def _cells(
-    alpha: np.float32,
-    own: np.float32,
-    beta: Singles,
-    slack: Singles,
-    product: Singles,
-    half: bool,
-    out: Singles,
+def _squares(
+    alpha: Singles, own: Singles, beta: Singles, slack: Singles, products: Singles
 ) -> None:
-    """Lower bounds [m] of a row's costs."""
+    """Products [n F] to lower bounds of squared distances, errors [n], [F] taken off; in place."""
     zero, share = np.float32(0), np.float32(2.0**-8)
-    for m in range(out.shape[0]):
-        square = (alpha + beta[m]) + (product[m] - share * abs(product[m]))
-        out[m] = max(np.sqrt(max(square, zero)) - (own + slack[m]), zero)
-    if half:
-        for m in range(out.shape[0]):
-            out[m] = np.float32(0.5) * out[m] * out[m]
-
-
-@njit
-def low_costs(
-    alpha: Singles,
-    own: Singles,
-    beta: Singles,
-    slack: Singles,
-    products: Singles,
-    offsets: Ints,
-    code: int,
-    half: bool,
-    out: Singles,
-) -> None:
-    """As `kernels.low_costs`, for products of rounded frames and the errors of both [n], [F]."""
-    N, longest = alpha.shape[0], kernels.longest_of(offsets)
-    D = np.empty((3, longest + 2), np.float32)
-    row = np.empty(longest, np.float32)
-    for i in range(out.shape[0]):
-        first = offsets[i]
-        M = offsets[i + 1] - first
-        D[:] = np.inf
-        for n in range(N):
-            lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            if lo >= hi:
-                break
-            here = slice(first + lo, first + hi)
-            _cells(
-                alpha[n], own[n], beta[here], slack[here], products[n, here], half, row[: hi - lo]
-            )
-            kernels.accumulate(n, code, lo, hi, row[: hi - lo], D)
-        out[i] = kernels.least(D, N, M, code)
+    for n in range(products.shape[0]):
+        row, a, off = products[n], alpha[n], own[n]
+        for m in range(row.shape[0]):
+            square = (a + beta[m]) + (row[m] - share * abs(row[m]))
+            near = max(np.sqrt(max(square, zero)) - (off + slack[m]), zero)
+            row[m] = near * near
