@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class StoreSketches:
         """Sketches trajectory by trajectory; `number` gives a trajectory's global index."""
         for name in self.shards:
             shard = self.store.shards[name]
-            rows = self._rows(name)
+            rows = self._rows[name]
             for entry in self.store.live_entries(shard):
                 offsets = np.array([0, entry.length])
                 yield Block(rows[entry.offset : entry.stop], offsets, np.array([number(entry.id)]))
@@ -61,7 +61,7 @@ class StoreSketches:
     def fetch(self, key: str) -> Array:
         """A trajectory's sketches [m size]."""
         shard, entry = self._places[key]
-        return self._rows(shard)[entry.offset : entry.stop]
+        return self._rows[shard][entry.offset : entry.stop]
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, Entry]]:
@@ -69,12 +69,11 @@ class StoreSketches:
         return {entry.id: (name, entry) for name, own in entries for entry in own}
 
     @cached_property
-    def _rows(self) -> Callable[[str], Array]:
-        def load(name: str) -> Array:
-            rows: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-            return rows
-
-        return cache(load)
+    def _rows(self) -> dict[str, Array]:
+        return {
+            name: np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for name in self.shards
+        }
 
     def errors(self) -> Mapping[str, float]:
         """The largest rounding error of each sketched trajectory."""

@@ -13,7 +13,7 @@ from strap.dtw import checks, reference
 from strap.dtw.corridor import Corridor, Ready
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name
 
-RECENT = 64  # prepared trajectories kept for the next round
+RECENT = 2**13  # frames of prepared trajectories kept for the next round
 
 
 def exact(frames: Frames, metric: str) -> Floats:
@@ -134,6 +134,6 @@ class Refinement:
         ready = self._corridor.ready(
             frames, lambda: checks.values(frames, self._name(index), self._metric)
         )
-        if len(self._recent) < RECENT:
+        if sum(len(own.values) for own in list(self._recent.values())) < RECENT:
             self._recent[index] = ready
         return ready

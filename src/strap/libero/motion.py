@@ -55,7 +55,6 @@ class Style:
     noise: float = 0.04  # standard deviation of the error added to each command
     hover: float = 0.08  # metres above the object at which the approach ends
     sway: float = 0.015  # metres by which waypoints vary
-    turn: float = 0.06  # radians by which the approach may be turned
 
     @staticmethod
     def draw(rng: np.random.Generator, noise: float) -> Style:
