@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,17 @@ def _some(frames: Array) -> Array:
 def _read_sketcher(folder: Path, dim: int) -> Sketcher | None:
     if not (folder / "basis.npy").is_file():
         return None
+    return _load_sketcher(folder, dim, *(_written(folder / f"{n}.npy") for n in ("mean", "basis")))
+
+
+def _written(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino
+
+
+@lru_cache(maxsize=8)
+def _load_sketcher(folder: Path, dim: int, *_written: tuple[int, int]) -> Sketcher:
+    """Kept between searches, as long as the files stay: its products take as long as a search."""
     mean = np.load(folder / "mean.npy", allow_pickle=False)
     basis = np.load(folder / "basis.npy", allow_pickle=False)
     if mean.shape != (dim,) or basis.ndim != 2 or len(basis) != dim:

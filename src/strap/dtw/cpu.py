@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from strap.dtw import halves, kernels
 from strap.dtw.bounds import Filter, Tiled
@@ -22,6 +23,12 @@ from strap.processors import processors
 
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
 MANY = 0.3  # share of pairs left above which their bounds are computed together
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The libraries behind numpy's products; looking for them takes milliseconds."""
+    return ThreadpoolController()
 
 
 def best_match(
@@ -56,7 +63,7 @@ def search(
     """
     tally = tally or Tally()
     # One thread per tile or trajectory, and each one's product on that thread alone.
-    with ThreadPoolExecutor(processors()) as pool, threadpool_limits(1, "blas"):
+    with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
         refinement = Refinement(queries, fetch, name, k, steps, metric, pool)
         asked = _Asked(queries, steps, metric, exclude, name, pool)
         if sketched and metric == "l2":

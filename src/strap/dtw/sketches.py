@@ -10,9 +10,10 @@ by Vᵀz, the second by at most |z − VVᵀz|, and |Vᵀz|² + |z − VVᵀz|²
 to η = |VᵀV − I|; then |S(a) − S(b)|² ≤ |z|²(1 + η(1 + η)), which `stretch` takes off.
 
 Sketches are kept as float16: |rounded − exact| is computed for every frame and its largest value in
-each trajectory kept as `error`. So every cell of a path costs at least the sketches' distance minus
-that error (the query's sketch isn't rounded), and the same recurrence over sketches, minus the
-path's cells times the error, bounds the cost from below. A sketch never changes a result.
+each trajectory kept as `error`; the query's sketch isn't rounded, but has a (tiny) error too. So
+every cell of a path costs at least the sketches' distance minus both errors, and the same
+recurrence over sketches, minus the path's cells times the errors, bounds the cost from below. A
+sketch never changes a result.
 """
 
 from __future__ import annotations
@@ -60,10 +61,13 @@ class Sketcher:
         return self.basis.astype(np.float64)
 
     @cached_property
+    def _products(self) -> Floats:
+        return self._directions.T @ self._directions
+
+    @cached_property
     def stretch(self) -> float:
         """How much longer than the frames' distance that of their exact sketches may be."""
-        basis = self._directions
-        eta = np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1]))
+        eta = np.linalg.norm(self._products - np.eye(len(self._products)))
         return float(np.sqrt(1 + eta * (1 + eta))) * (1 + 1e-12)
 
     def exact(self, frames: Frames) -> Floats:
@@ -72,6 +76,23 @@ class Sketcher:
         along = moved @ self._directions
         rest = moved - along @ self._directions.T
         return np.concatenate([along, np.linalg.norm(rest, axis=1, keepdims=True)], axis=1)
+
+    def quick(self, frames: Frames) -> tuple[Floats, Floats]:
+        """Sketches [m r + 1] for half the work, and how far each may be from the exact one [m].
+
+        With z = b − μ and c = Vᵀz the rest's square is |z|² − 2|c|² + cᵀVᵀVc. These sums err by at
+        most e = 4(d + 2r + 16)2⁻⁵²|z|², so a root x by at most √e, and by e/x.
+        """
+        moved = np.asarray(frames, np.float64) - self.mean
+        along = moved @ self._directions
+        squares = np.einsum("md,md->m", moved, moved)
+        rest = np.einsum("mr,mr->m", along, along @ self._products - 2 * along) + squares
+        rest = np.sqrt(np.maximum(rest, 0))
+        terms = sum(self._directions.shape) + self.size + 16
+        slack = 4 * terms * 2.0**-52 * squares
+        with np.errstate(divide="ignore", invalid="ignore"):
+            errors = np.fmin(np.sqrt(slack), slack / rest) * 1.01 + np.sqrt(squares) * 1e-11
+        return np.concatenate([along, rest[:, None]], axis=1), errors
 
     def __call__(self, frames: Frames) -> tuple[Frames, Singles]:
         """Sketches [m r + 1] as float16, and how far rounding moved each [m], rounded up."""
@@ -117,11 +138,10 @@ class SketchFilter:
         self, queries: Sequence[Frames], sketcher: Sketcher, steps: str, pool: Executor
     ) -> None:
         self.sketcher, self.steps = sketcher, steps
-        lengths = [len(query) for query in queries]
-        exact = sketcher.exact(np.concatenate(queries))
-        own = np.split(exact, np.cumsum(lengths)[:-1])
-        self._filter = Filter(own, steps, "l2", pool)
-        self._rows = np.array(lengths, np.float64)[:, None]
+        done = list(pool.map(sketcher.quick, queries))
+        self._filter = Filter([sketches for sketches, _ in done], steps, "l2", pool)
+        self._rows = np.array([[float(len(query))] for query in queries])
+        self._errors = np.array([[errors.max()] for _, errors in done])
 
     def bounds(self, piece: Piece, errors: Floats, name: Name) -> Floats:
         """Lower bounds [q t] for sketched trajectories with their errors [t]."""
@@ -133,7 +153,7 @@ class SketchFilter:
         lows = self._filter.bounds(Piece(piece.ids, frames), name)
         lengths = np.array([len(own) for own in piece.frames])
         lows[:, usable] = self._certain(
-            lows[:, usable], self._rows, lengths[usable], errors[usable]
+            lows[:, usable], self._rows, lengths[usable], self._errors + errors[usable]
         )
         lows[:, ~usable] = np.where(np.isinf(lows[:, ~usable]), np.inf, 0)
         return lows
@@ -142,11 +162,11 @@ class SketchFilter:
         """Lower bounds for the queries of these numbers and one trajectory."""
         if not np.isfinite(error):
             return np.zeros(len(asking))
-        lows = self._filter.some(asking, sketches)
-        return self._certain(lows, self._rows[asking, 0], np.array(len(sketches)), np.array(error))
+        lows, errors = self._filter.some(asking, sketches), self._errors[asking, 0] + error
+        return self._certain(lows, self._rows[asking, 0], np.array(len(sketches)), errors)
 
     def _certain(self, lows: Floats, rows: Floats, lengths: Ints, errors: Floats) -> Floats:
-        """Take off what rounding the sketches and stretching may have added."""
+        """Take off what the sketches' errors and stretching may have added."""
         cells = rows + lengths if self.steps == "classic" else rows
         lows = (lows - cells * errors * (1 + 1e-9)) * ((1 - 1e-9) / self.sketcher.stretch)
         return np.maximum(lows, 0)
