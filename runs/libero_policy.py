@@ -32,7 +32,7 @@ METHODS = ("bc", "strap")
 VISIONS = ("resnet", "frozen")
 PART, OTHER, TARGET, HELD_OUT = 25, 3, 8, 3
 """demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
-STEPS = {"bc": 4_000, "strap": 8_000}
+STEPS = {"bc": 6_000, "strap": 12_000}
 """until well after the held-out likelihood has stopped improving"""
 
 
