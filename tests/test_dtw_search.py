@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import strap.dtw as dtw
 from strap.dtw import bounds, cpu, halves, kernels, pieces, reference, refinement
+from strap.errors import StrapError
 from strap.dtw.corridor import Corridor
 
 STEPS = tuple(dtw.STEPS)
@@ -156,6 +157,13 @@ def adversarial():
     yield "spikes", [query * (rng.random(query.shape) < 0.02)], [noise(20, 48) ** 5] * 2
     yield "all query frames alike", [np.ones((4, 48))], [noise(20, 48), np.ones((9, 48))]
     yield "one dimension", [noise(3, 1)], [noise(9, 1) for _ in range(5)]
+    for name, scale in (("", 1), ("tiny", 1e-7), ("largest", 1.2e4), ("one in ten tiny", 0.01)):
+        many = [(noise(20, 48) * scale).astype(np.float16) for _ in range(4)]
+        if name == "one in ten tiny":
+            many = [
+                np.where(rng.random(own.shape) < 0.1, own * np.float16(1e-5), own) for own in many
+            ]
+        yield f"float16 {name}", [many[0][3:9], (noise(5, 48) * scale).astype(np.float16)], many
 
 
 @pytest.mark.parametrize("kind", FILTERS)
@@ -200,6 +208,17 @@ def test_a_filter_of_halves_changes_no_answer(seed, steps, metric):
         patch.setattr(halves, "pays", lambda *size: True)
         found = dtw.search(queries, trajectories, **exact)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype):
+    monkeypatch.setattr(halves, "pays", lambda *size: True)
+    rng = np.random.default_rng(0)
+    frames = [rng.standard_normal((20, 40)).astype(dtype) for _ in range(3)]
+    frames[1][7, 5] = wrong
+    with pytest.raises(StrapError, match="trajectory 1, frame 7, dimension 5 is"):
+        dtw.search([frames[0][:5]], frames, k=1)
 
 
 def test_halves_are_used_where_they_pay(monkeypatch):

@@ -3,7 +3,7 @@
     PYTHONPATH=src taskset -c 0,1 python benchmarks/encoders/cpu.py [--images 64] [--rounds 3]
 
 The plain loop is transformers as documented: float32, batches of 32, the same prepared pixels. Ours
-holds the weights in bfloat16 where the CPU multiplies it in hardware (AMX, ARM's BF16), else in
+holds the weights in bfloat16, packed, where the CPU multiplies it in hardware (AMX), else in
 float32. Weights are random (speed does not depend on them). Both are measured in turn, so that a
 busy machine slows both; the ratio is the median over the rounds. The aim is 3 with AMX.
 """
@@ -26,7 +26,7 @@ from gpu import PREPROCESSING, ours, plain_loop
 from machine import describe
 from transformers import Dinov2Config, Dinov2Model
 
-from strap.encoders.network import choose_dtype, cpu_has_fast_bf16
+from strap.encoders.network import batch_for, choose_dtype, cpu_has_fast_bf16
 
 
 def instructions() -> str:
@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=batch_for(torch.device("cpu")))
     parser.add_argument("--compile", action="store_true", help="ours through torch.compile")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))

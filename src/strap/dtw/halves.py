@@ -16,8 +16,8 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
    α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is at most |a' − b'|². τ = 1e−33
    covers underflow.
 4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
-   errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. The difference is squared, which
-   the recurrence's root undoes up to 2u. What follows is step 5 of `bounds`, whose 8u cover that.
+   errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. Under cosine the difference is
+   squared, which gains 2u. What follows is step 5 of `bounds`, whose 8u cover that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from strap.dtw import checks, kernels
 from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.pieces import Piece, Stacked, as_values
-from strap.dtw.types import Floats, Frames, Name, Singles
+from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 Halves = NDArray[np.uint16]
 WORTH = 4e9  # multiplications from which on loading torch pays
@@ -97,36 +97,53 @@ class HalfFilter(Tiled):
         squares, errors = np.empty(total), np.empty(total)
         for i, (own, what) in enumerate(zip(frames, names, strict=True)):
             part = slice(offsets[i], offsets[i + 1])
-            with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
-                values = as_values(own, self.metric)
-            _round(*self.stacked.move(values), halves[part], squares[part], errors[part])
-            proved[i] = bool((squares[part] <= kernels.LARGEST_SQUARE).all())
-            if not proved[i]:
-                checks.values(own, what, self.metric)
-                halves[part], squares[part], errors[part] = 0, 0, 0
+            proved[i] = self._round(own, what, halves[part], squares[part], errors[part])
         beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
-        borders = self.stacked.borders
-        columns, nothing = self._tensor(halves).T, np.zeros(max(total, len(self.alpha)), np.float32)
+        borders, columns = self.stacked.borders, self._tensor(halves).T
         for group in self.stacked.groups():
             top, bottom = int(borders[group.start]), int(borders[group.stop])
-            products: Singles = self.buffers.get("products", np.float32, bottom - top, total)
             with self._torch.inference_mode():
-                self._torch.from_numpy(products).copy_(self.rows[top:bottom] @ columns)
-            _squares(self.alpha[top:bottom], self.slack[top:bottom], beta, slack, products)
+                products = self._bits(self.rows[top:bottom] @ columns)
             for q in group:
-                own_rows = products[borders[q] - top : borders[q + 1] - top]
-                kernels.low_costs(
-                    nothing[: len(own_rows)],
-                    nothing[:total],
-                    own_rows,
+                rows = slice(borders[q], borders[q + 1])
+                _low_costs(
+                    self.alpha[rows],
+                    self.slack[rows],
+                    beta,
+                    slack,
+                    products[borders[q] - top : borders[q + 1] - top],
                     offsets,
                     self.code,
                     self.metric == "cosine",
                     lows[q],
                 )
 
+    def _round(
+        self, frames: Frames, what: str, halves: Halves, squares: Floats, errors: Floats
+    ) -> bool:
+        """Step 1: fill halves [m d], squares [m] and errors [m]; False where they are no use."""
+        mean, scale = self.stacked.mean, self.stacked.scale
+        if frames.dtype == np.float16 and self.metric == "l2" and 2.0**-64 < scale < 2.0**64:
+            bits, single = np.ascontiguousarray(frames).view(np.uint16), mean.astype(np.float32)
+            _round_bits(bits, single, np.float32(scale), halves, squares, errors)
+            # As whole numbers, infinities and NaN are the largest of either sign.
+            good = bits.view(np.int16).max() <= 0x7BFF and bits.max() <= 0xFBFF
+        else:
+            with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
+                values = as_values(frames, self.metric)
+            _round(*self.stacked.move(values), halves, squares, errors)
+            good = True
+        if good and (squares <= kernels.LARGEST_SQUARE).all():
+            return True
+        checks.values(frames, what, self.metric)
+        halves[:], squares[:], errors[:] = 0, 0, 0
+        return False
+
     def _tensor(self, halves: Halves) -> Any:
         return self._torch.from_numpy(halves.view(np.int16)).view(self._torch.bfloat16)
+
+    def _bits(self, tensor: Any) -> Halves:
+        return np.asarray(tensor.view(self._torch.int16).numpy().view(np.uint16))
 
 
 def _raised(errors: Floats, squares: Floats) -> Singles:
@@ -136,7 +153,7 @@ def _raised(errors: Floats, squares: Floats) -> Singles:
 
 
 @njit_reordered
-def _sum_run(single: Singles, rounded: Singles) -> tuple[np.float32, np.float32]:
+def _norms(single: Singles, rounded: Singles) -> tuple[np.float32, np.float32]:
     """The squared norms of what was rounded and of what rounding took off, in float32."""
     total, off = np.float32(0), np.float32(0)
     for k in range(single.shape[0]):
@@ -153,12 +170,45 @@ def _move(frame: Frames, mean: Frames, scale: float, out: Singles) -> None:
 
 
 @njit
-def _cut(bits: NDArray[np.uint32], out: Halves, rounded: NDArray[np.uint32]) -> None:
-    """float32 bits to the nearest bfloat16's, ties to the even one."""
+def _cut(single: Singles, rounded: Singles) -> None:
+    """The nearest numbers of 8 binary digits: t − (t − x) with t = (2¹⁶ + 1)x."""
+    for k in range(single.shape[0]):
+        larger = single[k] * np.float32(65537)
+        rounded[k] = larger - (larger - single[k])
+
+
+@njit
+def _widen(bits: Halves, out: NDArray[np.uint32]) -> None:
+    """float16 bits to those of 2⁻¹¹² times the same number as float32."""
     for k in range(bits.shape[0]):
-        half = (bits[k] + np.uint32(0x7FFF) + ((bits[k] >> 16) & np.uint32(1))) >> 16
-        out[k] = half
-        rounded[k] = half << 16
+        out[k] = ((bits[k] & 0x8000) << 16) | ((bits[k] & 0x7FFF) << 13)
+
+
+@njit
+def _move_widened(wide: Singles, mean: Singles, scale: np.float32, out: Singles) -> None:
+    for k in range(wide.shape[0]):
+        out[k] = (wide[k] * np.float32(2.0**112) - mean[k]) * scale
+
+
+@njit
+def _upper_halves(words: NDArray[np.uint32], out: Halves) -> None:
+    """What bfloat16 keeps of float32."""
+    for k in range(words.shape[0]):
+        out[k] = words[k] >> 16
+
+
+@njit
+def _round_row(single: Singles, rounded: Singles, out: Halves) -> tuple[float, float]:
+    """out [d] = the numbers as bfloat16; their squared norm, and that of the error."""
+    _cut(single, rounded)
+    _upper_halves(rounded.view(np.uint32), out)
+    total, off = 0.0, 0.0
+    for k in range(0, single.shape[0], kernels.RUN):
+        run = slice(k, k + kernels.RUN)
+        more, less = _norms(single[run], rounded[run])
+        total += np.float64(more)
+        off += np.float64(less)
+    return total, off
 
 
 @njit
@@ -170,29 +220,78 @@ def _round(
     Frames, mean and scale are all float32 or all float64: the difference is rounded once.
     """
     single = np.empty(frames.shape[1], np.float32)
-    bits = np.empty(frames.shape[1], np.uint32)
-    rounded = bits.view(np.float32)
+    rounded = np.empty(frames.shape[1], np.float32)
     for i in range(frames.shape[0]):
         _move(frames[i], mean, scale, single)
-        _cut(single.view(np.uint32), out[i], bits)
-        total, off = 0.0, 0.0
-        for k in range(0, frames.shape[1], kernels.RUN):
-            run = slice(k, k + kernels.RUN)
-            more, less = _sum_run(single[run], rounded[run])
-            total += np.float64(more)
-            off += np.float64(less)
-        squares[i], errors[i] = total, off
+        squares[i], errors[i] = _round_row(single, rounded, out[i])
 
 
 @njit
-def _squares(
-    alpha: Singles, own: Singles, beta: Singles, slack: Singles, products: Singles
+def _round_bits(
+    frames: Halves, mean: Singles, scale: np.float32, out: Halves, squares: Floats, errors: Floats
 ) -> None:
-    """Products [n F] to lower bounds of squared distances, errors [n], [F] taken off; in place."""
+    """As `_round`, for the bits of finite float16 frames."""
+    wide = np.empty(frames.shape[1], np.float32)
+    single = np.empty(frames.shape[1], np.float32)
+    rounded = np.empty(frames.shape[1], np.float32)
+    for i in range(frames.shape[0]):
+        _widen(frames[i], wide.view(np.uint32))
+        _move_widened(wide, mean, scale, single)
+        squares[i], errors[i] = _round_row(single, rounded, out[i])
+
+
+@njit
+def _as_singles(halves: Halves, out: NDArray[np.uint32]) -> None:
+    """bfloat16 bits to those of the same number as float32."""
+    for m in range(out.shape[0]):
+        out[m] = halves[m] << 16
+
+
+@njit
+def _cells(
+    alpha: np.float32, own: np.float32, beta: Singles, slack: Singles, products: Singles
+) -> None:
+    """A row's products [m] to lower bounds of distances, errors own, [m] taken off; in place."""
     zero, share = np.float32(0), np.float32(2.0**-8)
-    for n in range(products.shape[0]):
-        row, a, off = products[n], alpha[n], own[n]
-        for m in range(row.shape[0]):
-            square = (a + beta[m]) + (row[m] - share * abs(row[m]))
-            near = max(np.sqrt(max(square, zero)) - (off + slack[m]), zero)
-            row[m] = near * near
+    for m in range(products.shape[0]):
+        square = (alpha + beta[m]) + (products[m] - share * abs(products[m]))
+        products[m] = max(np.sqrt(max(square, zero)) - (own + slack[m]), zero)
+
+
+@njit
+def _halved_squares(row: Singles) -> None:
+    for m in range(row.shape[0]):
+        row[m] = np.float32(0.5) * (row[m] * row[m])
+
+
+@njit
+def _low_costs(
+    alpha: Singles,
+    own: Singles,
+    beta: Singles,
+    slack: Singles,
+    products: Halves,
+    offsets: Ints,
+    code: int,
+    half: bool,
+    out: Singles,
+) -> None:
+    """As `kernels.low_costs`, for bfloat16 products [n F] and errors own [n], slack [F]."""
+    N, longest = alpha.shape[0], kernels.longest_of(offsets)
+    D = np.empty((3, longest + 2), np.float32)
+    kept = np.empty(longest, np.float32)
+    for i in range(out.shape[0]):
+        first = offsets[i]
+        M = offsets[i + 1] - first
+        D[:] = np.inf
+        for n in range(N):
+            lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
+            if lo >= hi:
+                break
+            here, row = slice(first + lo, first + hi), kept[: hi - lo]
+            _as_singles(products[n, here], row.view(np.uint32))
+            _cells(alpha[n], own[n], beta[here], slack[here], row)
+            if half:
+                _halved_squares(row)
+            kernels.accumulate(n, code, lo, hi, row, D)
+        out[i] = kernels.least(D, N, M, code)

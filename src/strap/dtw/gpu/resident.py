@@ -145,8 +145,10 @@ class _Card:
                     self._keep(waiting)
                     waiting = []
                 waiting.append(item)
-            if waiting:
-                self._keep(waiting)
+            # The walk through the last piece's cells has nothing to run beside: a short one.
+            for last in (waiting[:-1], waiting[-1:]):
+                if last:
+                    self._keep(last)
         self._number()
 
     def _number(self) -> None:
