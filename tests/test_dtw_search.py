@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import strap.dtw as dtw
 from strap.dtw import bounds, cpu, halves, kernels, pieces, reference, refinement
-from strap.errors import StrapError
 from strap.dtw.corridor import Corridor
+from strap.errors import StrapError
 
 STEPS = tuple(dtw.STEPS)
 seeds = st.integers(0, 2**32 - 1)
