@@ -30,9 +30,9 @@ from libero_tasks import SHARED, TARGETS
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("bc", "strap")
 VISIONS = ("resnet", "frozen")
-PART, OTHER, TARGET, HELD_OUT = 25, 3, 8, 3
+PART, OTHER, TARGET, HELD_OUT = 25, 2, 8, 3
 """demonstrations of a prior task that is a part of a target, of others, of a target; held out"""
-STEPS = {"bc": 6_000, "strap": 12_000}
+STEPS = {"bc": 5_000, "strap": 10_000}
 """until well after the held-out likelihood has stopped improving"""
 
 

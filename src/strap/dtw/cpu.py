@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -74,6 +74,9 @@ def search(
             tally.pairs = int(np.isfinite(lows).sum())
             refinement.expect(indices, lows)
             refinement.round(k)
+            if asked.is_rough:
+                asked.raise_by_singles(indices, refinement.left(), lows, fetch)
+                refinement.expect(indices, lows)
         while refinement.round(ROUND):
             pass
     tally.evaluated = refinement.evaluated
@@ -106,7 +109,7 @@ def _begin_with_sketches(
         refinement.expect(indices, lows)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Asked:
     """The queries, and lower bounds of their costs."""
 
@@ -116,6 +119,8 @@ class _Asked:
     exclude: Sequence[Collection[int]] | None
     name: Name
     pool: Executor
+    is_rough: bool = False
+    """whether `bounds` were of bfloat16 products"""
 
     def hide(self, indices: Ints, lows: Floats) -> None:
         """Excluded trajectories are out of reach."""
@@ -137,7 +142,8 @@ class _Asked:
     def _filter(self, frames: int) -> Tiled:
         """The one that suits pieces of so many frames."""
         size = sum(map(len, self.queries)), frames, self.queries[0].shape[1]
-        kind = HalfFilter if halves.pays(*size) else Filter
+        self.is_rough = halves.pays(*size)
+        kind = HalfFilter if self.is_rough else Filter
         return kind(self.queries, self.steps, self.metric, self.pool)
 
     def sketch_bounds(self, sketched: Sequence[Sketched]) -> tuple[Ints, Floats, Ints]:
@@ -168,10 +174,27 @@ class _Asked:
         if finer is None or not some.any():
             return
         bound = SketchFilter(self.queries, finer.sketcher, self.steps, self.pool)
+        self._raise(indices, some, lows, lambda q, i: bound.some(q, *finer.fetch(i)))
+
+    def raise_by_singles(
+        self, indices: Ints, some: NDArray[np.bool_], lows: Floats, fetch: Fetch
+    ) -> None:
+        """Raise the lows [q t] of some pairs [q t] by float32 products."""
+        bound = Filter(self.queries, self.steps, self.metric, self.pool)
+        self._raise(indices, some, lows, lambda q, i: bound.some(q, fetch(i)))
+
+    def _raise(
+        self,
+        indices: Ints,
+        some: NDArray[np.bool_],
+        lows: Floats,
+        better: Callable[[Ints, int], Floats],
+    ) -> None:
+        """Raise lows [q t] where `some` [q t] by better(queries, index), a trajectory at a time."""
 
         def work(column: int) -> None:
             asking = np.flatnonzero(some[:, column])
-            found = bound.some(asking, *finer.fetch(int(indices[column])))
+            found = better(asking, int(indices[column]))
             lows[asking, column] = np.maximum(lows[asking, column], found)
 
         list(self.pool.map(work, np.flatnonzero(some.any(axis=0))))
