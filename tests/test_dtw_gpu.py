@@ -117,9 +117,11 @@ def test_near_ties_that_low_precision_can_not_tell_apart():
 
 
 @pytest.mark.parametrize("limit", [0, None])
-def test_what_the_first_look_leaves_out_is_found_by_the_second(limit, monkeypatch):
+@pytest.mark.parametrize("next_ones", [0, 5, 64])
+def test_what_the_first_look_leaves_out_is_found_by_later_ones(limit, next_ones, monkeypatch):
     monkeypatch.setattr("strap.dtw.gpu.search.LEAST_MORE", 0)
     monkeypatch.setattr("strap.dtw.gpu.search.MORE", 0.0)
+    monkeypatch.setattr("strap.dtw.gpu.search.NEXT", next_ones)
     looked = []
     rest = Refinement._rest
     monkeypatch.setattr(
@@ -134,7 +136,7 @@ def test_what_the_first_look_leaves_out_is_found_by_the_second(limit, monkeypatc
     )
     expected = dtw.search(queries, many, k=3, backend="reference", exclude=[{7}, set()])
     assert same(found, expected)
-    assert looked
+    assert bool(looked) == (next_ones < len(many))
 
 
 def test_one_pair_and_queries_that_do_not_fit():

@@ -13,7 +13,7 @@ from strap.dtw.gpu import kernels
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.types import Floats, Ints
 
-ROWS, COLUMNS, WARPS = 4, 128, 1  # of a tile of costs
+ROWS, COLUMNS, WARPS = 8, 128, 2  # of a tile of costs
 TILE = 32  # frames and dimensions that are transposed together
 BYTES = 2**31  # of costs and of frames that are held at a time
 _TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}

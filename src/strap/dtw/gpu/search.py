@@ -30,6 +30,7 @@ CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
 LEAST_MORE, MORE = 16, 0.5  # evaluated at once beyond k, at least and as a share of k
+NEXT = 64  # whose bounds come along: mostly none but some of these are left then
 # Numbers whose nearest float32 ones are in order are in order themselves, but for this.
 LARGEST, BELOW, LEAST = float(np.finfo(np.float32).max), 1 - 2.0**-23, 1e-37
 EVALUATED_BYTES = 2**30  # read again for the exact evaluation at a time
@@ -220,45 +221,56 @@ class Refinement:
         task, total = self.task, len(self.ids)
         self.found = [NOTHING] * len(task.queries)
         self._hide()
-        # Some more than k: then there is mostly nothing left to be looked at. Which ones decides
+        # Some more than k: then there is not much left to be looked at. Which ones decides
         # nothing but the time, so float32 will do.
         count = min(total, task.k + max(LEAST_MORE, int(MORE * task.k)))
-        places = torch.topk(self.lows.to(torch.float32), count, largest=False).indices
+        known = min(total, count + NEXT)
+        places = torch.topk(self.lows.to(torch.float32), known, largest=False).indices
         bounds = self.lows.gather(1, places)
         direct = task.metric == "l2" and self.asked.longest <= LONGEST
         if self.table is not None and direct:
-            lows = self._evaluate_there(places, bounds, self.table)
+            lows, positions = self._evaluate_there(places, bounds, count, self.table)
         else:
-            lows = bounds.cpu().numpy()
-            query, column = np.nonzero(np.isfinite(lows))
-            self._evaluate(query, places.cpu().numpy()[query, column])
+            lows, positions = bounds.cpu().numpy(), places.cpu().numpy()
+            query, column = np.nonzero(np.isfinite(lows[:, :count]))
+            self._evaluate(query, positions[query, column])
+        query, column = np.nonzero(np.isfinite(lows) & (lows <= self._worst()[:, None]))
+        later = column >= count
+        self._evaluate(query[later], positions[query[later], column[later]])
         # What wasn't among them has at least this bound.
         edge = np.minimum(lows[:, -1], LARGEST) * BELOW - LEAST
-        if count < total and np.any(self._worst() >= edge):
+        if known < total and np.any(self._worst() >= edge):
             self._rest(places)
         if task.counted:
             task.pairs += int(torch.isfinite(self.lows).sum())
         return self.found
 
-    def _evaluate_there(self, places: torch.Tensor, bounds: torch.Tensor, table: Table) -> Floats:
-        """Those at places [q n] without asking the host in between; their bounds [q n]."""
-        queries, count = places.shape
+    def _evaluate_there(
+        self, places: torch.Tensor, bounds: torch.Tensor, count: int, table: Table
+    ) -> tuple[Floats, Ints]:
+        """Of those at places [q n] the first `count`, without asking the host in between.
+
+        Returns:
+            All the bounds [q n] and places [q n], on the host.
+        """
+        queries = len(places)
         query = torch.arange(queries, device=places.device).repeat_interleave(count)
-        flat = places.flatten()
-        pairs = torch.cat([query[None], table.places[:, flat]])
+        pairs = torch.cat([query[None], table.places[:, places[:, :count].flatten()]])
         found = self._exact.found(pairs, table.longest, table.dtype)
-        packed = torch.cat([found, bounds.view(1, -1), flat.to(torch.float64)[None]])
-        cost, start, stop, bound, position = packed.cpu().numpy()
-        cost = np.where(np.isfinite(bound), cost, np.inf)  # excluded ones
-        self.task.evaluated += int(np.isfinite(bound).sum())
+        packed = torch.cat([found.flatten(), bounds.flatten(), places.flatten().to(torch.float64)])
+        evaluated, *known = np.split(packed.cpu().numpy(), [found.numel(), -places.numel()])
+        cost, start, stop = evaluated.reshape(3, -1)
+        lows, positions = (part.reshape(queries, -1) for part in known)
+        finite = np.isfinite(lows[:, :count]).flatten()  # others are excluded ones
+        self.task.evaluated += int(finite.sum())
         self._add(
             np.repeat(np.arange(queries), count),
-            position.astype(np.int64),
-            cost,
+            positions[:, :count].flatten().astype(np.int64),
+            np.where(finite, cost, np.inf),
             start.astype(np.int64),
             stop.astype(np.int64),
         )
-        return np.asarray(bound.reshape(queries, count))
+        return lows, positions.astype(np.int64)
 
     def _hide(self) -> None:
         """Excluded trajectories are out of reach."""
