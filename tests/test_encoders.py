@@ -232,6 +232,23 @@ def test_bfloat16_is_near_float32(tmp_path: Path) -> None:
         assert np.all(cosine / np.linalg.norm(quick, axis=1) > 0.999), family
 
 
+def test_packed_weights_multiply_alike() -> None:
+    import torch
+    from torch import nn
+
+    from strap.encoders.network import PackedLinear, pack_linear
+
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(24, 40), nn.GELU(), nn.Linear(40, 8, bias=False))
+    model = nn.ModuleDict({"inner": inner, "norm": nn.LayerNorm(8)}).requires_grad_(False)
+    x = torch.randn(3, 5, 24)
+    expected = inner(x)
+    pack_linear(model)
+    assert sum(isinstance(module, PackedLinear) for module in model.modules()) == 2
+    torch.testing.assert_close(inner(x), expected)
+    assert inner(x[:0]).shape == (0, 5, 8)
+
+
 def test_values_do_not_depend_on_the_batch() -> None:
     encoder = load_encoder("efficientnet-lite0@32", device="cpu", precision="float32")
     images = np.random.default_rng(0).integers(0, 255, (7, 40, 40, 3), dtype=np.uint8)
