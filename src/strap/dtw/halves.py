@@ -36,9 +36,8 @@ from strap.dtw import checks, kernels
 from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.pieces import Piece, Stacked, as_values
-from strap.dtw.types import Floats, Frames, Ints, Name, Singles
+from strap.dtw.types import Floats, Frames, Halves, Ints, Name, Singles
 
-Halves = NDArray[np.uint16]
 WORTH = 4e9  # multiplications from which on loading torch pays
 LARGEST_DIM = 2**16
 
@@ -178,13 +177,6 @@ def _cut(single: Singles, rounded: Singles) -> None:
 
 
 @njit
-def _widen(bits: Halves, out: NDArray[np.uint32]) -> None:
-    """float16 bits to those of 2⁻¹¹² times the same number as float32."""
-    for k in range(bits.shape[0]):
-        out[k] = ((bits[k] & 0x8000) << 16) | ((bits[k] & 0x7FFF) << 13)
-
-
-@njit
 def _move_widened(wide: Singles, mean: Singles, scale: np.float32, out: Singles) -> None:
     for k in range(wide.shape[0]):
         out[k] = (wide[k] * np.float32(2.0**112) - mean[k]) * scale
@@ -235,7 +227,7 @@ def _round_bits(
     single = np.empty(frames.shape[1], np.float32)
     rounded = np.empty(frames.shape[1], np.float32)
     for i in range(frames.shape[0]):
-        _widen(frames[i], wide.view(np.uint32))
+        kernels.widen(frames[i], wide.view(np.uint32))
         _move_widened(wide, mean, scale, single)
         squares[i], errors[i] = _round_row(single, rounded, out[i])
 

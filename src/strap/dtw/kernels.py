@@ -8,9 +8,10 @@ works on several columns at once.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strap.dtw.jit import njit, njit_reordered
-from strap.dtw.types import Floats, Frames, Ints, Singles
+from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
 ROWS = 16  # query frames whose costs are computed together
 RUN = 256  # dimensions summed in float32 before they go to float64
@@ -196,6 +197,29 @@ def extend(costs: Floats, code: int, D: Floats, S: Ints, seen: int, best: Floats
         best[3] = D[N - 1, now]
         if best[3] < best[0]:
             best[0], best[1], best[2] = best[3], S[N - 1, now], column + 1
+
+
+@njit
+def widen(bits: Halves, out: NDArray[np.uint32]) -> None:
+    """float16 bits to those of 2⁻¹¹² times the same number as float32."""
+    for k in range(bits.shape[0]):
+        out[k] = ((bits[k] & 0x8000) << 16) | ((bits[k] & 0x7FFF) << 13)
+
+
+@njit
+def _unscale(row: Singles) -> None:
+    """What `widen` left, times 2¹¹²; what was infinite or no number is infinite."""
+    for k in range(row.shape[0]):
+        value = row[k] * np.float32(2.0**112)
+        row[k] = value * np.float32(np.inf) if abs(value) >= np.float32(65536) else value
+
+
+@njit
+def widened(frames: Halves, out: Singles) -> None:
+    """out [m d] = the float16 numbers of these bits, but NaN as infinity."""
+    for i in range(frames.shape[0]):
+        widen(frames[i], out[i].view(np.uint32))
+        _unscale(out[i])
 
 
 @njit_reordered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import reference
+from strap.dtw import kernels, reference
 from strap.dtw.types import Floats, Frames, Ints
 
 PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
 GROUP_ROWS = 512  # query frames in one product
+ONE_BY_ONE = platform.machine() in ("x86_64", "AMD64")  # how numpy widens float16 there
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +62,21 @@ def pieces(stream: Iterable[tuple[int, Frames]], limit: int) -> Iterable[Piece]:
 
 
 def as_values(frames: Frames, metric: str) -> Frames:
-    """Frames as the compiled loops read them, without loss; divided by their norms for cosine."""
+    """Frames as the compiled loops read them, without loss; divided by their norms for cosine.
+
+    What is no number may become an infinite one.
+    """
     if metric == "cosine":
         return reference.unit(frames)
     if frames.dtype in (np.float32, np.float64):
         return np.asarray(frames)
-    return frames.astype(np.float32 if frames.dtype == np.float16 else np.float64)
+    if frames.dtype != np.float16:
+        return frames.astype(np.float64)
+    if not ONE_BY_ONE:
+        return frames.astype(np.float32)
+    out = np.empty(frames.shape, np.float32)
+    kernels.widened(np.ascontiguousarray(frames).view(np.uint16), out)
+    return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,8 @@ Frames: TypeAlias = NDArray[Any]
 """Frames [m d], real numbers of any width."""
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
+Halves: TypeAlias = NDArray[np.uint16]
+"""The bits of float16 or bfloat16 numbers."""
 Ints: TypeAlias = NDArray[np.int64]
 Fetch: TypeAlias = Callable[[int], Frames]
 """Global trajectory index -> its frames [m d], read again for the exact pass."""
