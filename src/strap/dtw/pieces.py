@@ -7,13 +7,14 @@ import platform
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import kernels, reference
-from strap.dtw.types import Floats, Frames, Ints
+from strap.dtw.types import Floats, Frames, Ints, Singles
 
 PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
 GROUP_ROWS = 512  # query frames in one product
@@ -111,8 +112,12 @@ class Stacked:
         for float32 frames and ordinary scales, else in float64.
         """
         if frames.dtype == np.float32 and 2.0**-64 < self.scale < 2.0**64:
-            return frames, self.mean.astype(np.float32), np.float32(self.scale)
+            return frames, self._single_mean, np.float32(self.scale)
         return frames.astype(np.float64, copy=False), self.mean, np.float64(self.scale)
+
+    @cached_property
+    def _single_mean(self) -> Singles:
+        return self.mean.astype(np.float32)
 
     def groups(self) -> list[range]:
         """Whole queries in groups of at most GROUP_ROWS frames (or one query)."""
