@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import h5py
 import numpy as np
 import pytest
 from tests.killing import Logged
-from tests.stores import IMAGES, assert_same
+from tests.stores import IMAGES, assert_same, write_dataset
 
 import strap
 from strap.cli import main
 from strap.datasets.lerobot import tables
-from strap.embeddings import work
+from strap.embeddings import cluster, work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.store import EmbeddingStore
@@ -58,12 +58,28 @@ class Slow(Logged):
     """Each process leaves its number, so that a test can kill one."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return rebuilt, (self.size, Logged.log)
+        return rebuilt, (type(self), self.size, Logged.log)
 
 
-def rebuilt(size: int, log: str) -> Slow:
+class Refusing(Slow):
+    """From the 89th batch on."""
+
+    def encode(self, images: np.ndarray) -> np.ndarray:
+        vectors = super().encode(images)
+        if len(batches(Path(self.log))) > 88:
+            raise StrapError("the lens is dirty: clean it")
+        return vectors
+
+
+def rebuilt(kind: type[Slow], size: int, log: str) -> Slow:
     Logged.log, Logged.seconds = log, 0.01
-    return Slow(size)
+    return kind(size)
+
+
+def batches(log: Path) -> list[tuple[int, int]]:
+    """(process, images) of every batch so far."""
+    lines = log.read_text().splitlines() if log.is_file() else []
+    return [(int(process), int(images)) for process, images in map(str.split, lines)]
 
 
 def listening(process: int) -> set[str]:
@@ -81,12 +97,11 @@ def listening(process: int) -> set[str]:
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-def kill_the_first(log: Path, killed: list[int], addresses: set[str]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        lines = log.read_text().splitlines() if log.is_file() else []
-        if len(lines) >= 8:
-            killed.append(int(lines[0].split()[0]))
+def kill_the_first(log: Path, killed: list[int], addresses: set[str], done: Event) -> None:
+    while not done.is_set():
+        begun = batches(log)
+        if len(begun) >= 8:
+            killed.append(begun[0][0])
             addresses |= listening(killed[0])
             os.kill(killed[0], signal.SIGKILL)
             return
@@ -99,22 +114,50 @@ def test_ray_with_a_killed_worker(
     """Two workers on loopback; one is killed in the middle, and nothing of it is seen."""
     pytest.importorskip("ray")
     monkeypatch.setattr(work, "GROUP_IMAGES", 150)
-    log, killed, addresses = tmp_path / "log", list[int](), set[str]()
+    log, killed, addresses, done = tmp_path / "log", list[int](), set[str](), Event()
     Logged.log = str(log)
-    killer = Thread(target=kill_the_first, args=(log, killed, addresses))
+    killer = Thread(target=kill_the_first, args=(log, killed, addresses, done))
     killer.start()
-    store = strap.embed(
-        strap.open_dataset(dataset), Slow(4), tmp_path / "s", engine="ray", workers=2, batch=16
-    )
-    killer.join()
-    processes = {int(line.split()[0]) for line in log.read_text().splitlines()}
+    try:
+        store = strap.embed(
+            strap.open_dataset(dataset), Slow(4), tmp_path / "s", engine="ray", workers=2, batch=16
+        )
+    finally:
+        done.set()
+        killer.join()
+    processes = {process for process, _ in batches(log)}
     assert killed
     assert addresses
     assert addresses <= LOOPBACK
     assert len(processes) == 3  # two, and the one that took the killed one's place
     assert os.getpid() not in processes
-    assert sum(int(line.split()[1]) for line in log.read_text().splitlines()) >= IMAGES
+    assert sum(images for _, images in batches(log)) >= IMAGES
     assert_same(store, undisturbed)
+
+
+def test_ray_with_a_slow_disk_and_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker waits until its vectors are written; its error is told in its own words."""
+    pytest.importorskip("ray")
+    dataset = strap.open_dataset(write_dataset(tmp_path / "d.hdf5", lengths=(20,) * 40))
+    monkeypatch.setattr(work, "GROUP_IMAGES", 40)  # of one trajectory, by two cameras
+    monkeypatch.setattr(cluster, "WINDOW", 18)
+    monkeypatch.setattr(cluster, "WAITING_BYTES", 1)
+    log, ahead = tmp_path / "log", list[int]()
+    Logged.log = str(log)
+
+    def slow(what: str, done: int, total: int) -> None:
+        time.sleep(0.2)
+        ahead.append((sum(images for _, images in batches(log)) - done) // 40)
+
+    with pytest.raises(StrapError, match=r"^the lens is dirty: clean it$"):
+        strap.embed(
+            dataset, Refusing(4), tmp_path / "s", engine="ray", workers=1, batch=16, progress=slow
+        )
+    assert len({process for process, _ in batches(log)}) == 2  # a pipeline for each window
+    assert len(ahead) >= 18
+    assert max(ahead) < 8  # without the limit 13
+    store = strap.embed(dataset, PixelEncoder(4), tmp_path / "s", batch=16)
+    assert_same(store, strap.embed(dataset, PixelEncoder(4), tmp_path / "alone", batch=16))
 
 
 def test_ray_is_named_where_it_is_missing(

@@ -1,19 +1,24 @@
-"""Embedding on a Ray cluster: actors encode groups of trajectories, this process writes the store.
+"""Embedding with Ray Data: workers encode groups of trajectories, this process writes the store.
 
-A group is a task; its frames are packed into the same batches as without Ray, so the vectors are
-the same. Ray starts killed actors again and repeats their tasks. The dataset must lie at the same
-path on every machine; the store need not.
+A group is a row of the pipeline's input; its frames are packed into the same batches as without
+Ray, so the vectors are the same. Ray starts killed workers again and repeats their groups. On one
+machine the pipeline is the same, on a cluster of its own. The dataset must lie at the same path on
+every machine; the store need not.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from strap.artifacts import Progress
 from strap.datasets.base import Dataset
@@ -21,13 +26,21 @@ from strap.embeddings.batches import Packer
 from strap.embeddings.work import Job, Work
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
-from strap.store import Session
+from strap.store import Begun, Session, StoreConfig
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
 
-QUEUED = 2
-"""tasks per actor: one at work, one waiting"""
+WINDOW = 256
+"""groups per worker that are claimed at a time and pass through one pipeline: more leave less to
+other writers, fewer start the workers and load their encoders more often"""
+WAITING_BYTES = 64 << 20
+"""of vectors per worker that may wait to be written"""
+FOUND = pa.schema(
+    [("id", pa.string()), ("fingerprint", pa.string()), ("vectors", pa.large_binary())]
+)
+"""a row per trajectory; its vectors [c t d] as bytes, in the store's dtype"""
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+MISSING = "--engine ray needs Ray: pip install 'strap-robot[ray]'"
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,10 @@ class CollectingSink:
             self.found.append(Embedded(own, self._prints[index]()))
 
 
+class RefusedError(Exception):
+    """Holds a worker's StrapError; Ray Data adds words of its own to an exception's text."""
+
+
 class Worker:
     """What runs on the cluster: an encoder and a view of the dataset."""
 
@@ -78,11 +95,27 @@ class Worker:
         threads: int,
     ) -> None:
         self._dataset, self._cameras, self._dtype = dataset, cameras, dtype
-        self._encoder = encoder.load() if isinstance(encoder, EncoderSpec) else encoder
-        self._batch, self._threads = batch, threads
+        self._given, self._batch, self._threads = encoder, batch, threads
 
-    def embed(self, ids: Sequence[str]) -> list[Embedded]:
-        """Embed these trajectories, as one group."""
+    def __call__(self, groups: pa.Table) -> pa.Table:
+        """Embed one group: a table of one row, its `ids`. Gives a table of `FOUND`."""
+        (ids,) = groups["ids"].to_pylist()
+        try:
+            found = self._embed(ids)
+        except StrapError as error:
+            raise RefusedError(error) from error
+        rows = [
+            {"id": key, "fingerprint": one.fingerprint, "vectors": np.stack(one.vectors).tobytes()}
+            for key, one in zip(ids, found, strict=True)
+        ]
+        return pa.Table.from_pylist(rows, FOUND)
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        """Loaded with the first group: of an error in a constructor Ray keeps the text alone."""
+        return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
+
+    def _embed(self, ids: Sequence[str]) -> list[Embedded]:
         own = tuple(self._dataset[key] for key in ids)
         job = Job(own, ("",) * len(own), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
@@ -102,7 +135,7 @@ def running(address: str | None, workers: int) -> Iterator[Any]:
         import ray
         import ray._private.ray_constants
     except ImportError as error:
-        raise StrapError("--engine ray needs Ray: pip install 'strap-robot[ray]'") from error
+        raise StrapError(MISSING) from error
     if ray.is_initialized():
         yield ray
         return
@@ -148,76 +181,85 @@ def embed_on_ray(
     """Embed what the store lacks on a cluster, beside whatever other writers there are."""
     config = session.config
     work = Work(dataset, session, config.cameras, part=part, resume=False)
+    given = (dataset, encoder, config.cameras, config.dtype, batch, threads)
+    done = 0
     try:
-        with running(address, workers) as ray:
-            has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
-            kind = ray.remote(Worker).options(
-                num_cpus=1, num_gpus=1 if has_gpus else 0, max_restarts=-1, max_task_retries=-1
-            )
-            shared = (ray.put(dataset), ray.put(encoder))
-            rest = (config.cameras, config.dtype, batch, threads)
-            crew = _Crew(ray, [kind.remote(*shared, *rest) for _ in range(workers)])
-            for jobs in work.rounds():
-                _drive(crew, jobs, work, session, progress)
+        with running(address, workers) as ray, _silent():
+            for groups in _windows(work, WINDOW * workers):
+                begun = {one.id: one for group in groups for one in group}
+                for found in _embedded(ray, groups, workers, given):
+                    for key, one in _read(found, config):
+                        session.add(begun[key], one.vectors, one.fingerprint)
+                        done += sum(map(len, one.vectors))
+                    progress("embedding", done, max(work.images, done))
+                    if session.nbytes > SHARD_BYTES:
+                        session.flush()
     finally:
         session.close()
 
 
-class _Crew:
-    """The actors, and which job each task in flight is."""
-
-    def __init__(self, ray: Any, actors: Sequence[Any]) -> None:
-        self._ray = ray
-        self._free = list(actors) * QUEUED
-        self._flying: dict[Any, tuple[Any, Job]] = {}
-
-    @property
-    def is_full(self) -> bool:
-        return not self._free
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._flying
-
-    def submit(self, job: Job) -> None:
-        actor = self._free.pop(0)
-        task = actor.embed.remote([t.id for t in job.trajectories])
-        self._flying[task] = (actor, job)
-
-    def next(self) -> tuple[Job, list[Embedded]]:
-        """Wait for the next task to end."""
-        (task, *_), _ = self._ray.wait(list(self._flying), num_returns=1)
-        actor, job = self._flying.pop(task)
-        self._free.append(actor)
-        try:
-            return job, self._ray.get(task)
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, StrapError):
-                raise StrapError(str(cause)) from error
-            raise
-        except self._ray.exceptions.RayActorError as error:
-            raise StrapError(f"a Ray worker could not be started again: {error}") from error
+def _windows(work: Work, size: int) -> Iterator[list[list[Begun]]]:
+    for jobs in work.rounds():
+        while window := [job.begun for job in islice(jobs, size)]:
+            yield window
 
 
-def _drive(
-    crew: _Crew, jobs: Iterator[Job], work: Work, session: Session, progress: Progress
-) -> None:
-    done = 0
-    more = True
-    while more or not crew.is_idle:
-        while more and not crew.is_full:
-            job = next(jobs, None)
-            if job is None:
-                more = False
-            else:
-                crew.submit(job)
-        if crew.is_idle:
-            continue
-        ended, found = crew.next()
-        for begun, one in zip(ended.begun, found, strict=True):
-            session.add(begun, one.vectors, one.fingerprint)
-            done += begun.length * len(one.vectors)
-        progress("embedding", done, max(work.images, done))
-        if session.nbytes > SHARD_BYTES:
-            session.flush()
+@contextmanager
+def _silent() -> Iterator[None]:
+    """No words of Ray Data's on the terminal; what goes wrong is raised."""
+    try:
+        import ray.data  # noqa: F401 - sets its logger up
+    except ImportError as error:
+        raise StrapError(MISSING) from error
+    logger = logging.getLogger("ray.data")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _embedded(
+    ray: Any, groups: Sequence[Sequence[Begun]], workers: int, given: tuple[Any, ...]
+) -> Iterator[pa.Table]:
+    """One pipeline: tables of `FOUND`, in the order in which they are done."""
+    rows = [{"ids": [one.id for one in group]} for group in groups]
+    source = ray.data.from_items(rows, override_num_blocks=len(rows))
+    _configure(source.context, workers * WAITING_BYTES)
+    has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
+    found = source.map_batches(
+        Worker,
+        fn_constructor_args=given,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
+        **{"num_gpus" if has_gpus else "num_cpus": 1},
+    )
+    tables = iter(found.iter_batches(batch_size=None, batch_format="pyarrow"))
+    try:
+        with closing(tables):
+            yield from tables
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, RefusedError):
+            raise StrapError(str(error.cause.args[0])) from error
+        raise
+    except ray.exceptions.RayActorError as error:
+        raise StrapError(f"a Ray worker could not be started: {error}") from error
+
+
+def _configure(context: Any, waiting: int) -> None:
+    """Settings of this pipeline; others of the caller's keep theirs."""
+    context.enable_progress_bars = False
+    options = context.execution_options
+    options.resource_limits = options.resource_limits.copy(object_store_memory=waiting)
+    context.execution_no_progress_timeout_s = -1  # a group on a slow machine may take an hour
+    context.max_errored_blocks = 0
+    context.raise_original_map_exception = True
+
+
+def _read(found: pa.Table, config: StoreConfig) -> Iterator[tuple[str, Embedded]]:
+    columns = (found["id"].to_pylist(), found["fingerprint"].to_pylist(), found["vectors"])
+    for key, fingerprint, vectors in zip(*columns, strict=True):
+        flat = np.frombuffer(vectors.as_buffer(), config.dtype)
+        yield key, Embedded(tuple(flat.reshape(len(config.cameras), -1, config.dim)), fingerprint)
