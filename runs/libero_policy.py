@@ -10,7 +10,7 @@
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
 5 are trained on and 3 held out, and the prior, all of LIBERO-90: 25 of each task that is a part of
-a target, 3 of each of the other 84. `prepare` and `train` may run on different machines: `pack`
+a target, 2 of each of the other 84. `prepare` and `train` may run on different machines: `pack`
 writes WORK/packed/<task>, which `train` reads where it does not find WORK/frames/<task>. Policies
 go to WORK/policies/<task>-<method>-resnet and, without what training alone needs, to WORK/slim/…;
 `evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.

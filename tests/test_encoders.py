@@ -249,6 +249,16 @@ def test_packed_weights_multiply_alike() -> None:
     assert inner(x[:0]).shape == (0, 5, 8)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_runs_on_packed_weights(family: str, tmp_path: Path) -> None:
+    from strap.encoders.network import pack_linear
+
+    encoder = load_encoder(saved(family, tmp_path / family), device="cpu", precision="float32")
+    plain = encoder.encode(smooth_images())
+    pack_linear(encoder.model)  # type: ignore[attr-defined]
+    assert np.allclose(encoder.encode(smooth_images()), plain, atol=1e-5)
+
+
 def test_values_do_not_depend_on_the_batch() -> None:
     encoder = load_encoder("efficientnet-lite0@32", device="cpu", precision="float32")
     images = np.random.default_rng(0).integers(0, 255, (7, 40, 40, 3), dtype=np.uint8)

@@ -100,6 +100,20 @@ def test_the_answer_is_the_same(steps, seed, k):
     assert min(tally.by_sketches, tally.by_bounds, tally.evaluated) >= 0
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("inside", [False, True])
+def test_quick_sketches_know_their_errors(inside, offset):
+    rng = np.random.default_rng(2)
+    frames = rng.standard_normal((200, 48)) + offset
+    sketcher = Sketcher.fit(frames[:150], size=12)
+    if inside:  # nothing is left over: where squares that cancel are least exact
+        frames = sketcher.mean + rng.standard_normal((200, 11)) @ sketcher.basis.T.astype(float)
+    quick, errors = sketcher.quick(frames)
+    off = np.linalg.norm(quick - sketcher.exact(frames), axis=1)
+    assert np.all(off <= errors)
+    assert np.all(errors < 1e-5 * np.linalg.norm(frames - sketcher.mean, axis=1))
+
+
 def test_most_is_ruled_out_where_data_lies_near_a_few_directions():
     queries, trajectories = data(0)
     tally = dtw.Tally()
@@ -171,6 +185,15 @@ def test_sketches_of_other_rows_are_not_used(store):
     (opened,) = open_sketches(store)
     assert len(opened.missing) == 12
     assert sketch_store(store, sizes=(8,))[0].missing == []
+
+
+def test_other_directions_are_noticed(store):
+    before = sketch_store(store)[0]
+    path = before.folder / "mean.npy"
+    moved = before.sketcher.mean + 1
+    path.unlink()
+    np.save(path, moved)
+    assert np.array_equal(open_sketches(store)[0].sketcher.mean, moved)
 
 
 def test_sizes_that_make_no_sense(store):

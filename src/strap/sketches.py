@@ -178,7 +178,7 @@ def _written(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _load_sketcher(folder: Path, dim: int, *_written: tuple[int, int]) -> Sketcher:
+def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketcher:
     """Kept between searches, as long as the files stay: its products take as long as a search."""
     mean = np.load(folder / "mean.npy", allow_pickle=False)
     basis = np.load(folder / "basis.npy", allow_pickle=False)

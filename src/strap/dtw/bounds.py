@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +89,9 @@ class Tiled:
     product and recurrences of a tile stay in that core's cache.
     """
 
+    dtype: type
+    """of prepared frames"""
+
     def __init__(self, stacked: Stacked, steps: str, metric: str, pool: Executor) -> None:
         self.stacked, self.metric, self.pool = stacked, metric, pool
         self.code = kernels.CODES[steps]
@@ -120,11 +124,32 @@ class Tiled:
         proved: NDArray[np.bool_],
     ) -> None:
         """Fill lows [q t] and proved [t] for the trajectories of one tile."""
+        offsets = np.cumsum([0, *(len(own) for own in frames)])
+        total = int(offsets[-1])
+        values = self.buffers.get("values", self.dtype, total, self.stacked.frames.shape[1])
+        squares, errors = np.empty((2, total))
+        for i, (own, what) in enumerate(zip(frames, names, strict=True)):
+            part = slice(offsets[i], offsets[i + 1])
+            proved[i] = self._prepare(own, what, values[part], squares[part], errors[part])
+        self._fill(values, squares, errors, offsets, lows)
+
+    def _prepare(
+        self, frames: Frames, what: str, out: NDArray[Any], squares: Floats, errors: Floats
+    ) -> bool:
+        """Fill out [m d], squares [m] and errors [m]; False where the bound can't be used."""
+        raise NotImplementedError
+
+    def _fill(
+        self, values: NDArray[Any], squares: Floats, errors: Floats, offsets: Ints, lows: Singles
+    ) -> None:
+        """Products and recurrences of a prepared tile, into lows [q t]."""
         raise NotImplementedError
 
 
 class Filter(Tiled):
     """Bounds from float32 products."""
+
+    dtype = np.float32
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         self.moved = Moved(queries, metric)
@@ -145,28 +170,14 @@ class Filter(Tiled):
             cells = cells + len(frames)
         return certain(lows, cells, self.scale, np.array([proved]))[:, 0]
 
-    def _tile(
+    def _prepare(
         self,
-        frames: Sequence[Frames],
-        names: Sequence[str],
-        lows: Singles,
-        proved: NDArray[np.bool_],
-    ) -> None:
-        """Fill lows [q t] and proved [t] for the trajectories of one tile."""
-        offsets = np.cumsum([0, *(len(own) for own in frames)])
-        total, dim = int(offsets[-1]), self.moved.rows.shape[1]
-        values, squares = self.buffers.get("values", np.float32, total, dim), np.empty(total)
-        for i, (own, what) in enumerate(zip(frames, names, strict=True)):
-            part = slice(offsets[i], offsets[i + 1])
-            proved[i] = self._prepare(own, what, values[part], squares[part])
-        if not self.moved.usable:
-            return
-        beta = self.moved.beta(squares)
-        for group in self.stacked.groups():
-            self._group(group, values, beta, offsets, lows)
-
-    def _prepare(self, frames: Frames, what: str, out: Singles, squares: Floats) -> bool:
-        """Fill out [m d] and squares [m]; False where the bound can't be used."""
+        frames: Frames,
+        what: str,
+        out: Singles,
+        squares: Floats,
+        errors: Floats,  # noqa: ARG002
+    ) -> bool:
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
             values = as_values(frames, self.metric)
         if self.moved.take(values, out, squares):
@@ -175,6 +186,19 @@ class Filter(Tiled):
         checks.values(frames, what, self.metric)
         out[:], squares[:] = 0, 0
         return False
+
+    def _fill(
+        self,
+        values: Singles,
+        squares: Floats,
+        errors: Floats,  # noqa: ARG002
+        offsets: Ints,
+        lows: Singles,
+    ) -> None:
+        if self.moved.usable:
+            beta = self.moved.beta(squares)
+            for group in self.stacked.groups():
+                self._group(group, values, beta, offsets, lows)
 
     def _group(
         self,

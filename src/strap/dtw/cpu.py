@@ -67,16 +67,16 @@ def search(
         refinement = Refinement(queries, fetch, name, k, steps, metric, pool)
         asked = _Asked(queries, steps, metric, exclude, name, pool)
         if sketched and metric == "l2":
-            _begin_with_sketches(refinement, asked, sketched, fetch, tally)
+            indices, lows = _begin_with_sketches(refinement, asked, sketched, fetch, tally)
         else:
             indices, lows = asked.bounds(stream)
             asked.hide(indices, lows)
             tally.pairs = int(np.isfinite(lows).sum())
             refinement.expect(indices, lows)
             refinement.round(k)
-            if asked.is_rough:
-                asked.raise_by_singles(indices, refinement.left(), lows, fetch)
-                refinement.expect(indices, lows)
+        if asked.is_rough:
+            asked.raise_by_singles(indices, refinement.left(), lows, fetch)
+            refinement.expect(indices, lows)
         while refinement.round(ROUND):
             pass
     tally.evaluated = refinement.evaluated
@@ -90,8 +90,12 @@ def _begin_with_sketches(
     sketched: Sequence[Sketched],
     fetch: Fetch,
     tally: Tally,
-) -> None:
-    """Evaluate the most promising, and leave what short and then long sketches can't rule out."""
+) -> tuple[Ints, Floats]:
+    """Evaluate the most promising, and leave what short and then long sketches can't rule out.
+
+    Returns:
+        The ids [t] and their lower bounds [q t].
+    """
     indices, lows, owners = asked.sketch_bounds(sketched)
     asked.hide(indices, lows)
     tally.pairs = int(np.isfinite(lows).sum())
@@ -107,6 +111,7 @@ def _begin_with_sketches(
         _, more = asked.bounds((int(index), fetch(int(index))) for index in indices[some])
         lows[:, some] = np.maximum(lows[:, some], more)
         refinement.expect(indices, lows)
+    return indices, lows
 
 
 @dataclass(eq=False)

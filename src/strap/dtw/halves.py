@@ -60,6 +60,8 @@ def pays(rows: int, frames: int, dim: int) -> bool:
 class HalfFilter(Tiled):
     """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower."""
 
+    dtype = np.uint16
+
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         import torch
 
@@ -82,23 +84,11 @@ class HalfFilter(Tiled):
         finally:
             self._torch.set_num_threads(threads)
 
-    def _tile(
-        self,
-        frames: Sequence[Frames],
-        names: Sequence[str],
-        lows: Singles,
-        proved: NDArray[np.bool_],
+    def _fill(
+        self, values: Halves, squares: Floats, errors: Floats, offsets: Ints, lows: Singles
     ) -> None:
-        """Fill lows [q t] and proved [t] for the trajectories of one tile."""
-        offsets = np.cumsum([0, *(len(own) for own in frames)])
-        total, dim = int(offsets[-1]), self.rows.shape[1]
-        halves: Halves = self.buffers.get("halves", np.uint16, total, dim)
-        squares, errors = np.empty(total), np.empty(total)
-        for i, (own, what) in enumerate(zip(frames, names, strict=True)):
-            part = slice(offsets[i], offsets[i + 1])
-            proved[i] = self._round(own, what, halves[part], squares[part], errors[part])
         beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
-        borders, columns = self.stacked.borders, self._tensor(halves).T
+        borders, columns = self.stacked.borders, self._tensor(values).T
         for group in self.stacked.groups():
             top, bottom = int(borders[group.start]), int(borders[group.stop])
             with self._torch.inference_mode():
@@ -117,25 +107,25 @@ class HalfFilter(Tiled):
                     lows[q],
                 )
 
-    def _round(
-        self, frames: Frames, what: str, halves: Halves, squares: Floats, errors: Floats
+    def _prepare(
+        self, frames: Frames, what: str, out: Halves, squares: Floats, errors: Floats
     ) -> bool:
-        """Step 1: fill halves [m d], squares [m] and errors [m]; False where they are no use."""
-        mean, scale = self.stacked.mean, self.stacked.scale
-        if frames.dtype == np.float16 and self.metric == "l2" and 2.0**-64 < scale < 2.0**64:
-            bits, single = np.ascontiguousarray(frames).view(np.uint16), mean.astype(np.float32)
-            _round_bits(bits, single, np.float32(scale), halves, squares, errors)
+        """Step 1."""
+        good = True
+        if frames.dtype == np.float16 and self.metric == "l2" and self.stacked.is_ordinary:
+            bits = np.ascontiguousarray(frames).view(np.uint16)
+            mean, scale = self.stacked.single_mean, np.float32(self.stacked.scale)
+            _round_bits(bits, mean, scale, out, squares, errors)
             # As whole numbers, infinities and NaN are the largest of either sign.
             good = bits.view(np.int16).max() <= 0x7BFF and bits.max() <= 0xFBFF
         else:
             with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
                 values = as_values(frames, self.metric)
-            _round(*self.stacked.move(values), halves, squares, errors)
-            good = True
+            _round(*self.stacked.move(values), out, squares, errors)
         if good and (squares <= kernels.LARGEST_SQUARE).all():
             return True
         checks.values(frames, what, self.metric)
-        halves[:], squares[:], errors[:] = 0, 0, 0
+        out[:], squares[:], errors[:] = 0, 0, 0
         return False
 
     def _tensor(self, halves: Halves) -> Any:

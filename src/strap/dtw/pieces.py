@@ -111,12 +111,18 @@ class Stacked:
         """Frames, mean and scale for `kernels.center`: in float32 where that is exact, as it is
         for float32 frames and ordinary scales, else in float64.
         """
-        if frames.dtype == np.float32 and 2.0**-64 < self.scale < 2.0**64:
-            return frames, self._single_mean, np.float32(self.scale)
+        if frames.dtype == np.float32 and self.is_ordinary:
+            return frames, self.single_mean, np.float32(self.scale)
         return frames.astype(np.float64, copy=False), self.mean, np.float64(self.scale)
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the scale is one that float32 frames can be moved with."""
+        return 2.0**-64 < self.scale < 2.0**64
+
     @cached_property
-    def _single_mean(self) -> Singles:
+    def single_mean(self) -> Singles:
+        """The mean, [d]; it is a float32 already."""
         return self.mean.astype(np.float32)
 
     def groups(self) -> list[range]:

@@ -139,7 +139,8 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 def _packs_bf16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PackedLinear(nn.Module):
