@@ -82,7 +82,7 @@ def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
         rows, errors = longer(trajectories[index])
         return rows, float(errors.max())
 
-    finer = Finer(longer, fetch) if rng.random() < 0.5 else None
+    finer = [Finer(longer, fetch)] if rng.random() < 0.5 else []
     return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()), finer)]
 
 

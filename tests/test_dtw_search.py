@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import strap.dtw as dtw
 from strap.dtw import bounds, cpu, halves, kernels, pieces, reference, refinement
-from strap.dtw.corridor import Corridor
+from strap.dtw.bounds import Moved
+from strap.dtw.corridor import Corridor, _costs
 from strap.errors import StrapError
 
 STEPS = tuple(dtw.STEPS)
@@ -86,13 +87,15 @@ def test_a_corridor_gives_what_all_cells_give(steps, metric, seed):
     cost, start, stop = kernels.align(exact, columns, kernels.CODES[steps], half)
     expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
     assert found == expected
-    look = corridor.look(1, corridor.ready(trajectory))
-    assert look.bound <= cost
+    ready = corridor.ready(trajectory)
     for beat in (cost, np.nextafter(cost, np.inf), 1.5 * cost + 1e-9):
-        assert look.align(beat) == expected
+        (look,) = corridor.look([1], ready, [beat])
+        assert look.evaluated
+        assert look.match == expected
     if 0 < cost < np.inf:
         for beat in (np.nextafter(cost, 0), 0.7 * cost):
-            assert look.align(beat) is None
+            (look,) = corridor.look([1], ready, [beat])
+            assert look.match is None
 
 
 def test_a_corridor_s_bounds_are_close():
@@ -100,8 +103,9 @@ def test_a_corridor_s_bounds_are_close():
     rng = np.random.default_rng(0)
     query, trajectory = rng.standard_normal((20, 256)), rng.standard_normal((90, 256))
     corridor = Corridor([query], "strap", "l2")
-    low = corridor.look(0, corridor.ready(trajectory)).low
-    assert low is not None
+    moved, ready = Moved([query], "l2"), corridor.ready(trajectory)
+    products = moved.rows @ ready.moved.T
+    low = _costs(moved.alpha, ready.beta, products, moved.stacked.scale, False)
     costs = reference.local_costs(query, trajectory, "l2")
     assert (low <= costs).all()
     assert (costs - low).max() < 1e-3 * costs.max()

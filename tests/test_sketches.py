@@ -13,7 +13,6 @@ from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
-from strap.dtw.pieces import Piece
 from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
 from strap.errors import StrapError
 from strap.search import search_stores
@@ -49,7 +48,7 @@ def sketched(trajectories, size: int = 8) -> Sketched:
         rows, errors = longer(trajectories[index])
         return rows, float(errors.max())
 
-    finer = Finer(longer, fetch) if size > 4 else None
+    finer = [Finer(longer, fetch)] if size > 4 else []
     return Sketched(sketcher, blocks, lambda index: float(made[index][1].max()), finer)
 
 
@@ -59,17 +58,24 @@ def sketched(trajectories, size: int = 8) -> Sketched:
 def test_bounds_never_exceed_costs(steps, seed):
     queries, trajectories = data(seed)
     parts = sketched(trajectories)
-    piece = Piece(list(range(len(trajectories))), [block.frames for block in parts.blocks])
-    errors = np.array([parts.error(index) for index in piece.ids])
+    rows = [block.frames for block in parts.blocks]
+    ends = np.cumsum([0, *map(len, rows)])
+    errors = np.array([parts.error(index) for index in range(len(rows))])
+    every = np.ones((len(queries), len(rows)), np.bool_)
+    some = np.array([[True], [False], [True]])
+    (longer,) = parts.finer
     with ThreadPoolExecutor(1) as pool:
-        short = SketchFilter(queries, parts.sketcher, steps, pool)
-        lows = short.bounds(piece, errors, str)
-        asking = np.array([2, 0])
-        finer = SketchFilter(queries, parts.finer.sketcher, steps, pool)
-        for t in range(len(trajectories)):
-            own = short.some(asking, piece.frames[t], errors[t])
-            np.testing.assert_allclose(own, lows[asking, t])
-            lows[asking, t] = np.maximum(own, finer.some(asking, *parts.finer.fetch(t)))
+        sketchers = [parts.sketcher, longer.sketcher]
+        short, finer = SketchFilter.ladder(queries, sketchers, steps, pool)
+    lows = short.bounds(np.concatenate(rows), ends, errors, every)
+    for t, own_rows in enumerate(rows):
+        own = short.bounds(own_rows, np.array([0, len(own_rows)]), errors[t : t + 1], some)
+        np.testing.assert_array_equal(own[some], lows[[0, 2], t])
+        assert own[1, 0] == 0
+        sketches, error = longer.fetch(t)
+        own_ends = np.array([0, len(sketches)])
+        better = finer.bounds(sketches, own_ends, np.array([error]), some)
+        lows[:, t] = np.maximum(lows[:, t], better[:, 0])
     for q, query in enumerate(queries):
         for t, own in enumerate(trajectories):
             match = dtw.best_match(query, own, steps=steps)
@@ -108,7 +114,7 @@ def test_quick_sketches_know_their_errors(inside, offset):
     sketcher = Sketcher.fit(frames[:150], size=12)
     if inside:  # nothing is left over: where squares that cancel are least exact
         frames = sketcher.mean + rng.standard_normal((200, 11)) @ sketcher.basis.T.astype(float)
-    quick, errors = sketcher.quick(frames)
+    quick, errors = sketcher.quick(*sketcher.along(frames))
     off = np.linalg.norm(quick - sketcher.exact(frames), axis=1)
     assert np.all(off <= errors)
     assert np.all(errors < 1e-5 * np.linalg.norm(frames - sketcher.mean, axis=1))

@@ -50,13 +50,13 @@ class StoreSketches:
     """those that have sketches"""
 
     def blocks(self, number: Callable[[str], int]) -> Iterator[Block]:
-        """Sketches trajectory by trajectory; `number` gives a trajectory's global index."""
+        """Sketches that lie end to end; `number` gives a trajectory's global index."""
         for name in self.shards:
-            shard = self.store.shards[name]
-            rows = self._rows[name]
-            for entry in self.store.live_entries(shard):
-                offsets = np.array([0, entry.length])
-                yield Block(rows[entry.offset : entry.stop], offsets, np.array([number(entry.id)]))
+            for run in self.store.live_runs(self.store.shards[name]):
+                first, last = run[0].offset, run[-1].stop
+                offsets = np.array([*(e.offset - first for e in run), last - first])
+                ids = np.array([number(e.id) for e in run])
+                yield Block(self._rows[name][first:last], offsets, ids)
 
     def fetch(self, key: str) -> Array:
         """A trajectory's sketches [m size]."""
@@ -112,10 +112,12 @@ def sketch_store(
         raise StrapError(f"store '{store.path}' is empty: embed a dataset into it first")
     shards = store.shards.values()
     sizes = sizes or [size for size in SIZES if 2 * size < store.dim] or [max(2, store.dim // 4)]
-    for turn, size in enumerate(sizes):
+    longest: Sketcher | None = None
+    for turn, size in enumerate(sorted(sizes, reverse=True)):
         folder = store.path / "sketches" / _name(store, size)
         with writing(folder):
-            sketcher = _sketcher(store, folder, size)
+            sketcher = _sketcher(store, folder, size, longest)
+            longest = longest or sketcher
             for done, shard in enumerate(shards):
                 progress("sketching", turn * len(shards) + done, len(sizes) * len(shards))
                 if not _is_current(folder, shard):
@@ -147,14 +149,17 @@ def _name(store: EmbeddingStore, size: int) -> str:
     return f"{size}-{_cameras(store)}"
 
 
-def _sketcher(store: EmbeddingStore, folder: Path, size: int) -> Sketcher:
-    """The directions of these sketches, found now if they weren't yet."""
+def _sketcher(store: EmbeddingStore, folder: Path, size: int, longer: Sketcher | None) -> Sketcher:
+    """The directions of these sketches; where they are not known yet, the first of longer ones."""
     known = _read_sketcher(folder, store.dim)
     if known is not None:
         return known
-    every = max(1, len(store) * 16 // SAMPLE)
-    sample = [_some(store[key]) for key in store.ids[::every]]
-    sketcher = Sketcher.fit(np.concatenate(sample)[:SAMPLE], size=size)
+    if longer is not None:
+        sketcher = longer.shorter(size)
+    else:
+        every = max(1, len(store) * 16 // SAMPLE)
+        sample = [_some(store[key]) for key in store.ids[::every]]
+        sketcher = Sketcher.fit(np.concatenate(sample)[:SAMPLE], size=size)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "mean.npy", sketcher.mean)
     _save(folder / "basis.npy", sketcher.basis)

@@ -143,7 +143,7 @@ class Sketch:
     store: tyro.conf.Positional[Path]
     """the store's folder"""
     sizes: tuple[int, ...] = ()
-    """numbers in a sketch, several lengths one after the other (default: 64 and 256)"""
+    """numbers in a sketch, several lengths one after the other (default: 16, 64 and 256)"""
     cameras: tuple[str, ...] = ()
     """average these cameras (default: all), as the search will"""
 

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import checks, kernels
-from strap.dtw.pieces import Buffers, Piece, Stacked, as_values
+from strap.dtw.pieces import Buffers, Piece, Stacked, as_values, tiles
 from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
 U = 2.0**-24
@@ -100,20 +100,25 @@ class Tiled:
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
         """Lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
-        offsets, borders = piece.offsets, self.stacked.borders
-        lows = np.zeros((len(borders) - 1, len(piece.ids)), np.float32)
+        offsets = piece.offsets
+        lows = np.zeros((len(self.stacked.borders) - 1, len(piece.ids)), np.float32)
         proved = np.zeros(len(piece.ids), np.bool_)
-        tiles = piece.tiles(TILE_FRAMES)
 
         def work(tile: range) -> None:
             part = slice(tile.start, tile.stop)
             names = [name(index) for index in piece.ids[part]]
             self._tile(piece.frames[part], names, lows[:, part], proved[part])
 
-        list(self.pool.map(work, tiles))
-        cells = np.diff(borders)[:, None].astype(np.float64)
+        list(self.pool.map(work, tiles(offsets, TILE_FRAMES)))
+        return self._certain(lows, slice(None), np.diff(offsets), proved)
+
+    def _certain(
+        self, lows: Singles, asking: Ints | slice, lengths: Ints, proved: NDArray[np.bool_]
+    ) -> Floats:
+        """Step 5 for lows [q t] of these queries and trajectories of these lengths [t]."""
+        cells = np.diff(self.stacked.borders)[asking, None].astype(np.float64)
         if self.code == kernels.CODES["classic"]:
-            cells = cells + np.diff(offsets)
+            cells = cells + lengths
         return certain(lows, cells, self.scale, proved)
 
     def _tile(
@@ -165,10 +170,7 @@ class Filter(Tiled):
             beta, offsets = self.moved.beta(squares), np.array([0, len(frames)])
             for q, low in zip(asking, lows, strict=True):
                 self._group(range(q, q + 1), values, beta, offsets, {q: low})
-        cells = np.diff(self.stacked.borders)[asking, None].astype(np.float64)
-        if self.code == kernels.CODES["classic"]:
-            cells = cells + len(frames)
-        return certain(lows, cells, self.scale, np.array([proved]))[:, 0]
+        return self._certain(lows, asking, np.array([len(frames)]), np.array([proved]))[:, 0]
 
     def _prepare(
         self,

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from strap.dtw import kernels
-from strap.dtw.bounds import Moved
+from strap.dtw.bounds import Moved, U
 from strap.dtw.jit import njit
+from strap.dtw.kernels import low_costs
 from strap.dtw.pieces import as_values
-from strap.dtw.types import Alignment, Floats, Frames, Singles
+from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 
 SLACK = 1e-9
 SMALL = 24  # dimensions: below, every cell's exact cost is cheaper than its bound
@@ -66,53 +67,100 @@ class Corridor:
             doubt()
         return Ready(values, None, None)
 
-    def look(self, q: int, ready: Ready) -> Look:
-        """Query number q in a trajectory: a bound of the cost, and what the exact cost needs."""
-        query = self.queries[q]
+    def look(self, asking: Sequence[int], ready: Ready, beat: Sequence[float]) -> list[Look]:
+        """Queries of these numbers at a trajectory, each with a cost that is to be beaten."""
         if ready.moved is None or ready.beta is None or self._moved is None:
-            return Look(query, ready.values, None, None, self.code, self.half)
-        borders, scale = self._moved.stacked.borders, self._moved.stacked.scale
-        rows = slice(borders[q], borders[q + 1])
-        products = self._moved.rows[rows] @ ready.moved.T
-        low = _costs(self._moved.alpha[rows], ready.beta, products, scale, self.half)
-        return Look(query, ready.values, low, _forward(low, self.code), self.code, self.half)
+            return [self._all_cells(q, ready, own) for q, own in zip(asking, beat, strict=True)]
+        stacked = self._moved.stacked
+        found = np.empty((len(asking), 3))
+        _looks(
+            stacked.frames,
+            stacked.borders,
+            self._moved.rows,
+            self._moved.alpha,
+            stacked.scale,
+            ready.values,
+            ready.moved,
+            ready.beta,
+            np.asarray(asking, np.int64),
+            np.asarray(beat, np.float64),
+            self.code,
+            self.half,
+            found,
+        )
+        return [
+            Look(start >= -1, _match(cost, int(start), int(stop), own))
+            for (cost, start, stop), own in zip(found.tolist(), beat, strict=True)
+        ]
+
+    def _all_cells(self, q: int, ready: Ready, beat: float) -> Look:
+        columns = kernels.transposed(ready.values)
+        found = kernels.align(self.queries[q], columns, self.code, self.half)
+        return Look(True, _match(*found, beat))
 
     def align(self, q: int, trajectory: Frames) -> Alignment | None:
         """The best match of query number q in a trajectory [m d]; it is taken as valid."""
-        return self.look(q, self.ready(trajectory)).align()
+        (look,) = self.look([q], self.ready(trajectory), [np.inf])
+        return look.match
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Look:
-    """One query at one trajectory, before anything exact is computed."""
+    """What came of one query at one trajectory."""
 
-    query: Floats
-    values: Frames
-    low: Floats | None  # [n m] lower bounds of the cells' costs
-    forward: Floats | None  # [n m] F
-    code: int
-    half: bool
+    evaluated: bool
+    """False where a bound was enough to tell that it costs more than what is to be beaten"""
+    match: Alignment | None
+    """None where no path fits, or where it costs more than what is to be beaten"""
 
-    @property
-    def bound(self) -> float:
-        """The cost is not below this; ∞ where no path fits."""
-        if self.forward is None:
-            return 0.0
-        return float(self.forward[-1].min()) * (1 - SLACK)
 
-    def align(self, beat: float = np.inf) -> Alignment | None:
-        """The best match; None where no path fits, or where it costs more than `beat`."""
-        if self.low is None or self.forward is None:
-            columns = kernels.transposed(self.values)
-            cost, start, stop = kernels.align(self.query, columns, self.code, self.half)
-        elif self.bound == np.inf:
-            return None
-        else:
-            most, F = beat * (1 + SLACK), self.forward
-            cost, start, stop = _align(
-                self.query, self.values, self.low, F, most, self.code, self.half
-            )
-        return Alignment(cost, start, stop) if cost < np.inf and cost <= beat else None
+def _match(cost: float, start: int, stop: int, beat: float) -> Alignment | None:
+    return Alignment(cost, start, stop) if cost < np.inf and cost <= beat else None
+
+
+@njit
+def _looks(
+    queries: Floats,
+    borders: Ints,
+    rows: Singles,
+    alpha: Singles,
+    scale: float,
+    values: Frames,
+    moved: Singles,
+    beta: Singles,
+    asking: Ints,
+    beat: Floats,
+    code: int,
+    half: bool,
+    out: Floats,
+) -> None:
+    """out [a 3] = cost, start and stop for each of the asking queries; ∞ and −2 where a bound is
+    above what is to be beaten, first one from float32 sums, then one from float64.
+
+    In one call, and so without coming back to Python, where threads would wait for each other.
+    """
+    M = values.shape[0]
+    ends, first = np.array([0, M]), np.empty(1, np.float32)
+    for i in range(asking.shape[0]):
+        part = slice(borders[asking[i]], borders[asking[i] + 1])
+        N = part.stop - part.start
+        out[i, 0], out[i, 1], out[i, 2] = np.inf, -2, 0
+        products = np.empty((N, M), np.float32)
+        np.dot(rows[part], moved.T, products)
+        low_costs(alpha[part], beta, products, ends, code, half, first)
+        shrink = 1 - (N + (M if code == 2 else 0) + 8) * U
+        if first[0] == np.inf:
+            out[i, 1] = -1
+            continue
+        if first[0] * shrink / (scale * scale if half else scale) > beat[i]:
+            continue
+        low = _costs(alpha[part], beta, products, scale, half)
+        F = _forward(low, code)
+        if F[-1].min() * (1 - SLACK) > beat[i]:
+            continue
+        most = beat[i] * (1 + SLACK)
+        cost, start, stop = _align(queries[part], values, low, F, most, code, half)
+        out[i, 0], out[i, 1], out[i, 2] = cost, start, stop
 
 
 @njit

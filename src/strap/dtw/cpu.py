@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +16,37 @@ from strap.dtw import halves, kernels
 from strap.dtw.bounds import Filter, Tiled
 from strap.dtw.corridor import Corridor
 from strap.dtw.halves import HalfFilter
-from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
+from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces, tiles
 from strap.dtw.refinement import Refinement, exact
 from strap.dtw.sketches import Sketched, SketchFilter
-from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Lengths, Name, Tally, TopK, top
+from strap.dtw.types import (
+    Alignment,
+    Block,
+    Fetch,
+    Floats,
+    Frames,
+    Ints,
+    Lengths,
+    Name,
+    Tally,
+    TopK,
+    top,
+)
 from strap.processors import processors
 
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
+FEW = 6  # of each query, looked at beside the k that set the bar
+SKETCH_TILE = 4096  # frames whose shortest sketches are bounded in one call
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
 @cache
 def _blas() -> ThreadpoolController:
-    """The libraries behind numpy's products; looking for them takes milliseconds."""
+    """The libraries behind products, numpy's and those of compiled loops (scipy's).
+
+    Looking for them takes milliseconds.
+    """
+    import_module("scipy.linalg.cython_blas")
     return ThreadpoolController()
 
 
@@ -91,18 +110,24 @@ def _begin_with_sketches(
     fetch: Fetch,
     tally: Tally,
 ) -> tuple[Ints, Floats]:
-    """Evaluate the most promising, and leave what short and then long sketches can't rule out.
+    """Evaluate the most promising, and leave what short and then longer sketches can't rule out.
 
     Returns:
         The ids [t] and their lower bounds [q t].
     """
-    indices, lows, owners = asked.sketch_bounds(sketched)
+    climb = _Climb(asked, sketched)
+    indices, lows = climb.indices, climb.lows
     asked.hide(indices, lows)
     tally.pairs = int(np.isfinite(lows).sum())
-    refinement.expect(indices, lows)
+    few = np.isfinite(lows)
+    for level in range(climb.levels):
+        few = _least(np.where(few, lows, np.inf), (climb.levels - level + 1) * refinement.k + FEW)
+        climb.rise(level, few)
+    refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
-    for number, own in enumerate(sketched):
-        asked.raise_by_finer(own, indices, refinement.left() & (owners == number), lows)
+    for level in range(climb.levels):
+        refinement.expect(indices, lows)
+        climb.rise(level, refinement.left())
     refinement.expect(indices, lows)
     left = refinement.left()
     tally.by_sketches = tally.pairs - refinement.looked_at - int(left.sum())
@@ -112,6 +137,67 @@ def _begin_with_sketches(
         lows[:, some] = np.maximum(lows[:, some], more)
         refinement.expect(indices, lows)
     return indices, lows
+
+
+def _least(lows: Floats, count: int) -> NDArray[np.bool_]:
+    """Which lows [q t] are among the `count` least of their row."""
+    if count >= lows.shape[1]:
+        return np.isfinite(lows)
+    reach = np.partition(lows, count - 1, axis=1)[:, count - 1 : count]
+    return np.asarray((lows <= reach) & np.isfinite(lows))
+
+
+class _Climb:
+    """Lower bounds from sketches: of all pairs from the shortest, of some from longer ones."""
+
+    def __init__(self, asked: _Asked, sketched: Sequence[Sketched]) -> None:
+        self.sketched, self._pool = sketched, asked.pool
+        self.levels = max(len(own.finer) for own in sketched)
+        self._filters: list[list[SketchFilter]] = []
+        ids, owners, parts = [], [], [np.empty((len(asked.queries), 0))]
+        for number, own in enumerate(sketched):
+            sketchers = [own.sketcher, *(finer.sketcher for finer in own.finer)]
+            self._filters.append(
+                SketchFilter.ladder(asked.queries, sketchers, asked.steps, asked.pool)
+            )
+            for block in own.blocks:
+                errors = np.array([own.error(index) for index in block.ids.tolist()])
+                parts.append(self._shortest(number, block, errors))
+                ids.append(block.ids)
+                owners.append(np.full(len(block.ids), number))
+        self.indices: Ints = np.concatenate(ids, dtype=np.int64)
+        self.lows: Floats = np.concatenate(parts, axis=1)
+        self._owners = np.concatenate(owners)
+        self._height = np.zeros(self.lows.shape, np.int8)
+
+    def _shortest(self, number: int, block: Block, errors: Floats) -> Floats:
+        """Lower bounds [q t] of a whole block."""
+        bound, offsets = self._filters[number][0], block.offsets
+        every = np.ones((bound.count, len(block.ids)), np.bool_)
+
+        def work(tile: range) -> Floats:
+            part, own = slice(tile.start, tile.stop), offsets[tile.start : tile.stop + 1]
+            rows = block.frames[own[0] : own[-1]]
+            return bound.bounds(rows, own - own[0], errors[part], every[:, part])
+
+        return np.concatenate(list(self._pool.map(work, tiles(offsets, SKETCH_TILE))), axis=1)
+
+    def rise(self, level: int, some: NDArray[np.bool_]) -> None:
+        """Raise the lows of some pairs [q t] by the sketches of a level, where there are such."""
+        some = some & (self._height <= level)
+        self._height[some] = level + 1
+
+        def work(column: int) -> None:
+            number, part = self._owners[column], slice(column, column + 1)
+            own = self.sketched[number].finer
+            if level < len(own):
+                rows, error = own[level].fetch(int(self.indices[column]))
+                ends, errors = np.array([0, len(rows)]), np.array([error])
+                bound = self._filters[number][level + 1]
+                better = bound.bounds(rows, ends, errors, some[:, part])
+                np.maximum(self.lows[:, part], better, out=self.lows[:, part])
+
+        list(self._pool.map(work, np.flatnonzero(some.any(axis=0))))
 
 
 @dataclass(eq=False)
@@ -151,55 +237,15 @@ class _Asked:
         kind = HalfFilter if self.is_rough else Filter
         return kind(self.queries, self.steps, self.metric, self.pool)
 
-    def sketch_bounds(self, sketched: Sequence[Sketched]) -> tuple[Ints, Floats, Ints]:
-        """The ids [t] of sketched trajectories, their lower bounds [q t], and whose they are."""
-        ids: list[int] = []
-        owners: list[int] = []
-        parts = [np.empty((len(self.queries), 0))]
-        for number, own in enumerate(sketched):
-            bound = SketchFilter(self.queries, own.sketcher, self.steps, self.pool)
-            stream = (
-                (int(index), block.frames[block.offsets[i] : block.offsets[i + 1]])
-                for block in own.blocks
-                for i, index in enumerate(block.ids)
-            )
-            for piece in pieces(stream, PIECE_FRAMES):
-                ids += piece.ids
-                owners += [number] * len(piece.ids)
-                errors = np.array([own.error(index) for index in piece.ids])
-                parts.append(bound.bounds(piece, errors, self.name))
-        lows = np.concatenate(parts, axis=1)
-        return np.array(ids, np.int64), lows, np.array(owners, np.int64)
-
-    def raise_by_finer(
-        self, sketched: Sketched, indices: Ints, some: NDArray[np.bool_], lows: Floats
-    ) -> None:
-        """Raise the lows [q t] of some pairs [q t] by longer sketches, where there are such."""
-        finer = sketched.finer
-        if finer is None or not some.any():
-            return
-        bound = SketchFilter(self.queries, finer.sketcher, self.steps, self.pool)
-        self._raise(indices, some, lows, lambda q, i: bound.some(q, *finer.fetch(i)))
-
     def raise_by_singles(
         self, indices: Ints, some: NDArray[np.bool_], lows: Floats, fetch: Fetch
     ) -> None:
         """Raise the lows [q t] of some pairs [q t] by float32 products."""
         bound = Filter(self.queries, self.steps, self.metric, self.pool)
-        self._raise(indices, some, lows, lambda q, i: bound.some(q, fetch(i)))
-
-    def _raise(
-        self,
-        indices: Ints,
-        some: NDArray[np.bool_],
-        lows: Floats,
-        better: Callable[[Ints, int], Floats],
-    ) -> None:
-        """Raise lows [q t] where `some` [q t] by better(queries, index), a trajectory at a time."""
 
         def work(column: int) -> None:
             asking = np.flatnonzero(some[:, column])
-            found = better(asking, int(indices[column]))
+            found = bound.some(asking, fetch(int(indices[column])))
             lows[asking, column] = np.maximum(lows[asking, column], found)
 
         list(self.pool.map(work, np.flatnonzero(some.any(axis=0))))

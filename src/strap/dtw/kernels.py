@@ -7,6 +7,8 @@ works on several columns at once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -381,3 +383,61 @@ def low_costs(
             root(half, row[: hi - lo])
             accumulate(n, code, lo, hi, row[: hi - lo], D)
         out[i] = least(D, N, M, code)
+
+
+@njit
+def sketch_costs(
+    halves: Halves,
+    offsets: Ints,
+    wanted: NDArray[np.bool_],
+    rows: Singles,
+    borders: Ints,
+    alpha: Singles,
+    mean: Singles,
+    scale: Any,
+    shrink: float,
+    code: int,
+    out: Singles,
+) -> None:
+    """out [q t] = `low_costs` of the wanted pairs [q t], for float16 frames [F d] end to end.
+
+    Everything from the stored bits to the bound in one call: threads that come back to Python
+    between steps of microseconds wait for each other most of the time. What is too large or no
+    number gets 0. Rows, borders and alpha are the queries', see `bounds`; squares are rounded down
+    but for less than 2⁻¹⁵⁰.
+    """
+    Q, longest, d = borders.shape[0] - 1, longest_of(offsets), halves.shape[1]
+    wide = np.empty((longest, d), np.float32)
+    values = np.empty((longest, d), np.float32)
+    squares = np.empty(longest)
+    beta = np.empty(longest, np.float32)
+    space = np.empty(rows.shape[0] * longest, np.float32)
+    for i in range(offsets.shape[0] - 1):
+        if not wanted[:, i].any():
+            continue
+        M = offsets[i + 1] - offsets[i]
+        widened(halves[offsets[i] : offsets[i + 1]], wide[:M])
+        center(wide[:M], mean, scale, values[:M], squares[:M])
+        ordinary = True
+        for m in range(M):
+            ordinary = ordinary and squares[m] <= LARGEST_SQUARE
+            beta[m] = np.float32(shrink * squares[m] * (1 - 2.0**-23))
+        own = np.array([0, M])
+        q = 0
+        while q < Q:
+            if not wanted[q, i]:
+                q += 1
+                continue
+            first = q
+            while q < Q and wanted[q, i]:
+                q += 1
+            if not ordinary:
+                out[first:q, i] = 0
+                continue
+            top, bottom = borders[first], borders[q]
+            products = space[: (bottom - top) * M].reshape(bottom - top, M)
+            np.dot(rows[top:bottom], values[:M].T, products)
+            for asked in range(first, q):
+                part = slice(borders[asked], borders[asked + 1])
+                here = products[borders[asked] - top : borders[asked + 1] - top]
+                low_costs(alpha[part], beta[:M], here, own, code, False, out[asked, i : i + 1])

@@ -33,16 +33,15 @@ class Piece:
         """Where each trajectory begins when they lie end to end [t + 1]."""
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
-    def tiles(self, limit: int) -> list[range]:
-        """Runs of trajectories with at most `limit` frames together, or one that is longer."""
-        runs, first, size = [], 0, 0
-        for i, frames in enumerate(self.frames):
-            if i > first and size + len(frames) > limit:
-                runs.append(range(first, i))
-                first, size = i, 0
-            size += len(frames)
-        runs.append(range(first, len(self.frames)))
-        return runs
+
+def tiles(offsets: Ints, limit: int) -> list[range]:
+    """Runs of trajectories with at most `limit` frames together, or one that is longer."""
+    runs, first = [], 0
+    for i in range(1, len(offsets) - 1):
+        if offsets[i + 1] - offsets[first] > limit:
+            runs.append(range(first, i))
+            first = i
+    return [*runs, range(first, len(offsets) - 1)]
 
 
 def pieces(stream: Iterable[tuple[int, Frames]], limit: int) -> Iterable[Piece]:

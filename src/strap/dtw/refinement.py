@@ -115,9 +115,12 @@ class Refinement:
 
         def work(item: tuple[int, list[int]]) -> list[tuple[int, int, Alignment | None]]:
             index, asking = item
-            ready = self._ready(index)
-            looks = [(q, self._corridor.look(q, ready)) for q in asking]
-            return [(q, index, look.align(beat[q])) for q, look in looks if look.bound <= beat[q]]
+            looks = self._corridor.look(asking, self._ready(index), [beat[q] for q in asking])
+            return [
+                (q, index, look.match)
+                for q, look in zip(asking, looks, strict=True)
+                if look.evaluated
+            ]
 
         for found in self._pool.map(work, sorted(wanted.items())):
             self.evaluated += len(found)

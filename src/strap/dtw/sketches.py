@@ -24,12 +24,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strap.dtw.bounds import Filter
-from strap.dtw.pieces import Piece
-from strap.dtw.types import Block, Floats, Frames, Ints, Name, Singles
+from strap.dtw import kernels
+from strap.dtw.bounds import Moved, certain
+from strap.dtw.types import Block, Floats, Frames, Ints, Singles
 
-SIZES = (64, 256)  # numbers in a sketch, the length of the rest among them; short ones first
+SIZES = (16, 64, 256)  # numbers in a sketch, the length of the rest among them; short ones first
 SAMPLE = 8192  # frames from which the directions are found
 SLICE = 4096  # frames sketched at a time
 
@@ -77,15 +78,32 @@ class Sketcher:
         rest = moved - along @ self._directions.T
         return np.concatenate([along, np.linalg.norm(rest, axis=1, keepdims=True)], axis=1)
 
-    def quick(self, frames: Frames) -> tuple[Floats, Floats]:
+    def begins(self, other: Sketcher) -> bool:
+        """Whether its directions are another's first ones."""
+        count = self.basis.shape[1]
+        return np.array_equal(self.mean, other.mean) and np.array_equal(
+            self.basis, other.basis[:, :count]
+        )
+
+    def shorter(self, size: int) -> Sketcher:
+        """The same directions, fewer of them."""
+        return Sketcher(self.mean, np.ascontiguousarray(self.basis[:, : size - 1]))
+
+    def along(self, frames: Frames) -> tuple[Floats, Floats]:
+        """Coordinates [m r] along the directions, and the squares [m] of the moved frames."""
+        moved = np.asarray(frames, np.float64) - self.mean
+        return moved @ self._directions, np.einsum("md,md->m", moved, moved)
+
+    def quick(self, along: Floats, squares: Floats) -> tuple[Floats, Floats]:
         """Sketches [m r + 1] for half the work, and how far each may be from the exact one [m].
 
         With z = b − μ and c = Vᵀz the rest's square is |z|² − 2|c|² + cᵀVᵀVc. These sums err by at
         most e = 4(d + 2r + 16)2⁻⁵²|z|², so a root x by at most √e, and by e/x.
+
+        Args:
+            along, squares: as `along` gives them; further columns are left alone.
         """
-        moved = np.asarray(frames, np.float64) - self.mean
-        along = moved @ self._directions
-        squares = np.einsum("md,md->m", moved, moved)
+        along = along[:, : self.basis.shape[1]]
         rest = np.einsum("mr,mr->m", along, along @ self._products - 2 * along) + squares
         rest = np.sqrt(np.maximum(rest, 0))
         terms = sum(self._directions.shape) + self.size + 16
@@ -118,8 +136,8 @@ class Sketched:
     """sketches instead of frames, global indices as in the search"""
     error: Callable[[int], float]
     """global index -> the largest error of that trajectory's sketches"""
-    finer: Finer | None = None
-    """for those that short sketches leave"""
+    finer: Sequence[Finer] = ()
+    """longer and longer ones, each for those that the ones before leave"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,38 +153,59 @@ class SketchFilter:
     """Lower bounds of every query's cost from sketches alone; for metric l2."""
 
     def __init__(
-        self, queries: Sequence[Frames], sketcher: Sketcher, steps: str, pool: Executor
+        self, sketcher: Sketcher, done: Sequence[tuple[Floats, Floats]], steps: str
     ) -> None:
-        self.sketcher, self.steps = sketcher, steps
-        done = list(pool.map(sketcher.quick, queries))
-        self._filter = Filter([sketches for sketches, _ in done], steps, "l2", pool)
-        self._rows = np.array([[float(len(query))] for query in queries])
+        """`done` are the queries' sketches and their errors, as `Sketcher.quick` gives them."""
+        self.stretch, self.steps, self.count = sketcher.stretch, steps, len(done)
+        self._moved = Moved([sketches for sketches, _ in done], "l2")
+        self._rows = np.array([[float(len(sketches))] for sketches, _ in done])
         self._errors = np.array([[errors.max()] for _, errors in done])
 
-    def bounds(self, piece: Piece, errors: Floats, name: Name) -> Floats:
-        """Lower bounds [q t] for sketched trajectories with their errors [t]."""
-        usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
-        frames = [
-            own if good else np.zeros_like(own)
-            for own, good in zip(piece.frames, usable, strict=True)
-        ]
-        lows = self._filter.bounds(Piece(piece.ids, frames), name)
-        lengths = np.array([len(own) for own in piece.frames])
-        lows[:, usable] = self._certain(
-            lows[:, usable], self._rows, lengths[usable], self._errors + errors[usable]
+    @classmethod
+    def ladder(
+        cls, queries: Sequence[Frames], sketchers: Sequence[Sketcher], steps: str, pool: Executor
+    ) -> list[SketchFilter]:
+        """One for each sketcher; queries are projected once for those that share directions."""
+        filters: list[SketchFilter] = []
+        known: Sketcher | None = None
+        for sketcher in sorted(sketchers, key=lambda own: -own.size):
+            if known is None or not sketcher.begins(known):
+                known, projected = sketcher, list(pool.map(sketcher.along, queries))
+            done = [sketcher.quick(*own) for own in projected]
+            filters.append(cls(sketcher, done, steps))
+        return filters[::-1]
+
+    def bounds(
+        self, sketches: Frames, offsets: Ints, errors: Floats, wanted: NDArray[np.bool_]
+    ) -> Floats:
+        """Lower bounds [q t] of the wanted pairs [q t]; 0 for the others.
+
+        Args:
+            sketches: of trajectories end to end [F r + 1], float16.
+            offsets: where each begins [t + 1].
+            errors: the largest error of each [t].
+            wanted: which pairs; where no path fits, the bound is ∞.
+        """
+        stacked, moved = self._moved.stacked, self._moved
+        lows = np.zeros(wanted.shape, np.float32)
+        if not (moved.usable and stacked.is_ordinary):
+            return lows.astype(np.float64)
+        kernels.sketch_costs(
+            np.asarray(sketches).view(np.uint16),
+            offsets,
+            wanted,
+            moved.rows,
+            stacked.borders,
+            moved.alpha,
+            stacked.single_mean,
+            np.float32(stacked.scale),
+            moved.shrink,
+            kernels.CODES[self.steps],
+            lows,
         )
-        lows[:, ~usable] = np.where(np.isinf(lows[:, ~usable]), np.inf, 0)
-        return lows
-
-    def some(self, asking: Ints, sketches: Frames, error: float) -> Floats:
-        """Lower bounds for the queries of these numbers and one trajectory."""
-        if not np.isfinite(error):
-            return np.zeros(len(asking))
-        lows, errors = self._filter.some(asking, sketches), self._errors[asking, 0] + error
-        return self._certain(lows, self._rows[asking, 0], np.array(len(sketches)), errors)
-
-    def _certain(self, lows: Floats, rows: Floats, lengths: Ints, errors: Floats) -> Floats:
-        """Take off what the sketches' errors and stretching may have added."""
-        cells = rows + lengths if self.steps == "classic" else rows
-        lows = (lows - cells * errors * (1 + 1e-9)) * ((1 - 1e-9) / self.sketcher.stretch)
-        return np.maximum(lows, 0)
+        usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
+        cells = self._rows + np.diff(offsets) if self.steps == "classic" else self._rows
+        sure = certain(lows, cells, stacked.scale, np.ones(len(errors), np.bool_))
+        off = cells * (self._errors + np.where(usable, errors, 0)) * (1 + 1e-9)
+        sure = np.maximum((sure - off) * ((1 - 1e-9) / self.stretch), 0)
+        return np.where(usable | np.isinf(sure), sure, 0)

@@ -13,7 +13,7 @@ from strap import dtw
 from strap.artifacts import Progress
 from strap.dtw.sketches import Finer, Sketched
 from strap.sketches import StoreSketches, open_sketches
-from strap.store import EmbeddingStore, Entry
+from strap.store import EmbeddingStore
 from strap.types import Array
 
 
@@ -67,8 +67,8 @@ class Corpus:
         return parts
 
     def _sketched(self, index: int, sizes: Sequence[StoreSketches], progress: Progress) -> Sketched:
-        short, long = sizes[0], sizes[-1]
-        errors, finer_errors = short.errors(), long.errors()
+        short = sizes[0]
+        errors = short.errors()
 
         def number(key: str) -> int:
             found = self.numbers[index, key]
@@ -78,12 +78,17 @@ class Corpus:
         def error(found: int) -> float:
             return errors[self.names[found][1]]
 
+        finer = [self._finer(own) for own in sizes[1:]]
+        return Sketched(short.sketcher, short.blocks(number), error, finer)
+
+    def _finer(self, sketches: StoreSketches) -> Finer:
+        errors = sketches.errors()
+
         def fetch(found: int) -> tuple[Array, float]:
             key = self.names[found][1]
-            return long.fetch(key), finer_errors[key]
+            return sketches.fetch(key), errors[key]
 
-        finer = Finer(long.sketcher, fetch) if len(sizes) > 1 else None
-        return Sketched(short.sketcher, short.blocks(number), error, finer)
+        return Finer(sketches.sketcher, fetch)
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         """Trajectories that lie end to end, shard by shard.
@@ -100,7 +105,7 @@ class Corpus:
                     other = self.stores[later]
                     ahead.submit(other.read_ahead, other.shards[following])
                 frames = store.shard_frames(shard)
-                for run in _contiguous(store.live_entries(shard)):
+                for run in store.live_runs(shard):
                     progress("searching", done, len(self.names))
                     first, last = run[0].offset, run[-1].stop
                     offsets = np.array([*(e.offset - first for e in run), last - first])
@@ -111,15 +116,3 @@ class Corpus:
                 for left, before in self.shards[max(number - 1, 0) : number + 1]:
                     self.stores[left].let_go(self.stores[left].shards[before])
         progress("searching", done, len(self.names))
-
-
-def _contiguous(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Runs of entries that lie end to end (where none between them was replaced)."""
-    run: list[Entry] = []
-    for entry in entries:
-        if run and run[-1].offset + run[-1].length != entry.offset:
-            yield run
-            run = []
-        run.append(entry)
-    if run:
-        yield run

@@ -150,6 +150,17 @@ class EmbeddingStore:
         """The shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
 
+    def live_runs(self, shard: Shard) -> Iterator[list[Entry]]:
+        """Runs of live entries that lie end to end (where none between them was replaced)."""
+        run: list[Entry] = []
+        for entry in self.live_entries(shard):
+            if run and run[-1].stop != entry.offset:
+                yield run
+                run = []
+            run.append(entry)
+        if run:
+            yield run
+
     def verify(self) -> list[str]:
         """Read everything; the messages of what is damaged (none: the store is sound)."""
         from strap.store.upkeep import verify
