@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -69,6 +70,11 @@ def blocks(trajectories, rng: np.random.Generator) -> Iterator[dtw.Block]:
             yield dtw.Block(np.concatenate(own), offsets, part)
 
 
+def _sketches(sketcher: Sketcher, trajectories, index: int) -> tuple[dtw.Frames, float]:
+    rows, errors = sketcher(trajectories[index])
+    return rows, float(errors.max())
+
+
 def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
     """Sketches of everything, of some length."""
     frames = np.concatenate(trajectories)
@@ -76,13 +82,13 @@ def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
     sketcher = Sketcher.fit(frames, size=min(size, frames.shape[1]))
     made = [sketcher(own) for own in trajectories]
     parts = [dtw.Block(r, np.array([0, len(r)]), np.array([i])) for i, (r, _) in enumerate(made)]
-    longer = Sketcher.fit(frames, size=int(rng.integers(2, max(3, frames.shape[1] + 1))))
-
-    def fetch(index: int) -> tuple[dtw.Frames, float]:
-        rows, errors = longer(trajectories[index])
-        return rows, float(errors.max())
-
-    finer = [Finer(longer, fetch)] if rng.random() < 0.5 else []
+    finer = [
+        Finer(own, partial(_sketches, own, trajectories))
+        for own in (
+            Sketcher.fit(frames, size=int(rng.integers(2, max(3, frames.shape[1] + 1))))
+            for _ in range(int(rng.integers(0, 3)))
+        )
+    ]
     return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()), finer)]
 
 

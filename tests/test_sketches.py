@@ -36,20 +36,24 @@ def data(seed: int, dtype: type = np.float16, dim: int = 24):
     return queries, trajectories
 
 
-def sketched(trajectories, size: int = 8) -> Sketched:
-    sketcher = Sketcher.fit(np.concatenate(trajectories), size=size)
-    made = [sketcher(own) for own in trajectories]
+def sketched(trajectories, sizes: tuple[int, ...] = (8, 16)) -> Sketched:
+    """As a store has them: the directions of short sketches are the first of long ones."""
+    longest = Sketcher.fit(np.concatenate(trajectories), size=sizes[-1])
+    short, *longer = (longest.shorter(size) for size in sizes)
+    made = [short(own) for own in trajectories]
     blocks = [
         dtw.Block(rows, np.array([0, len(rows)]), np.array([i])) for i, (rows, _) in enumerate(made)
     ]
-    longer = Sketcher.fit(np.concatenate(trajectories), size=min(2 * size, 24))
+    finer = [finer_of(own, trajectories) for own in longer]
+    return Sketched(short, blocks, lambda index: float(made[index][1].max()), finer)
 
+
+def finer_of(sketcher: Sketcher, trajectories) -> Finer:
     def fetch(index: int):
-        rows, errors = longer(trajectories[index])
+        rows, errors = sketcher(trajectories[index])
         return rows, float(errors.max())
 
-    finer = [Finer(longer, fetch)] if size > 4 else []
-    return Sketched(sketcher, blocks, lambda index: float(made[index][1].max()), finer)
+    return Finer(sketcher, fetch)
 
 
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
@@ -84,8 +88,8 @@ def test_bounds_never_exceed_costs(steps, seed):
 
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
 @settings(max_examples=15, deadline=None)
-@given(seed=seeds, k=st.integers(1, 8))
-def test_the_answer_is_the_same(steps, seed, k):
+@given(seed=seeds, k=st.integers(1, 8), sizes=st.sampled_from([(5,), (4, 12), (3, 6, 16)]))
+def test_the_answer_is_the_same(steps, seed, k, sizes):
     queries, trajectories = data(seed, np.float32)
     tally = dtw.Tally()
     found = dtw.search_blocks(
@@ -95,7 +99,7 @@ def test_the_answer_is_the_same(steps, seed, k):
         fetch=trajectories.__getitem__,
         steps=steps,
         exclude=[{1}, set(), {4}],
-        sketched=[sketched(trajectories)],
+        sketched=[sketched(trajectories, sizes)],
         tally=tally,
     )
     expected = dtw.search(queries, trajectories, k=k, steps=steps, exclude=[{1}, set(), {4}])
@@ -118,6 +122,72 @@ def test_quick_sketches_know_their_errors(inside, offset):
     off = np.linalg.norm(quick - sketcher.exact(frames), axis=1)
     assert np.all(off <= errors)
     assert np.all(errors < 1e-5 * np.linalg.norm(frames - sketcher.mean, axis=1))
+
+
+@pytest.mark.parametrize("sizes", [(6, 12), (12, 6)])
+def test_directions_of_their_own_give_bounds_too(sizes):
+    """Sketches made at different times need not share their directions."""
+    queries, trajectories = data(3)
+    starts = zip((0, 9), sizes, strict=True)
+    alone = [Sketcher.fit(np.concatenate(trajectories[i:]), size=size) for i, size in starts]
+    assert not alone[0].begins(alone[1])
+    longest = max(trajectories, key=len)
+    ends = np.array([0, len(longest)])
+    with ThreadPoolExecutor(2) as pool:
+        for sketcher, bound in zip(
+            alone, SketchFilter.ladder(queries, alone, "strap", pool), strict=True
+        ):
+            rows, errors = sketcher(longest)
+            wanted = np.ones((len(queries), 1), np.bool_)
+            lows = bound.bounds(rows, ends, errors.max(keepdims=True), wanted)[:, 0]
+            costs = [dtw.best_match(query, longest).cost for query in queries]
+            assert (lows <= costs).all()
+            assert (lows[1:] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["too large for float16", "queries of no ordinary size"])
+def test_what_can_not_be_bounded_is_looked_at(kind):
+    queries, trajectories = data(6, np.float64)
+    if kind == "too large for float16":
+        trajectories[7] = trajectories[7] * 1e6
+        queries[1] = trajectories[7][:4].copy()
+    else:
+        queries = [query * 1e-30 for query in queries]
+    found = dtw.search_blocks(
+        queries, iter(()), k=3, fetch=trajectories.__getitem__, sketched=[sketched(trajectories)]
+    )
+    expected = dtw.search(queries, trajectories, k=3, backend="reference")
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a.trajectory, b.trajectory)
+
+
+def test_stores_with_sketches_of_different_lengths():
+    queries, trajectories = data(8, np.float32)
+    half = len(trajectories) // 2
+    parts = []
+    for first, own, sizes in (
+        (0, trajectories[:half], (6,)),
+        (half, trajectories[half:], (4, 8, 12)),
+    ):
+        alone = sketched(own, sizes)
+        parts.append(
+            Sketched(
+                alone.sketcher,
+                [dtw.Block(b.frames, b.offsets, b.ids + first) for b in alone.blocks],
+                lambda index, alone=alone, first=first: alone.error(index - first),
+                [
+                    Finer(f.sketcher, lambda index, f=f, first=first: f.fetch(index - first))
+                    for f in alone.finer
+                ],
+            )
+        )
+    found = dtw.search_blocks(
+        queries, iter(()), k=4, fetch=trajectories.__getitem__, sketched=parts
+    )
+    expected = dtw.search(queries, trajectories, k=4, backend="reference")
+    for a, b in zip(found, expected, strict=True):
+        assert np.array_equal(a.trajectory, b.trajectory)
+        assert np.array_equal(a.start, b.start)
 
 
 def test_most_is_ruled_out_where_data_lies_near_a_few_directions():
@@ -155,7 +225,7 @@ def test_where_sketches_leave_much_the_rest_is_bounded_together():
         iter(()),
         k=2,
         fetch=trajectories.__getitem__,
-        sketched=[sketched(trajectories, 4)],
+        sketched=[sketched(trajectories, (4,))],
         tally=tally,
     )
     expected = dtw.search(queries, trajectories, k=2, backend="reference")
@@ -182,6 +252,12 @@ def test_a_store_with_sketches_gives_the_same_matches(store):
     found = search_stores(queries, [store], k=5, backend="cpu", tally=tally)
     assert found == plain
     assert tally.by_sketches > 0
+
+
+def test_shorter_sketches_use_the_first_directions_of_longer_ones(store):
+    short, long = sketch_store(store, sizes=(4, 10))
+    assert short.sketcher.begins(long.sketcher)
+    assert not long.sketcher.begins(short.sketcher)
 
 
 def test_sketches_of_other_rows_are_not_used(store):

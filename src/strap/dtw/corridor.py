@@ -29,7 +29,7 @@ from strap.dtw import kernels
 from strap.dtw.bounds import Moved, U
 from strap.dtw.jit import njit
 from strap.dtw.kernels import low_costs
-from strap.dtw.pieces import as_values
+from strap.dtw.pieces import Buffers, as_values
 from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 
 SLACK = 1e-9
@@ -38,7 +38,9 @@ SMALL = 24  # dimensions: below, every cell's exact cost is cheaper than its bou
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A trajectory, prepared once and aligned with any of the queries."""
+    """A trajectory, prepared once and aligned with any of the queries, on the same thread and
+    before another is prepared there: its arrays are used again.
+    """
 
     values: Frames  # [m d] as compiled loops read them
     moved: Singles | None  # [m d], None where no bounds are to be had
@@ -54,13 +56,15 @@ class Corridor:
         self.half = metric == "cosine"
         # Norms are divided out already: from here on numbers are taken as they are.
         self._moved = Moved(queries, "l2") if queries[0].shape[1] >= SMALL else None
+        self._buffers = Buffers()
 
     def ready(self, trajectory: Frames, doubt: Callable[[], None] | None = None) -> Ready:
         """Prepare a trajectory [m d]; `doubt` is called where its numbers are not ordinary ones."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: for `doubt` to report
-            values = as_values(trajectory, self.metric)
+            values = as_values(trajectory, self.metric, self._buffers)
         if self._moved is not None and self._moved.usable:
-            moved, squares = np.empty(values.shape, np.float32), np.empty(len(values))
+            moved = self._buffers.get("moved", np.float32, *values.shape)
+            squares = np.empty(len(values))
             if self._moved.take(values, moved, squares):
                 return Ready(values, moved, self._moved.beta(squares))
         if doubt is not None:

@@ -37,6 +37,7 @@ from strap.processors import processors
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
 SKETCH_TILE = 4096  # frames whose shortest sketches are bounded in one call
+TOGETHER = 8  # trajectories whose longer sketches are bounded in one call
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -187,17 +188,25 @@ class _Climb:
         some = some & (self._height <= level)
         self._height[some] = level + 1
 
-        def work(column: int) -> None:
-            number, part = self._owners[column], slice(column, column + 1)
-            own = self.sketched[number].finer
-            if level < len(own):
-                rows, error = own[level].fetch(int(self.indices[column]))
-                ends, errors = np.array([0, len(rows)]), np.array([error])
-                bound = self._filters[number][level + 1]
-                better = bound.bounds(rows, ends, errors, some[:, part])
-                np.maximum(self.lows[:, part], better, out=self.lows[:, part])
+        def work(task: tuple[int, Ints]) -> None:
+            number, columns = task
+            fetch, bound = (
+                self.sketched[number].finer[level].fetch,
+                self._filters[number][level + 1],
+            )
+            rows, errors = zip(*(fetch(int(i)) for i in self.indices[columns]), strict=True)
+            ends = np.cumsum([0, *map(len, rows)])
+            better = bound.bounds(np.concatenate(rows), ends, np.array(errors), some[:, columns])
+            self.lows[:, columns] = np.maximum(self.lows[:, columns], better)
 
-        list(self._pool.map(work, np.flatnonzero(some.any(axis=0))))
+        tasks = []
+        for number, own in enumerate(self.sketched):
+            if level < len(own.finer):
+                columns = np.flatnonzero(some.any(axis=0) & (self._owners == number))
+                tasks += [
+                    (number, columns[i : i + TOGETHER]) for i in range(0, len(columns), TOGETHER)
+                ]
+        list(self._pool.map(work, tasks))
 
 
 @dataclass(eq=False)

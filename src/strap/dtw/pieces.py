@@ -61,10 +61,10 @@ def pieces(stream: Iterable[tuple[int, Frames]], limit: int) -> Iterable[Piece]:
         yield piece
 
 
-def as_values(frames: Frames, metric: str) -> Frames:
+def as_values(frames: Frames, metric: str, buffers: Buffers | None = None) -> Frames:
     """Frames as the compiled loops read them, without loss; divided by their norms for cosine.
 
-    What is no number may become an infinite one.
+    What is no number may become an infinite one. With buffers, what is returned may lie there.
     """
     if metric == "cosine":
         return reference.unit(frames)
@@ -72,10 +72,14 @@ def as_values(frames: Frames, metric: str) -> Frames:
         return np.asarray(frames)
     if frames.dtype != np.float16:
         return frames.astype(np.float64)
-    if not ONE_BY_ONE:
-        return frames.astype(np.float32)
-    out = np.empty(frames.shape, np.float32)
-    kernels.widened(np.ascontiguousarray(frames).view(np.uint16), out)
+    if buffers is None:
+        out = np.empty(frames.shape, np.float32)
+    else:
+        out = buffers.get("wide", np.float32, *frames.shape)
+    if ONE_BY_ONE:
+        kernels.widened(np.ascontiguousarray(frames).view(np.uint16), out)
+    else:
+        out[:] = frames
     return out
 
 
@@ -101,7 +105,8 @@ class Stacked:
             mean = frames.mean(axis=0).astype(np.float32).astype(np.float64)
         if not np.isfinite(mean).all():
             mean = np.zeros_like(mean)
-        largest = float(np.abs(frames - mean).max())
+        # As the largest |frames − mean|: the differences' rounding keeps their order.
+        largest = float(max((frames.max(axis=0) - mean).max(), (mean - frames.min(axis=0)).max()))
         scale = math.ldexp(1.0, -math.frexp(largest)[1]) if largest > 0 else 1.0
         borders = np.cumsum([0, *(len(query) for query in queries)])
         return cls(frames, borders, mean, scale)

@@ -13,8 +13,6 @@ from strap.dtw import checks, reference
 from strap.dtw.corridor import Corridor, Ready
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name
 
-RECENT = 2**13  # frames of prepared trajectories kept for the next round
-
 
 def exact(frames: Frames, metric: str) -> Floats:
     """A query as the exact pass wants it."""
@@ -83,7 +81,6 @@ class Refinement:
         self.evaluated = 0
         self._fetch, self._name, self._pool, self._metric = fetch, name, pool, metric
         self._corridor = Corridor([exact(query, metric) for query in queries], steps, metric)
-        self._recent: dict[int, Ready] = {}
 
     @property
     def looked_at(self) -> int:
@@ -110,7 +107,6 @@ class Refinement:
         for q, best in enumerate(self.bests):
             for index in best.take(count):
                 wanted.setdefault(index, []).append(q)
-        self._recent = {i: ready for i, ready in self._recent.items() if i in wanted}
         beat = [best.worst for best in self.bests]
 
         def work(item: tuple[int, list[int]]) -> list[tuple[int, int, Alignment | None]]:
@@ -130,13 +126,7 @@ class Refinement:
         return bool(wanted)
 
     def _ready(self, index: int) -> Ready:
-        known = self._recent.get(index)
-        if known is not None:
-            return known
         frames = self._fetch(index)
-        ready = self._corridor.ready(
+        return self._corridor.ready(
             frames, lambda: checks.values(frames, self._name(index), self._metric)
         )
-        if sum(len(own.values) for own in list(self._recent.values())) < RECENT:
-            self._recent[index] = ready
-        return ready

@@ -166,14 +166,15 @@ class SketchFilter:
         cls, queries: Sequence[Frames], sketchers: Sequence[Sketcher], steps: str, pool: Executor
     ) -> list[SketchFilter]:
         """One for each sketcher; queries are projected once for those that share directions."""
-        filters: list[SketchFilter] = []
+        filters: dict[int, SketchFilter] = {}
         known: Sketcher | None = None
-        for sketcher in sorted(sketchers, key=lambda own: -own.size):
+        for i in sorted(range(len(sketchers)), key=lambda i: -sketchers[i].size):
+            sketcher = sketchers[i]
             if known is None or not sketcher.begins(known):
                 known, projected = sketcher, list(pool.map(sketcher.along, queries))
-            done = [sketcher.quick(*own) for own in projected]
-            filters.append(cls(sketcher, done, steps))
-        return filters[::-1]
+            done = list(pool.map(sketcher.quick, *zip(*projected, strict=True)))
+            filters[i] = cls(sketcher, done, steps)
+        return [filters[i] for i in range(len(sketchers))]
 
     def bounds(
         self, sketches: Frames, offsets: Ints, errors: Floats, wanted: NDArray[np.bool_]
