@@ -181,13 +181,29 @@ def _costs(alpha: Singles, beta: Singles, products: Singles, scale: float, half:
 
 
 @njit
-def _exact(a: Floats, b: Frames, half: bool) -> float:
-    """C of two frames [d], summed in order of dimension."""
-    total = 0.0
-    for k in range(a.shape[0]):
-        e = a[k] - b[k]
-        total += e * e
-    return 0.5 * total if half else np.sqrt(total)
+def _fill_exact(query: Floats, frames: Frames, cells: Ints, half: bool, C: Floats) -> None:
+    """C [n m] of these cells [c 2], each summed in order of dimension.
+
+    Four sums at a time: one alone would wait for each of its additions.
+    """
+    count = cells.shape[0]
+    for i in range(0, count, 4):
+        i1, i2, i3 = min(i + 1, count - 1), min(i + 2, count - 1), min(i + 3, count - 1)
+        a0, b0 = query[cells[i, 0]], frames[cells[i, 1]]
+        a1, b1 = query[cells[i1, 0]], frames[cells[i1, 1]]
+        a2, b2 = query[cells[i2, 0]], frames[cells[i2, 1]]
+        a3, b3 = query[cells[i3, 0]], frames[cells[i3, 1]]
+        t0 = t1 = t2 = t3 = 0.0
+        for k in range(query.shape[1]):
+            e0, e1, e2, e3 = a0[k] - b0[k], a1[k] - b1[k], a2[k] - b2[k], a3[k] - b3[k]
+            t0 += e0 * e0
+            t1 += e1 * e1
+            t2 += e2 * e2
+            t3 += e3 * e3
+        C[cells[i, 0], cells[i, 1]] = 0.5 * t0 if half else np.sqrt(t0)
+        C[cells[i1, 0], cells[i1, 1]] = 0.5 * t1 if half else np.sqrt(t1)
+        C[cells[i2, 0], cells[i2, 1]] = 0.5 * t2 if half else np.sqrt(t2)
+        C[cells[i3, 0], cells[i3, 1]] = 0.5 * t3 if half else np.sqrt(t3)
 
 
 @njit
@@ -254,15 +270,37 @@ def _backward(low: Floats, code: int) -> Floats:
 
 
 @njit
-def _one_path(query: Floats, frames: Frames, F: Floats, code: int, half: bool) -> float:
-    """The exact cost of the path that is best under F, from its end to its start."""
+def _path(F: Floats, code: int) -> Ints:
+    """The cells [c 2] of the path that is best under F, from its end to its start."""
     n = F.shape[0] - 1
     m = int(np.argmin(F[n]))
-    total = _exact(query[n], frames[m], half)
-    while n > 0:
+    cells = np.empty((F.shape[0] + F.shape[1], 2), np.int64)
+    count = 0
+    while n >= 0:
+        cells[count, 0], cells[count, 1] = n, m
+        count += 1
+        if n == 0:
+            break
         _, n, m = _before(F, n, m, code)
-        total += _exact(query[n], frames[m], half)
-    return total
+    return cells[:count]
+
+
+@njit
+def _corridor(F: Floats, low: Floats, C: Floats, limit: float, code: int) -> Ints:
+    """The cells [c 2] that may lie on a path of at most this cost and have no cost C yet."""
+    N, M = low.shape
+    B = _backward(low, code)
+    cells = np.empty((N * M, 2), np.int64)
+    count = 0
+    for n in range(N):
+        for m in range(M):
+            if F[n, m] + B[n, m] - low[n, m] <= limit and F[n, m] < np.inf:
+                if C[n, m] == np.inf:
+                    cells[count, 0], cells[count, 1] = n, m
+                    count += 1
+            else:
+                C[n, m] = np.inf
+    return cells[:count]
 
 
 @njit
@@ -274,16 +312,22 @@ def _align(
     Where the best match costs more than `beat`, what is returned does too.
     """
     N, M = low.shape
-    limit = min(_one_path(query, frames, F, code, half) * (1 + SLACK), beat)
-    B = _backward(low, code)
+    C = np.full((N, M), np.inf)
+    cells = _path(F, code)
+    _fill_exact(query, frames, cells, half, C)
+    total = 0.0
+    for i in range(cells.shape[0]):
+        total += C[cells[i, 0], cells[i, 1]]
+    limit = min(total * (1 + SLACK), beat)
+    _fill_exact(query, frames, _corridor(F, low, C, limit, code), half, C)
     D = np.full((N, M), np.inf)
     S = np.zeros((N, M), np.int64)
     for n in range(N):
         for m in range(M):
-            if F[n, m] + B[n, m] - low[n, m] > limit or F[n, m] == np.inf:
+            if C[n, m] == np.inf:
                 continue
             if n == 0:
-                D[0, m], S[0, m] = _exact(query[0], frames[m], half), m
+                D[0, m], S[0, m] = C[0, m], m
                 continue
             best, start = np.inf, -1
             if m > 0:
@@ -300,6 +344,6 @@ def _align(
                 if m > 0 and kernels.better(D[n, m - 1], S[n, m - 1], best, start):
                     best, start = D[n, m - 1], S[n, m - 1]
             if best < np.inf:
-                D[n, m], S[n, m] = best + _exact(query[n], frames[m], half), start
+                D[n, m], S[n, m] = best + C[n, m], start
     end = int(np.argmin(D[N - 1]))
     return D[N - 1, end], S[N - 1, end], end + 1

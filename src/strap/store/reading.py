@@ -50,7 +50,8 @@ class EmbeddingStore:
     named: str = ""
     """the dataset's path as it was when the store was begun"""
     _maps: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
-    _checked: set[tuple[str, str]] = field(default_factory=set, compare=False)
+    _checked: set[tuple[str, ...]] = field(default_factory=set, compare=False)
+    """shards (name, camera) and single trajectories (name, camera, id)"""
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -105,11 +106,13 @@ class EmbeddingStore:
         return average([self.of_camera(trajectory_id, camera) for camera in self.cameras])
 
     def of_camera(self, trajectory_id: str, camera: str) -> Array:
-        """The embeddings [t d] of a trajectory by one camera, as stored and checked."""
+        """The embeddings [t d] of a trajectory by one camera, as stored; checked the first time."""
         entry = self.entry(trajectory_id)
         shard = self.shards[self.places[trajectory_id][0]]
-        if (shard.name, camera) not in self._checked:
+        whole = (shard.name, camera)
+        if whole not in self._checked and (*whole, entry.id) not in self._checked:
             self._check(shard, camera, entry)
+            self._checked.add((*whole, entry.id))
         return self._map(shard, camera)[entry.offset : entry.stop]
 
     def shard_frames(self, shard: Shard) -> Array:
