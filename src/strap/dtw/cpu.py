@@ -14,14 +14,14 @@ from threadpoolctl import ThreadpoolController
 
 from strap.dtw import halves, kernels
 from strap.dtw.bounds import Filter, Tiled
+from strap.dtw.climb import Climb, least
 from strap.dtw.corridor import Corridor
 from strap.dtw.halves import HalfFilter
-from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces, tiles
+from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.refinement import Refinement, exact
-from strap.dtw.sketches import Sketched, SketchFilter
+from strap.dtw.sketches import Sketched
 from strap.dtw.types import (
     Alignment,
-    Block,
     Fetch,
     Floats,
     Frames,
@@ -36,8 +36,6 @@ from strap.processors import processors
 
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
-SKETCH_TILE = 4096  # frames whose shortest sketches are bounded in one call
-TOGETHER = 8  # trajectories whose longer sketches are bounded in one call
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -116,13 +114,13 @@ def _begin_with_sketches(
     Returns:
         The ids [t] and their lower bounds [q t].
     """
-    climb = _Climb(asked, sketched)
+    climb = Climb(sketched, asked.queries, asked.steps, asked.pool)
     indices, lows = climb.indices, climb.lows
     asked.hide(indices, lows)
     tally.pairs = int(np.isfinite(lows).sum())
     few = np.isfinite(lows)
     for level in range(climb.levels):
-        few = _least(np.where(few, lows, np.inf), (climb.levels - level + 1) * refinement.k + FEW)
+        few = least(np.where(few, lows, np.inf), (climb.levels - level + 1) * refinement.k + FEW)
         climb.rise(level, few)
     refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
@@ -138,75 +136,6 @@ def _begin_with_sketches(
         lows[:, some] = np.maximum(lows[:, some], more)
         refinement.expect(indices, lows)
     return indices, lows
-
-
-def _least(lows: Floats, count: int) -> NDArray[np.bool_]:
-    """Which lows [q t] are among the `count` least of their row."""
-    if count >= lows.shape[1]:
-        return np.isfinite(lows)
-    reach = np.partition(lows, count - 1, axis=1)[:, count - 1 : count]
-    return np.asarray((lows <= reach) & np.isfinite(lows))
-
-
-class _Climb:
-    """Lower bounds from sketches: of all pairs from the shortest, of some from longer ones."""
-
-    def __init__(self, asked: _Asked, sketched: Sequence[Sketched]) -> None:
-        self.sketched, self._pool = sketched, asked.pool
-        self.levels = max(len(own.finer) for own in sketched)
-        self._filters: list[list[SketchFilter]] = []
-        ids, owners, parts = [], [], [np.empty((len(asked.queries), 0))]
-        for number, own in enumerate(sketched):
-            sketchers = [own.sketcher, *(finer.sketcher for finer in own.finer)]
-            self._filters.append(
-                SketchFilter.ladder(asked.queries, sketchers, asked.steps, asked.pool)
-            )
-            for block in own.blocks:
-                errors = np.array([own.error(index) for index in block.ids.tolist()])
-                parts.append(self._shortest(number, block, errors))
-                ids.append(block.ids)
-                owners.append(np.full(len(block.ids), number))
-        self.indices: Ints = np.concatenate(ids, dtype=np.int64)
-        self.lows: Floats = np.concatenate(parts, axis=1)
-        self._owners = np.concatenate(owners)
-        self._height = np.zeros(self.lows.shape, np.int8)
-
-    def _shortest(self, number: int, block: Block, errors: Floats) -> Floats:
-        """Lower bounds [q t] of a whole block."""
-        bound, offsets = self._filters[number][0], block.offsets
-        every = np.ones((bound.count, len(block.ids)), np.bool_)
-
-        def work(tile: range) -> Floats:
-            part, own = slice(tile.start, tile.stop), offsets[tile.start : tile.stop + 1]
-            rows = block.frames[own[0] : own[-1]]
-            return bound.bounds(rows, own - own[0], errors[part], every[:, part])
-
-        return np.concatenate(list(self._pool.map(work, tiles(offsets, SKETCH_TILE))), axis=1)
-
-    def rise(self, level: int, some: NDArray[np.bool_]) -> None:
-        """Raise the lows of some pairs [q t] by the sketches of a level, where there are such."""
-        some = some & (self._height <= level)
-        self._height[some] = level + 1
-
-        def work(task: tuple[int, Ints]) -> None:
-            number, columns = task
-            fetch, bound = (
-                self.sketched[number].finer[level].fetch,
-                self._filters[number][level + 1],
-            )
-            rows, errors = zip(*(fetch(int(i)) for i in self.indices[columns]), strict=True)
-            ends = np.cumsum([0, *map(len, rows)])
-            better = bound.bounds(np.concatenate(rows), ends, np.array(errors), some[:, columns])
-            self.lows[:, columns] = np.maximum(self.lows[:, columns], better)
-
-        tasks = []
-        for number, own in enumerate(self.sketched):
-            if level < len(own.finer):
-                columns = np.flatnonzero(some.any(axis=0) & (self._owners == number))
-                tasks += [
-                    (number, columns[i : i + TOGETHER]) for i in range(0, len(columns), TOGETHER)
-                ]
-        list(self._pool.map(work, tasks))
 
 
 @dataclass(eq=False)
