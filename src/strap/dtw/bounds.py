@@ -81,6 +81,33 @@ class Moved:
         """Step 4."""
         return round_down(self.shrink * squares)
 
+    def low_costs(
+        self, frames: Frames, offsets: Ints, wanted: NDArray[np.bool_], code: int
+    ) -> Singles | None:
+        """Steps 1 to 4 and the recurrences for float16 frames end to end, in one compiled call.
+
+        Returns:
+            What step 5 is still to be done for [q t], 0 where it isn't wanted or can't be had;
+            None where the queries are of no ordinary size.
+        """
+        if not (self.usable and self.stacked.is_ordinary):
+            return None
+        lows = np.zeros(wanted.shape, np.float32)
+        kernels.wanted_low_costs(
+            np.ascontiguousarray(frames).view(np.uint16),
+            offsets,
+            wanted,
+            self.rows,
+            self.stacked.borders,
+            self.alpha,
+            self.stacked.single_mean,
+            np.float32(self.stacked.scale),
+            self.shrink,
+            code,
+            lows,
+        )
+        return lows
+
 
 class Tiled:
     """Lower bounds of every query's cost, prepared once and asked about every piece.
@@ -162,6 +189,13 @@ class Filter(Tiled):
 
     def some(self, asking: Ints, frames: Frames) -> Floats:
         """Lower bounds for the queries of these numbers and one trajectory, taken as valid."""
+        length = np.array([len(frames)])
+        if frames.dtype == np.float16 and self.metric == "l2":
+            wanted = np.zeros((len(self.stacked.borders) - 1, 1), np.bool_)
+            wanted[asking] = True
+            found = self.moved.low_costs(frames, np.array([0, len(frames)]), wanted, self.code)
+            if found is not None:
+                return self._certain(found[asking], asking, length, np.array([True]))[:, 0]
         values = self.buffers.get("values", np.float32, *frames.shape)
         squares = np.empty(len(frames))
         proved = self.moved.take(as_values(frames, self.metric), values, squares)
@@ -170,7 +204,7 @@ class Filter(Tiled):
             beta, offsets = self.moved.beta(squares), np.array([0, len(frames)])
             for q, low in zip(asking, lows, strict=True):
                 self._group(range(q, q + 1), values, beta, offsets, {q: low})
-        return self._certain(lows, asking, np.array([len(frames)]), np.array([proved]))[:, 0]
+        return self._certain(lows, asking, length, np.array([proved]))[:, 0]
 
     def _prepare(
         self,

@@ -386,7 +386,7 @@ def low_costs(
 
 
 @njit
-def sketch_costs(
+def wanted_low_costs(
     halves: Halves,
     offsets: Ints,
     wanted: NDArray[np.bool_],

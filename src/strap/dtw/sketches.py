@@ -187,26 +187,12 @@ class SketchFilter:
             errors: the largest error of each [t].
             wanted: which pairs; where no path fits, the bound is ∞.
         """
-        stacked, moved = self._moved.stacked, self._moved
-        lows = np.zeros(wanted.shape, np.float32)
-        if not (moved.usable and stacked.is_ordinary):
-            return lows.astype(np.float64)
-        kernels.sketch_costs(
-            np.asarray(sketches).view(np.uint16),
-            offsets,
-            wanted,
-            moved.rows,
-            stacked.borders,
-            moved.alpha,
-            stacked.single_mean,
-            np.float32(stacked.scale),
-            moved.shrink,
-            kernels.CODES[self.steps],
-            lows,
-        )
+        lows = self._moved.low_costs(sketches, offsets, wanted, kernels.CODES[self.steps])
+        if lows is None:
+            return np.zeros(wanted.shape)
         usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
         cells = self._rows + np.diff(offsets) if self.steps == "classic" else self._rows
-        sure = certain(lows, cells, stacked.scale, np.ones(len(errors), np.bool_))
+        sure = certain(lows, cells, self._moved.stacked.scale, np.ones(len(errors), np.bool_))
         off = cells * (self._errors + np.where(usable, errors, 0)) * (1 + 1e-9)
         sure = np.maximum((sure - off) * ((1 - 1e-9) / self.stretch), 0)
         return np.where(usable | np.isinf(sure), sure, 0)
