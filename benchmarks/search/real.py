@@ -1,9 +1,9 @@
 """Exact search over real embeddings, with and without sketches, against the authors' way.
 
     strap retrieve --target T --prior P --encoder efficientnet-lite0 --out RUN
-    PYTHONPATH=src python benchmarks/search/real.py RUN [--k 20]
+    PYTHONPATH=src python benchmarks/search/real.py RUN [--k 20] [--prior STORE …]
 
-The queries and stores of a finished run. Sketches are made beside the prior's store where it has
+The queries and stores of a finished run; `--prior` searches other stores than the run did. Sketches are made beside the prior's store where it has
 none. Rounds are interleaved and medians compared; everybody's matches are compared before anything
 is printed. The authors' way runs on `--pairs` pairs drawn at random and is counted by the pair;
 frames lie in memory for it, while ours reads them from the store (in the page cache).
@@ -37,12 +37,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--k", type=int, nargs="+", default=[1, 20, 100])
+    parser.add_argument("--prior", type=Path, nargs="+", default=[])
     parser.add_argument("--queries", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     manifest = json.loads((options.run / "manifest.json").read_text())
     target, *priors = (open_store(path) for path in manifest["stores"].values())
+    priors = [open_store(path) for path in options.prior] or priors
     for store in priors:
         sketch_store(store)
     cut = read_segments(options.run / "segments.json")

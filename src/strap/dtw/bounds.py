@@ -84,19 +84,24 @@ class Moved:
     def low_costs(
         self, frames: Frames, offsets: Ints, wanted: NDArray[np.bool_], code: int
     ) -> Singles | None:
-        """Steps 1 to 4 and the recurrences for float16 frames end to end, in one compiled call.
+        """Steps 1 to 4 and the recurrences for frames end to end, in one compiled call.
 
         Returns:
             What step 5 is still to be done for [q t], 0 where it isn't wanted or can't be had;
-            None where the queries are of no ordinary size.
+            None where queries or frames are of no ordinary kind.
         """
         if not (self.usable and self.stacked.is_ordinary):
             return None
-        lows = np.zeros(wanted.shape, np.float32)
-        kernels.wanted_low_costs(
-            np.ascontiguousarray(frames).view(np.uint16),
+        if frames.dtype not in (np.float16, np.float32):
+            return None
+        lows = np.zeros(wanted.T.shape, np.float32)
+        is_half = frames.dtype == np.float16
+        work = kernels.wanted_low_costs_of_halves if is_half else kernels.wanted_low_costs
+        plain = np.ascontiguousarray(frames)
+        work(
+            plain.view(np.uint16) if is_half else plain,
             offsets,
-            wanted,
+            np.ascontiguousarray(wanted.T),
             self.rows,
             self.stacked.borders,
             self.alpha,
@@ -106,7 +111,7 @@ class Moved:
             code,
             lows,
         )
-        return lows
+        return lows.T
 
 
 class Tiled:
@@ -190,7 +195,7 @@ class Filter(Tiled):
     def some(self, asking: Ints, frames: Frames) -> Floats:
         """Lower bounds for the queries of these numbers and one trajectory, taken as valid."""
         length = np.array([len(frames)])
-        if frames.dtype == np.float16 and self.metric == "l2":
+        if self.metric == "l2":
             wanted = np.zeros((len(self.stacked.borders) - 1, 1), np.bool_)
             wanted[asking] = True
             found = self.moved.low_costs(frames, np.array([0, len(frames)]), wanted, self.code)

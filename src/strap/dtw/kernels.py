@@ -386,8 +386,48 @@ def low_costs(
 
 
 @njit
+def _wanted_of_one(
+    frames: Singles,
+    wanted: NDArray[np.bool_],
+    rows: Singles,
+    borders: Ints,
+    alpha: Singles,
+    mean: Singles,
+    scale: Any,
+    shrink: float,
+    code: int,
+    out: Singles,
+) -> None:
+    """out [q] = `low_costs` of one trajectory [m d] for the wanted queries [q]."""
+    M, Q = frames.shape[0], wanted.shape[0]
+    values, squares = np.empty(frames.shape, np.float32), np.empty(M)
+    beta = np.empty(M, np.float32)
+    center(frames, mean, scale, values, squares)
+    for m in range(M):
+        if not squares[m] <= LARGEST_SQUARE:
+            return
+        beta[m] = np.float32(shrink * squares[m] * (1 - 2.0**-23))
+    ends = np.array([0, M])
+    q = 0
+    while q < Q:
+        first = q
+        while q < Q and wanted[q]:
+            q += 1
+        if q == first:
+            q += 1
+            continue
+        top, bottom = borders[first], borders[q]
+        products = np.empty((bottom - top, M), np.float32)
+        np.dot(rows[top:bottom], values.T, products)
+        for own in range(first, q):
+            part = slice(borders[own], borders[own + 1])
+            here = products[borders[own] - top : borders[own + 1] - top]
+            low_costs(alpha[part], beta, here, ends, code, False, out[own : own + 1])
+
+
+@njit
 def wanted_low_costs(
-    halves: Halves,
+    frames: Singles,
     offsets: Ints,
     wanted: NDArray[np.bool_],
     rows: Singles,
@@ -399,45 +439,36 @@ def wanted_low_costs(
     code: int,
     out: Singles,
 ) -> None:
-    """out [q t] = `low_costs` of the wanted pairs [q t], for float16 frames [F d] end to end.
+    """out [t q] = `low_costs` of the wanted pairs [t q], for frames [F d] end to end.
 
-    Everything from the stored bits to the bound in one call: threads that come back to Python
-    between steps of microseconds wait for each other most of the time. What is too large or no
-    number gets 0. Rows, borders and alpha are the queries', see `bounds`; squares are rounded down
-    but for less than 2⁻¹⁵⁰.
+    Everything in one call: threads that come back to Python between steps of microseconds wait for
+    each other most of the time. What is too large or no number is left as it is. Rows, borders and
+    alpha are the queries', see `bounds`; squares are rounded down but for less than 2⁻¹⁵⁰.
     """
-    Q, longest, d = borders.shape[0] - 1, longest_of(offsets), halves.shape[1]
-    wide = np.empty((longest, d), np.float32)
-    values = np.empty((longest, d), np.float32)
-    squares = np.empty(longest)
-    beta = np.empty(longest, np.float32)
-    space = np.empty(rows.shape[0] * longest, np.float32)
     for i in range(offsets.shape[0] - 1):
-        if not wanted[:, i].any():
-            continue
-        M = offsets[i + 1] - offsets[i]
-        widened(halves[offsets[i] : offsets[i + 1]], wide[:M])
-        center(wide[:M], mean, scale, values[:M], squares[:M])
-        ordinary = True
-        for m in range(M):
-            ordinary = ordinary and squares[m] <= LARGEST_SQUARE
-            beta[m] = np.float32(shrink * squares[m] * (1 - 2.0**-23))
-        own = np.array([0, M])
-        q = 0
-        while q < Q:
-            if not wanted[q, i]:
-                q += 1
-                continue
-            first = q
-            while q < Q and wanted[q, i]:
-                q += 1
-            if not ordinary:
-                out[first:q, i] = 0
-                continue
-            top, bottom = borders[first], borders[q]
-            products = space[: (bottom - top) * M].reshape(bottom - top, M)
-            np.dot(rows[top:bottom], values[:M].T, products)
-            for asked in range(first, q):
-                part = slice(borders[asked], borders[asked + 1])
-                here = products[borders[asked] - top : borders[asked + 1] - top]
-                low_costs(alpha[part], beta[:M], here, own, code, False, out[asked, i : i + 1])
+        if wanted[i].any():
+            own = frames[offsets[i] : offsets[i + 1]]
+            _wanted_of_one(own, wanted[i], rows, borders, alpha, mean, scale, shrink, code, out[i])
+
+
+@njit
+def wanted_low_costs_of_halves(
+    frames: Halves,
+    offsets: Ints,
+    wanted: NDArray[np.bool_],
+    rows: Singles,
+    borders: Ints,
+    alpha: Singles,
+    mean: Singles,
+    scale: Any,
+    shrink: float,
+    code: int,
+    out: Singles,
+) -> None:
+    """As `wanted_low_costs`, for the bits of float16 frames."""
+    wide = np.empty((longest_of(offsets), frames.shape[1]), np.float32)
+    for i in range(offsets.shape[0] - 1):
+        if wanted[i].any():
+            own = wide[: offsets[i + 1] - offsets[i]]
+            widened(frames[offsets[i] : offsets[i + 1]], own)
+            _wanted_of_one(own, wanted[i], rows, borders, alpha, mean, scale, shrink, code, out[i])
