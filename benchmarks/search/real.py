@@ -3,10 +3,11 @@
     strap retrieve --target T --prior P --encoder efficientnet-lite0 --out RUN
     PYTHONPATH=src python benchmarks/search/real.py RUN [--k 20] [--prior STORE …]
 
-The queries and stores of a finished run; `--prior` searches other stores than the run did. Sketches are made beside the prior's store where it has
-none. Rounds are interleaved and medians compared; everybody's matches are compared before anything
-is printed. The authors' way runs on `--pairs` pairs drawn at random and is counted by the pair;
-frames lie in memory for it, while ours reads them from the store (in the page cache).
+The queries and stores of a finished run; `--prior` searches other stores than the run did. Sketches
+are made beside the prior's stores where there are none. Rounds are interleaved and medians
+compared; everybody's matches are compared before anything is printed. The authors' way runs on
+`--pairs` pairs drawn at random and is counted by the pair; frames lie in memory for it, while ours
+reads them from the store (in the page cache).
 """
 
 from __future__ import annotations
