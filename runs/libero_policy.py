@@ -163,6 +163,7 @@ def evaluate(call: argparse.Namespace) -> None:
             device=call.device,
             which=call.which,
             acting=call.acting,
+            blend=call.blend,
         )
         place = call.work / call.evaluations / name
         done = evaluate(checkpoint, settings, place, progress=show)
@@ -220,6 +221,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1234)
     parser.add_argument("--which", choices=("last", "best"), default="last")
     parser.add_argument("--acting", choices=("", "mode", "sample"), default="")
+    parser.add_argument("--blend", type=int, default=0)
     parser.add_argument("--evaluations", default="evaluations", help="folder of the records")
     parser.add_argument("--visions", nargs="+", choices=VISIONS, default=list(VISIONS))
     parser.add_argument("--episodes", type=int, default=20)

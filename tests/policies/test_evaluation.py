@@ -114,6 +114,40 @@ def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path
     np.testing.assert_allclose(both, alone, atol=1e-4)
 
 
+def test_looks_are_blended(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At look t the plan is t, t + 10, t + 20 …: which looks an action is the mean of shows."""
+    import torch
+
+    from strap.policies import Observation
+
+    looks = iter(range(100))
+
+    def predict(features: torch.Tensor, _: object) -> torch.Tensor:
+        plan = next(looks) + 10.0 * torch.arange(policy.settings.chunk)
+        return plan[None, :, None].expand(len(features), -1, 4)
+
+    monkeypatch.setattr(policy.module, "predict", predict)
+    image = np.full((32, 32, 3), 3, np.uint8)
+    state = {"ee_pos": np.zeros(3), "gripper_states": np.zeros(2)}
+
+    def actions(count: int, word: str = "reach") -> list[float]:
+        seen = Observation({"agentview_rgb": image}, state, word)
+        return [float(policy.act(seen)[0]) for _ in range(count)]
+
+    assert policy.settings.chunk == 5
+    assert actions(3) == [0, 1, 2]
+    policy.change(blend=2)
+    policy.reset()
+    assert actions(3) == [3, (4 + 13) / 2, (5 + 14) / 2]
+    assert actions(1, "another") == [6]
+    policy.change(blend=9, execute=2)  # more than a plan reaches: only what does counts
+    policy.reset()
+    assert actions(4) == [7, 17, (8 + 27) / 2, (18 + 37) / 2]
+    assert actions(2) == [(9 + 28 + 47) / 3, (19 + 38) / 2]
+    with pytest.raises(StrapError, match="blend is 0: it must be at least 1"):
+        policy.change(blend=0)
+
+
 def test_a_policy_can_be_made_to_act_otherwise(policy: Policy) -> None:
     from strap.policies import Observation
 

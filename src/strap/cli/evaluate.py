@@ -42,6 +42,8 @@ class Command:
     """actions executed before the policy looks again (0: as it was trained to)"""
     acting: Literal["mode", "sample", ""] = ""
     """the mean of the heaviest mode, or of one drawn by weight ("": as it was trained to)"""
+    blend: int = 0
+    """average what the last so many looks say of each moment: smoother (0: as it was trained to)"""
     demos: str = ""
     """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
     the first thing to try"""
@@ -71,6 +73,7 @@ class Command:
             demos=self.demos,
             execute=self.execute,
             acting=self.acting,
+            blend=self.blend,
         )
         with showing(quiet=self.json) as progress:
             if self.json:

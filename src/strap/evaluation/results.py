@@ -36,7 +36,7 @@ from strap.policies.settings import Acting
 HORIZON = 520
 """Steps of an episode: LIBERO-10's demonstrations take up to 505."""
 FPS = 20
-CHANGES = ("execute", "acting")
+CHANGES = ("execute", "acting", "blend")
 """settings in which a policy can be made to act otherwise than it was trained to"""
 
 
@@ -58,6 +58,8 @@ class EvaluationSettings:
     """actions executed before the policy looks again (0: as it was trained to)"""
     acting: Acting | Literal[""] = ""
     """the heaviest mode, or one drawn by weight ("": as it was trained to)"""
+    blend: int = 0
+    """looks whose predictions for a moment are averaged (0: as it was trained to)"""
     demos: str = ""
     """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
 

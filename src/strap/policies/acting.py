@@ -40,6 +40,8 @@ class _Stream:
 
     generator: torch.Generator
     features: deque[Tensor]
+    plans: deque[Action]
+    """what was predicted [c a] from the moment of each of the last looks on, the newest first"""
     pending: list[Action] = field(default_factory=list)
     instruction: str = ""
 
@@ -66,10 +68,14 @@ class Policy:
     def reset(self, stream: int = 0, *, seed: int = 0) -> None:
         """Forget what a stream has seen; its random choices follow from the seed."""
         generator = torch.Generator().manual_seed(seed)
-        self._streams[stream] = _Stream(generator, deque(maxlen=self.settings.history))
+        seen = deque[Tensor](maxlen=self.settings.history)
+        self._streams[stream] = _Stream(generator, seen, deque(maxlen=self.settings.blend))
 
     def change(self, **settings: Any) -> None:
-        """Act otherwise than it was trained to: `execute`, `acting`, `acting_std`."""
+        """Act otherwise than it was trained to: `execute`, `acting`, `blend`, `acting_std`.
+
+        For episodes that begin afterwards.
+        """
         self.settings = replace(self.settings, **settings)
         if hasattr(self.module, "settings"):
             self.module.settings = self.settings
@@ -88,6 +94,7 @@ class Policy:
             own = self._streams[stream]
             if own.instruction != seen.instruction:
                 own.features.clear()
+                own.plans.clear()
                 own.pending.clear()
                 own.instruction = seen.instruction
         self._look(observations)
@@ -111,10 +118,12 @@ class Policy:
         streams = [self._streams[stream] for stream in waiting]
         features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
         actions = self.module.predict(features, [own.generator for own in streams])
-        begin = -self.settings.first_action
-        chosen = actions[:, begin : begin + self.settings.execute].double().cpu().numpy()
-        for own, rows in zip(streams, chosen, strict=True):
-            own.pending = list(rows)
+        begin, count = -self.settings.first_action, self.settings.execute
+        for own, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
+            own.plans.appendleft(plan)
+            for j in range(count):
+                says = [p[i * count + j] for i, p in enumerate(own.plans) if i * count + j < len(p)]
+                own.pending.append(np.mean(says, axis=0))
 
     def _images(self, camera: str, seen: Sequence[Observation]) -> Tensor:
         size = self.interface.image_size

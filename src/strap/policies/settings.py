@@ -32,6 +32,8 @@ class PolicySettings:
     """actions it predicts"""
     execute: int = 1
     """actions it executes before it looks again"""
+    blend: int = 1
+    """what the last so many looks say of this moment is averaged (1: the last one alone)"""
     first_action: int = 0
     """the first predicted action, counted from the last frame seen"""
     attention: Attention = "full"
@@ -76,7 +78,7 @@ class PolicySettings:
         ):
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        for name in ("history", "chunk", "execute", "layers", "width", "heads", "modes"):
+        for name in ("history", "chunk", "execute", "blend", "layers", "width", "heads", "modes"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.kind == "transformer" and self.chunk > self.history:
