@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,20 @@ class Moved:
         """Step 4."""
         return round_down(self.shrink * squares)
 
+    @cached_property
+    def compiled(self) -> kernels.Rows | None:
+        """As compiled loops take them; None where the scale is no ordinary one."""
+        if not self.stacked.is_ordinary:
+            return None
+        return kernels.Rows(
+            self.rows,
+            self.stacked.borders,
+            self.alpha,
+            self.stacked.single_mean,
+            np.float32(self.stacked.scale),
+            self.shrink,
+        )
+
     def low_costs(
         self, frames: Frames, offsets: Ints, wanted: NDArray[np.bool_], code: int
     ) -> Singles | None:
@@ -90,27 +105,17 @@ class Moved:
             What step 5 is still to be done for [q t], 0 where it isn't wanted or can't be had;
             None where queries or frames are of no ordinary kind.
         """
-        if not (self.usable and self.stacked.is_ordinary):
+        if not self.usable or self.compiled is None:
             return None
         if frames.dtype not in (np.float16, np.float32):
             return None
-        lows = np.zeros(wanted.T.shape, np.float32)
-        is_half = frames.dtype == np.float16
-        work = kernels.wanted_low_costs_of_halves if is_half else kernels.wanted_low_costs
+        lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
         plain = np.ascontiguousarray(frames)
-        work(
-            plain.view(np.uint16) if is_half else plain,
-            offsets,
-            np.ascontiguousarray(wanted.T),
-            self.rows,
-            self.stacked.borders,
-            self.alpha,
-            self.stacked.single_mean,
-            np.float32(self.stacked.scale),
-            self.shrink,
-            code,
-            lows,
-        )
+        if frames.dtype == np.float16:
+            bits = plain.view(np.uint16)
+            kernels.wanted_low_costs_of_halves(self.compiled, asked, bits, offsets, code, lows)
+        else:
+            kernels.wanted_low_costs(self.compiled, asked, plain, offsets, code, lows)
         return lows.T
 
 

@@ -7,7 +7,7 @@ works on several columns at once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
+Real: TypeAlias = float | np.float32
 ROWS = 16  # query frames whose costs are computed together
 RUN = 256  # dimensions summed in float32 before they go to float64
 LARGEST_SQUARE = 1e30  # of a moved and scaled frame: beyond, float32 products overflow
@@ -225,7 +226,7 @@ def widened(frames: Halves, out: Singles) -> None:
 
 
 @njit_reordered
-def _center_run(frame: Frames, mean: Frames, scale: float, out: Singles) -> np.float32:
+def _center_run(frame: Frames, mean: Frames, scale: Real, out: Singles) -> np.float32:
     """out = (frame − mean)·scale rounded to float32; returns its squared norm, in float32."""
     total = np.float32(0)
     for k in range(frame.shape[0]):
@@ -236,7 +237,7 @@ def _center_run(frame: Frames, mean: Frames, scale: float, out: Singles) -> np.f
 
 
 @njit
-def center_row(frame: Frames, mean: Frames, scale: float, out: Singles) -> float:
+def center_row(frame: Frames, mean: Frames, scale: Real, out: Singles) -> float:
     """As `_center_run`; the norm in runs of RUN, so that it errs by less than RUN·u."""
     total = 0.0
     for k in range(0, frame.shape[0], RUN):
@@ -246,7 +247,7 @@ def center_row(frame: Frames, mean: Frames, scale: float, out: Singles) -> float
 
 
 @njit
-def center(frames: Frames, mean: Frames, scale: float, out: Singles, squares: Floats) -> None:
+def center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Floats) -> None:
     """out [m d] = (frames − mean)·scale rounded to float32; squares [m] its squared norms.
 
     Frames, mean and scale are all float32 or all float64: the difference is rounded once.
@@ -385,28 +386,33 @@ def low_costs(
         out[i] = least(D, N, M, code)
 
 
+class Rows(NamedTuple):
+    """All queries' frames as `bounds` prepares them, for compiled loops."""
+
+    frames: Singles
+    """[R d] moved, scaled, times −2"""
+    borders: Ints
+    """[q + 1]"""
+    alpha: Singles
+    """[R]"""
+    mean: Singles
+    scale: np.float32
+    shrink: float
+
+
 @njit
 def _wanted_of_one(
-    frames: Singles,
-    wanted: NDArray[np.bool_],
-    rows: Singles,
-    borders: Ints,
-    alpha: Singles,
-    mean: Singles,
-    scale: Any,
-    shrink: float,
-    code: int,
-    out: Singles,
+    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, code: int, out: Singles
 ) -> None:
     """out [q] = `low_costs` of one trajectory [m d] for the wanted queries [q]."""
     M, Q = frames.shape[0], wanted.shape[0]
     values, squares = np.empty(frames.shape, np.float32), np.empty(M)
     beta = np.empty(M, np.float32)
-    center(frames, mean, scale, values, squares)
+    center(frames, rows.mean, rows.scale, values, squares)
     for m in range(M):
         if not squares[m] <= LARGEST_SQUARE:
             return
-        beta[m] = np.float32(shrink * squares[m] * (1 - 2.0**-23))
+        beta[m] = np.float32(rows.shrink * squares[m] * (1 - 2.0**-23))
     ends = np.array([0, M])
     q = 0
     while q < Q:
@@ -416,54 +422,34 @@ def _wanted_of_one(
         if q == first:
             q += 1
             continue
-        top, bottom = borders[first], borders[q]
+        top, bottom = rows.borders[first], rows.borders[q]
         products = np.empty((bottom - top, M), np.float32)
-        np.dot(rows[top:bottom], values.T, products)
+        np.dot(rows.frames[top:bottom], values.T, products)
         for own in range(first, q):
-            part = slice(borders[own], borders[own + 1])
-            here = products[borders[own] - top : borders[own + 1] - top]
-            low_costs(alpha[part], beta, here, ends, code, False, out[own : own + 1])
+            part = slice(rows.borders[own], rows.borders[own + 1])
+            here = products[part.start - top : part.stop - top]
+            low_costs(rows.alpha[part], beta, here, ends, code, False, out[own : own + 1])
 
 
 @njit
 def wanted_low_costs(
-    frames: Singles,
-    offsets: Ints,
-    wanted: NDArray[np.bool_],
-    rows: Singles,
-    borders: Ints,
-    alpha: Singles,
-    mean: Singles,
-    scale: Any,
-    shrink: float,
-    code: int,
-    out: Singles,
+    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, offsets: Ints, code: int, out: Singles
 ) -> None:
     """out [t q] = `low_costs` of the wanted pairs [t q], for frames [F d] end to end.
 
     Everything in one call: threads that come back to Python between steps of microseconds wait for
-    each other most of the time. What is too large or no number is left as it is. Rows, borders and
-    alpha are the queries', see `bounds`; squares are rounded down but for less than 2⁻¹⁵⁰.
+    each other most of the time. What is too large or no number is left as it is. Squares are
+    rounded down but for less than 2⁻¹⁵⁰.
     """
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
             own = frames[offsets[i] : offsets[i + 1]]
-            _wanted_of_one(own, wanted[i], rows, borders, alpha, mean, scale, shrink, code, out[i])
+            _wanted_of_one(rows, wanted[i], own, code, out[i])
 
 
 @njit
 def wanted_low_costs_of_halves(
-    frames: Halves,
-    offsets: Ints,
-    wanted: NDArray[np.bool_],
-    rows: Singles,
-    borders: Ints,
-    alpha: Singles,
-    mean: Singles,
-    scale: Any,
-    shrink: float,
-    code: int,
-    out: Singles,
+    rows: Rows, wanted: NDArray[np.bool_], frames: Halves, offsets: Ints, code: int, out: Singles
 ) -> None:
     """As `wanted_low_costs`, for the bits of float16 frames."""
     wide = np.empty((longest_of(offsets), frames.shape[1]), np.float32)
@@ -471,4 +457,4 @@ def wanted_low_costs_of_halves(
         if wanted[i].any():
             own = wide[: offsets[i + 1] - offsets[i]]
             widened(frames[offsets[i] : offsets[i + 1]], own)
-            _wanted_of_one(own, wanted[i], rows, borders, alpha, mean, scale, shrink, code, out[i])
+            _wanted_of_one(rows, wanted[i], own, code, out[i])
