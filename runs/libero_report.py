@@ -74,22 +74,27 @@ def curves(work: Path, tasks: Sequence[str]) -> Any:
     """−log π over the steps: of what is trained on, and of the held-out demonstrations."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(2.7 * len(tasks), 2.6), layout="constrained")
-    for column, task in enumerate(tasks):
-        axes = figure.add_subplot(1, len(tasks), column + 1)
-        for method, (colour, label) in LOOK.items():
-            rows = log_of(work, f"{task}-{method}-resnet")
-            for key, line, what in (("loss", ":", "training"), ("held_out", "o-", "held out")):
-                own = [(row["step"], row[key]) for row in rows if key in row]
-                if own:
-                    axes.plot(
-                        *zip(*own, strict=True), line, color=colour, ms=3, label=f"{label}, {what}"
-                    )
-        axes.set_title(task)
-        axes.set_xlabel("step")
-        if column == 0:
-            axes.set_ylabel("−log π")
-            axes.legend(fontsize=7, frameon=False)
+    figure = Figure(figsize=(2.7 * len(tasks), 4.8), layout="constrained")
+    explained = False
+    for row, (vision, words) in enumerate((("resnet", "full"), ("frozen", "frozen features"))):
+        for column, task in enumerate(tasks):
+            logs = {method: log_of(work, f"{task}-{method}-{vision}") for method in LOOK}
+            if not any(logs.values()):
+                continue
+            axes = figure.add_subplot(2, len(tasks), row * len(tasks) + column + 1)
+            for method, (colour, label) in LOOK.items():
+                for key, line, what in (("loss", ":", "training"), ("held_out", "o-", "held out")):
+                    own = [(entry["step"], entry[key]) for entry in logs[method] if key in entry]
+                    if own:
+                        told = f"{label}, {what}"
+                        axes.plot(*zip(*own, strict=True), line, color=colour, ms=3, label=told)
+            axes.set_title(f"{task}, {words}")
+            axes.set_xlabel("step")
+            if column == 0:
+                axes.set_ylabel("−log π")
+            if not explained:
+                axes.legend(fontsize=7, frameon=False)
+                explained = True
     return figure
 
 
