@@ -11,8 +11,16 @@ import pytest
 from strap.errors import StrapError
 from strap.libero import collection as collection_module
 from strap.libero.collection import Collection, Job, JobReport, collect, placement_seeds
+from strap.libero.expert import solve
 from strap.libero.motion import SKILLS
-from strap.libero.recording import Settings, assemble, parts_folder, recorded_slots
+from strap.libero.recording import (
+    Settings,
+    assemble,
+    parts_folder,
+    record,
+    recorded_slots,
+    write_part,
+)
 from strap.libero.replays import replay
 from strap.libero.tasks import Task
 
@@ -115,6 +123,23 @@ def test_replaying_the_actions_solves_the_task(env, demo_file: Path) -> None:
         replay(env, demo_file, "demo_9")
 
 
+def test_intended_actions_are_recorded_and_the_executed_ones_kept(env, tmp_path: Path) -> None:
+    solved = solve(env, 3, noise=0.1).attempt
+    demo = record(env, solved, slot=0, failures=0, labels="intended")
+    assert demo.executed is not None
+    off = demo.executed - demo.actions
+    assert 0.05 < off[:, :6].std() < 0.2
+    assert np.array_equal(demo.executed[:, 6], demo.actions[:, 6])
+    # What is meant changes from step to step by no more than a hand that is moved smoothly.
+    assert np.abs(np.diff(demo.actions[:, :6], axis=0)).max() <= 0.35 + 1e-9
+    parts = parts_folder(tmp_path, env.task)
+    write_part(demo, parts)
+    file = assemble(env.task, tmp_path, Settings(0, 0.1, 128, labels="intended"))
+    with h5py.File(file) as stored:
+        assert np.array_equal(stored["data/demo_0/executed_actions"], demo.executed)
+    assert replay(env, file, "demo_0")
+
+
 def test_resuming_after_a_kill_makes_no_duplicates(
     demo_file: Path, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +199,8 @@ def test_options_are_checked(tmp_path: Path) -> None:
         collect(SUITE, demos=0, out=tmp_path, quiet=True)
     with pytest.raises(StrapError, match="noise 1"):
         collect(SUITE, demos=1, out=tmp_path, noise=1.0, quiet=True)
+    with pytest.raises(StrapError, match="unknown labels 'meant'"):
+        collect(SUITE, demos=1, out=tmp_path, labels="meant", quiet=True)  # type: ignore[arg-type]
 
 
 def test_slots_never_share_a_placement() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import tyro
 
@@ -35,6 +35,9 @@ class Collect:
     """placements and noise follow from it"""
     noise: float = NOISE
     """size of the disturbance of every action, from 0 to 0.3"""
+    labels: Literal["executed", "intended"] = "executed"
+    """what is recorded as actions: as executed, noise and all, or as the expert meant them; with
+    that and more --noise, policies learn how to come back to the way"""
     arm_noise: float = 0.02
     """how much the joints vary where a demonstration begins, in radians"""
     size: int = 128
@@ -54,6 +57,7 @@ class Collect:
             workers=self.workers,
             seed=self.seed,
             noise=self.noise,
+            labels=self.labels,
             arm_noise=self.arm_noise,
             size=self.size,
             quiet=self.json,

@@ -14,14 +14,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from strap.errors import StrapError
+from strap.errors import StrapError, unknown
 from strap.libero.backend import select_backend
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert import DEFAULT_NOISE, solve
 from strap.libero.recording import (
+    Labels,
     Settings,
     assemble,
     check_settings,
@@ -91,6 +93,7 @@ def collect(
     arm_noise: float = DEFAULT_ARM_NOISE,
     size: int = 128,
     antialias: bool = False,
+    labels: Labels = "executed",
     quiet: bool = False,
 ) -> Collection:
     """Record `demos` demonstrations of each task into `out`, in LIBERO's HDF5 layout.
@@ -98,7 +101,12 @@ def collect(
     Started again after an interruption, or with more demonstrations, it goes on where it was.
     `arm_noise` is how much (radians) the joints vary where a demonstration begins, by default as
     in the benchmark's fixed states: a policy that has always begun in one pose fails from others.
+    With `labels="intended"` the actions are those the expert meant, and `noise` moves the arm off
+    its way: a policy learns how to come back instead of the noise. Replaying them is then no
+    demonstration any more; what was executed is kept beside them.
     """
+    if labels not in get_args(Labels):
+        raise unknown("labels", labels, get_args(Labels))
     if demos < 1 or workers < 1 or demos > SEED_STRIDE:
         raise StrapError(
             f"demos={demos}, workers={workers}: demos goes from 1 to {SEED_STRIDE}, workers from 1"
@@ -111,7 +119,7 @@ def collect(
         )
     select_backend()  # once, before the workers start
     begin = time.monotonic()
-    folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise)
+    folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise, labels)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = list_tasks(suite) if tasks is None else [find_task(suite, name) for name in tasks]
     kept = {task.index: _missing(task, folder, settings, demos) for task in chosen}
@@ -149,7 +157,9 @@ def run_job(job: Job) -> JobReport:
             for seed in placement_seeds(settings.seed, slot):
                 outcome = solve(env, seed, noise=settings.noise)
                 if outcome.attempt.solved:
-                    demo = record(env, outcome.attempt, slot=slot, failures=failures)
+                    demo = record(
+                        env, outcome.attempt, slot=slot, failures=failures, labels=settings.labels
+                    )
                     write_part(demo, folder)
                     recorded += 1
                     break

@@ -71,7 +71,8 @@ class Frame:
     """One recorded step."""
 
     state: Array  # before the action
-    action: Array  # [7]
+    action: Array  # [7] as executed
+    intended: Array  # [7] without the error
     skill: str
     thing: str
 
@@ -149,7 +150,8 @@ class Arm:
         self._command = self._command + change
         motion = np.clip(self._command + self._error * (np.abs(self._command).max() > 0.05), -1, 1)
         action = np.concatenate([motion, [self.grip]])
-        self.frames.append(Frame(self.env.state(), action, *self._label))
+        intended = np.concatenate([np.clip(self._command, -1, 1), [self.grip]])
+        self.frames.append(Frame(self.env.state(), action, intended, *self._label))
         solved = self.env.step(action)
         self._solved_for = self._solved_for + 1 if solved else 0
         if self._solved_for >= HOLD_STEPS:

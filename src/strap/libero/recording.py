@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import h5py
 import numpy as np
@@ -27,6 +27,8 @@ from strap.libero.expert import Attempt
 from strap.libero.rendering import Film
 from strap.libero.tasks import Task
 
+Labels: TypeAlias = Literal["executed", "intended"]
+"""What is recorded as actions: what the arm was told, or that without the error added to it."""
 IMAGES = {"agentview": "agentview_rgb", "eye_in_hand": "eye_in_hand_rgb"}
 COMPRESSION = {"compression": "gzip", "compression_opts": 2, "shuffle": False}
 
@@ -40,6 +42,7 @@ class Settings:
     size: int
     antialias: bool = False
     arm_noise: float = 0.0
+    labels: Labels = "executed"
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,22 @@ class Recording:
     model_xml: str
     observations: dict[str, NDArray[Any]]  # each [T ...]
     actions: NDArray[np.float64]  # [T 7]
+    executed: NDArray[np.float64] | None  # [T 7], where that isn't what `actions` holds
     states: NDArray[np.float64]  # [T D], before each action
     robot_states: NDArray[np.float64]  # [T 9]
     skills: tuple[str, ...]  # [T]
     things: tuple[str, ...]  # [T]
 
 
-def record(env: LiberoEnv, solved: Attempt, *, slot: int, failures: int) -> Recording:
+def record(
+    env: LiberoEnv, solved: Attempt, *, slot: int, failures: int, labels: Labels = "executed"
+) -> Recording:
     """Render a solved attempt by showing its states again; the placement must still be in `env`.
 
     Observation t is what was to be seen before action t, as state t is.
     """
+    executed = np.stack([frame.action for frame in solved.frames])
+    intended = np.stack([frame.intended for frame in solved.frames])
     states = [frame.state for frame in solved.frames]
     films = {name: Film(env.painter, camera, states) for name, camera in CAMERAS.items()}
     columns: dict[str, list[NDArray[Any]]] = {}
@@ -84,7 +92,8 @@ def record(env: LiberoEnv, solved: Attempt, *, slot: int, failures: int) -> Reco
         failures=failures,
         model_xml=env.model_xml(),
         observations={key: np.stack(values) for key, values in columns.items()},
-        actions=np.stack([frame.action for frame in solved.frames]),
+        actions=executed if labels == "executed" else intended,
+        executed=None if labels == "executed" else executed,
         states=np.stack(states),
         robot_states=np.stack(robot_states),
         skills=tuple(frame.skill for frame in solved.frames),
@@ -156,7 +165,8 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
             f"{final} was not made by `strap libero collect`: it won't be added to. "
             "Choose another --out"
         )
-    if {"arm_noise": 0.0, **json.loads(stored)} != asdict(settings):  # files from before it
+    before = {"arm_noise": 0.0, "labels": "executed"}  # of files that don't say
+    if {**before, **json.loads(stored)} != asdict(settings):
         raise StrapError(
             f"{final} was collected with {stored}, not {json.dumps(asdict(settings))}: "
             "use the same options or another --out"
@@ -182,6 +192,8 @@ def _write_demo(group: Any, recording: Recording) -> None:
         options = {"chunks": (1, *values.shape[1:]), **COMPRESSION} if values.ndim == 4 else {}
         observations.create_dataset(key, data=values, **options)
     group.create_dataset("actions", data=recording.actions)
+    if recording.executed is not None:
+        group.create_dataset("executed_actions", data=recording.executed)
     group.create_dataset("states", data=recording.states)
     group.create_dataset("robot_states", data=recording.robot_states)
     group.create_dataset("rewards", data=last)

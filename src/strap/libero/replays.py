@@ -13,12 +13,16 @@ from strap.libero.tasks import Task, find_task
 
 
 def replay(env: LiberoEnv, file: str | Path, demo: str) -> bool:
-    """Whether the actions of `data/<demo>` solve the task again, in the physics alone."""
+    """Whether the actions of `data/<demo>` solve the task again, in the physics alone.
+
+    Where a file holds intended actions, those that were executed beside them are played.
+    """
     with h5py.File(file, "r") as stored:
         if demo not in stored["data"]:
             raise StrapError(f"{file} has no '{demo}': it has {', '.join(stored['data'])}")
         group = stored["data"][demo]
-        actions, state = group["actions"][()], group["states"][0]
+        executed = group["executed_actions" if "executed_actions" in group else "actions"]
+        actions, state = executed[()], group["states"][0]
         model_xml = str(group.attrs["model_file"])
     env.place_fixtures(model_xml)
     env.restore(state)
