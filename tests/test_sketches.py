@@ -254,6 +254,18 @@ def test_a_store_with_sketches_gives_the_same_matches(store):
     assert tally.by_sketches > 0
 
 
+def test_replaced_trajectories_are_left_out_of_sketches(store):
+    """They lie between others in their shard: what follows must not slip."""
+    queries, trajectories = data(1)
+    new = {"t4": trajectories[20][:30], "t7": trajectories[4]}
+    store = make_store(store.path, new, dtype="float16")
+    assert [len(run) for run in store.live_runs(next(iter(store.shards.values())))] == [4, 2, 4]
+    plain = search_stores(queries, [store], k=5, backend="cpu")
+    sketch_store(store, sizes=(4, 8, 12))
+    assert search_stores(queries, [store], k=5, backend="cpu") == plain
+    assert plain[0][0].trajectory_id == "t7"
+
+
 def test_shorter_sketches_use_the_first_directions_of_longer_ones(store):
     short, long = sketch_store(store, sizes=(4, 10))
     assert short.sketcher.begins(long.sketcher)

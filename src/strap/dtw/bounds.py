@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import checks, kernels
+from strap.dtw import bounding, checks, kernels
 from strap.dtw.pieces import Buffers, Piece, Stacked, as_values, tiles
 from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 
@@ -66,28 +66,28 @@ class Moved:
         self.stacked = Stacked.of(queries, metric)
         rows, dim = self.stacked.frames.shape
         self.rows, squares = np.empty((rows, dim), np.float32), np.empty(rows)
-        kernels.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
+        bounding.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
         self.usable = dim <= LARGEST_DIM
-        terms = dim + kernels.RUN + 16
+        terms = dim + bounding.RUN + 16
         self.shrink = 1 - terms * U / (1 - terms * U)
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.rows *= np.float32(-2)
 
     def take(self, values: Frames, out: Singles, squares: Floats) -> bool:
         """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
-        kernels.center(*self.stacked.move(values), out, squares)
-        return bool((squares <= kernels.LARGEST_SQUARE).all())
+        bounding.center(*self.stacked.move(values), out, squares)
+        return bool((squares <= bounding.LARGEST_SQUARE).all())
 
     def beta(self, squares: Floats) -> Singles:
         """Step 4."""
         return round_down(self.shrink * squares)
 
     @cached_property
-    def compiled(self) -> kernels.Rows | None:
+    def compiled(self) -> bounding.Rows | None:
         """As compiled loops take them; None where the scale is no ordinary one."""
         if not self.stacked.is_ordinary:
             return None
-        return kernels.Rows(
+        return bounding.Rows(
             self.rows,
             self.stacked.borders,
             self.alpha,
@@ -113,9 +113,9 @@ class Moved:
         plain = np.ascontiguousarray(frames)
         if frames.dtype == np.float16:
             bits = plain.view(np.uint16)
-            kernels.wanted_low_costs_of_halves(self.compiled, asked, bits, offsets, code, lows)
+            bounding.wanted_low_costs_of_halves(self.compiled, asked, bits, offsets, code, lows)
         else:
-            kernels.wanted_low_costs(self.compiled, asked, plain, offsets, code, lows)
+            bounding.wanted_low_costs(self.compiled, asked, plain, offsets, code, lows)
         return lows.T
 
 
@@ -260,7 +260,7 @@ class Filter(Tiled):
         products = self.buffers.get("products", np.float32, bottom - top, len(values))
         np.dot(self.moved.rows[top:bottom], values.T, out=products)
         for q in group:
-            kernels.low_costs(
+            bounding.low_costs(
                 self.moved.alpha[borders[q] : borders[q + 1]],
                 beta,
                 products[borders[q] - top : borders[q + 1] - top],

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from strap.dtw import kernels
+from strap.dtw.bounding import low_costs
 from strap.dtw.bounds import Moved, U
 from strap.dtw.jit import njit
-from strap.dtw.kernels import low_costs
 from strap.dtw.pieces import Buffers, as_values
 from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 

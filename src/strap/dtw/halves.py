@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import checks, kernels
+from strap.dtw import bounding, checks
 from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.pieces import Piece, Stacked, as_values
@@ -70,7 +70,7 @@ class HalfFilter(Tiled):
         rows, dim = self.stacked.frames.shape
         halves, squares, errors = np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
         _round(*self.stacked.move(self.stacked.frames), halves, squares, errors)
-        self.shrink = 1 - (dim + 16) * 2.0**-22 - (kernels.RUN + 32) * U
+        self.shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.slack = _raised(errors, squares)
         self.rows = self._tensor(halves) * -2  # exact
@@ -122,7 +122,7 @@ class HalfFilter(Tiled):
             with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
                 values = as_values(frames, self.metric)
             _round(*self.stacked.move(values), out, squares, errors)
-        if good and (squares <= kernels.LARGEST_SQUARE).all():
+        if good and (squares <= bounding.LARGEST_SQUARE).all():
             return True
         checks.values(frames, what, self.metric)
         out[:], squares[:], errors[:] = 0, 0, 0
@@ -185,8 +185,8 @@ def _round_row(single: Singles, rounded: Singles, out: Halves) -> tuple[float, f
     _cut(single, rounded)
     _upper_halves(rounded.view(np.uint32), out)
     total, off = 0.0, 0.0
-    for k in range(0, single.shape[0], kernels.RUN):
-        run = slice(k, k + kernels.RUN)
+    for k in range(0, single.shape[0], bounding.RUN):
+        run = slice(k, k + bounding.RUN)
         more, less = _norms(single[run], rounded[run])
         total += np.float64(more)
         off += np.float64(less)
@@ -217,7 +217,7 @@ def _round_bits(
     single = np.empty(frames.shape[1], np.float32)
     rounded = np.empty(frames.shape[1], np.float32)
     for i in range(frames.shape[0]):
-        kernels.widen(frames[i], wide.view(np.uint32))
+        bounding.widen(frames[i], wide.view(np.uint32))
         _move_widened(wide, mean, scale, single)
         squares[i], errors[i] = _round_row(single, rounded, out[i])
 
@@ -258,8 +258,8 @@ def _low_costs(
     half: bool,
     out: Singles,
 ) -> None:
-    """As `kernels.low_costs`, for bfloat16 products [n F] and errors own [n], slack [F]."""
-    N, longest = alpha.shape[0], kernels.longest_of(offsets)
+    """As `bounding.low_costs`, for bfloat16 products [n F] and errors own [n], slack [F]."""
+    N, longest = alpha.shape[0], bounding.longest_of(offsets)
     D = np.empty((3, longest + 2), np.float32)
     kept = np.empty(longest, np.float32)
     for i in range(out.shape[0]):
@@ -275,5 +275,5 @@ def _low_costs(
             _cells(alpha[n], own[n], beta[here], slack[here], row)
             if half:
                 _halved_squares(row)
-            kernels.accumulate(n, code, lo, hi, row, D)
-        out[i] = kernels.least(D, N, M, code)
+            bounding.accumulate(n, code, lo, hi, row, D)
+        out[i] = bounding.least(D, N, M, code)

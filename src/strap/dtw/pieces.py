@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import kernels, reference
+from strap.dtw import bounding, reference
 from strap.dtw.types import Floats, Frames, Ints, Singles
 
 PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
@@ -77,7 +77,7 @@ def as_values(frames: Frames, metric: str, buffers: Buffers | None = None) -> Fr
     else:
         out = buffers.get("wide", np.float32, *frames.shape)
     if ONE_BY_ONE:
-        kernels.widened(np.ascontiguousarray(frames).view(np.uint16), out)
+        bounding.widened(np.ascontiguousarray(frames).view(np.uint16), out)
     else:
         out[:] = frames
     return out
@@ -112,7 +112,7 @@ class Stacked:
         return cls(frames, borders, mean, scale)
 
     def move(self, frames: Frames) -> tuple[Frames, Frames, Any]:
-        """Frames, mean and scale for `kernels.center`: in float32 where that is exact, as it is
+        """Frames, mean and scale for `bounding.center`: in float32 where that is exact, as it is
         for float32 frames and ordinary scales, else in float64.
         """
         if frames.dtype == np.float32 and self.is_ordinary:
