@@ -8,7 +8,6 @@ from typing import Any
 
 import av
 import numpy as np
-from PIL import Image
 
 from strap.evaluation import compare, open_evaluation
 from strap.evaluation.results import table
@@ -29,9 +28,7 @@ def write(work: Path, tasks: Sequence[str], docs: Path) -> None:
     parts = [line for task in tasks for line in lines(work, task)]
     page.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
     styled(curves, work, tasks).savefig(docs / "images" / "policy-curves.png")
-    strip = strips(work, tasks)
-    if strip is not None:
-        strip.save(docs / "images" / "policy-rollouts.png", optimize=True)
+    styled(strips, work, tasks).savefig(docs / "images" / "policy-rollouts.png")
     print(page)
 
 
@@ -98,8 +95,10 @@ def curves(work: Path, tasks: Sequence[str]) -> Any:
     return figure
 
 
-def strips(work: Path, tasks: Sequence[str]) -> Image.Image | None:
+def strips(work: Path, tasks: Sequence[str]) -> Any:
     """For each task one success and one failure of STRAP, ten frames each, evenly over time."""
+    from matplotlib.figure import Figure
+
     rows = []
     for task in tasks:
         folder = work / "evaluations" / f"{task}-strap-resnet"
@@ -107,9 +106,17 @@ def strips(work: Path, tasks: Sequence[str]) -> Image.Image | None:
         for wanted in (True, False):
             own = [one for one in episodes if one["success"] == wanted and is_there(folder, one)]
             own.sort(key=lambda one: -one["partial"])
-            if own:
-                rows.append(strip(folder / own[0]["video"]))
-    return Image.fromarray(np.concatenate(rows)) if rows else None
+            for one in own[:1]:
+                told = "done" if wanted else f"not done, {one['partial']:.0%} of the sub-goals"
+                title = f"{task}, STRAP, state {one['state']}: {told} after {one['steps']} steps"
+                rows.append((title, strip(folder / one["video"])))
+    figure = Figure(figsize=(9, 1.15 * len(rows)), layout="constrained")
+    for row, (title, frames) in enumerate(rows, 1):
+        axes = figure.add_subplot(len(rows), 1, row)
+        axes.imshow(frames)
+        axes.set_title(title, loc="left", fontsize=8)
+        axes.set_axis_off()
+    return figure
 
 
 def is_there(folder: Path, episode: Mapping[str, Any]) -> bool:
