@@ -98,22 +98,27 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
     rng = np.random.default_rng(seed + 1)
     fetch = trajectories.__getitem__
     yield "reference", dtw.search(queries, trajectories, backend="reference", **options)
-    bounds.TILE_FRAMES, kept = int(rng.integers(1, 100)), bounds.TILE_FRAMES
+    filters = bounds.Filter, halves.HalfFilter
+    kept = [own.tile_frames for own in filters]
+    for own in filters:
+        own.tile_frames = int(rng.integers(1, 100))
     cpu.PIECE_FRAMES = int(rng.integers(1, 500))
     yield "cpu", dtw.search(queries, trajectories, backend="cpu", **options)
-    halves.pays, known = (lambda *size: True), halves.pays
+    halves.pays, known = (lambda *_, **__: True), halves.pays
     yield "halves", dtw.search(queries, trajectories, backend="cpu", **options)
     halves.pays = known
     cut = blocks(trajectories, rng)
     yield "blocks", dtw.search_blocks(queries, cut, fetch=fetch, backend="cpu", **options)
-    bounds.TILE_FRAMES = kept
+    for own, size in zip(filters, kept, strict=True):
+        own.tile_frames = size
     if trajectories[0].shape[1] > 1:
         short = sketched(trajectories, rng)
-        cut = blocks(trajectories, rng)
-        yield (
-            "sketches",
-            dtw.search_blocks(queries, cut, fetch=fetch, backend="cpu", sketched=short, **options),
-        )
+        cut = list(blocks(trajectories, rng))
+        given = {"fetch": fetch, "backend": "cpu", "sketched": short, **options}
+        yield "sketches", dtw.search_blocks(queries, cut, **given)
+        halves.pays, known = (lambda *_, **__: True), halves.pays
+        yield "sketches, then halves", dtw.search_blocks(queries, cut, **given)
+        halves.pays = known
     if gpu:
         yield "gpu", dtw.search(queries, trajectories, backend="gpu", **options)
         library = dtw.Resident(trajectories, metric=options["metric"], limit=(seed % 2) * 10**9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
+from strap.dtw import halves
 from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
 from strap.errors import StrapError
 from strap.search import search_stores
@@ -86,22 +88,24 @@ def test_bounds_never_exceed_costs(steps, seed):
             assert lows[q, t] <= (np.inf if match is None else match.cost)
 
 
+@pytest.mark.parametrize("then_halves", [False, True])
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, k=st.integers(1, 8), sizes=st.sampled_from([(5,), (4, 12), (3, 6, 16)]))
-def test_the_answer_is_the_same(steps, seed, k, sizes):
+def test_the_answer_is_the_same(steps, then_halves, seed, k, sizes):
     queries, trajectories = data(seed, np.float32)
     tally = dtw.Tally()
-    found = dtw.search_blocks(
-        queries,
-        iter(()),  # with sketches the frames aren't streamed
-        k=k,
-        fetch=trajectories.__getitem__,
-        steps=steps,
-        exclude=[{1}, set(), {4}],
-        sketched=[sketched(trajectories, sizes)],
-        tally=tally,
-    )
+    with mock.patch.object(halves, "pays", return_value=then_halves):
+        found = dtw.search_blocks(
+            queries,
+            iter(()),  # with sketches the frames aren't streamed
+            k=k,
+            fetch=trajectories.__getitem__,
+            steps=steps,
+            exclude=[{1}, set(), {4}],
+            sketched=[sketched(trajectories, sizes)],
+            tally=tally,
+        )
     expected = dtw.search(queries, trajectories, k=k, steps=steps, exclude=[{1}, set(), {4}])
     for a, b in zip(found, expected, strict=True):
         for field in ("trajectory", "start", "stop", "cost"):

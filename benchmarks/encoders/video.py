@@ -90,39 +90,45 @@ def encode_rate(encoder: Encoder, images: np.ndarray) -> float:
     return len(images) / (time.perf_counter() - begin)
 
 
+def embed_rate(
+    dataset: strap.Dataset, encoder: Encoder, store: Path, cameras: tuple[str, ...], workers: int
+) -> float:
+    begin = time.perf_counter()
+    done = strap.embed(dataset, encoder, store, cameras=cameras, workers=workers)
+    return done.frames * len(cameras) / (time.perf_counter() - begin)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--encoder", default="efficientnet-lite0")
     parser.add_argument("--frames", type=int, default=4000, help="images in all, of two cameras")
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--codec", default="h264")
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int, nargs="+", default=[min(8, os.cpu_count() or 1)])
     options = parser.parse_args()
-    workers = options.workers or min(8, os.cpu_count() or 1)
     print(describe("av", "numpy"))
     encoder = EncoderSpec(options.encoder).load()
+    device = str(getattr(encoder, "device", "cpu"))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         count = max(1, options.frames // (2 * EPISODE))
         write_lerobot(path, episodes(count, options.size), codec=options.codec)
         dataset = strap.open_dataset(path)
         cameras = tuple(dataset[dataset.ids[0]].cameras)
-        decode = decode_rate(dataset, cameras, workers)
         images = dataset[dataset.ids[0]].frames(cameras[0])
-        encode = encode_rate(encoder, np.concatenate([images, images]))
-        begin = time.perf_counter()
-        store = strap.embed(
-            dataset, encoder, Path(folder) / "store", cameras=cameras, workers=workers
-        )
-        both = store.frames * len(cameras) / (time.perf_counter() - begin)
-    device = str(getattr(encoder, "device", "cpu"))
-    bound = min(decode, encode) if "cuda" in device else 1 / (1 / decode + 1 / encode)
-    what = "decoding" if decode < encode else "encoding"
-    print(f"{options.codec} {options.size}×{options.size}, two cameras, {workers} threads")
-    print(f"decode alone           {decode:8.0f} images/s")
-    print(f"encode alone           {encode:8.0f} images/s ({options.encoder} on {device})")
-    print(f"strap.embed, together  {both:8.0f} images/s, {both / bound:.0%} of what is possible")
-    print(f"bounded by {what}")
+        encode = encode_rate(encoder, np.concatenate([images] * 8))
+        print(f"{options.codec} {options.size}×{options.size}, two cameras, {count} episodes")
+        print(f"encode alone           {encode:8.0f} images/s ({options.encoder} on {device})")
+        for workers in options.workers:
+            decode = decode_rate(dataset, cameras, workers)
+            store = Path(folder) / f"store-{workers}"
+            both = embed_rate(dataset, encoder, store, cameras, workers)
+            bound = min(decode, encode) if "cuda" in device else 1 / (1 / decode + 1 / encode)
+            what = "decoding" if decode < encode else "encoding"
+            print(
+                f"{workers:2} threads: decode alone {decode:.0f} images/s, strap.embed {both:.0f}, "
+                f"{both / bound:.0%} of what is possible; bounded by {what}"
+            )
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def root(half: bool, row: Singles) -> None:
 
 
 @njit
-def _add_least(row: Singles, one: Singles, two: Singles, out: Singles) -> None:
+def add_least(row: Singles, one: Singles, two: Singles, out: Singles) -> None:
     """out = row + the smaller predecessor, all [m]."""
     for m in range(row.shape[0]):
         out[m] = row[m] + min(one[m], two[m])
@@ -121,7 +121,7 @@ def accumulate(n: int, code: int, lo: int, hi: int, row: Singles, D: Singles) ->
     if n == 0:
         out[:] = row
     elif code == 0:
-        _add_least(row, one_back, two_back, out)
+        add_least(row, one_back, two_back, out)
     elif code == 1:
         _add_least_of_three(row, one_back, two_back, two[lo + 1 : hi + 1], out)
     else:
@@ -156,7 +156,7 @@ def _squares(alpha: np.float32, beta: Singles, product: Singles, out: Singles) -
 def _strap_row(
     alpha: np.float32, beta: Singles, product: Singles, one: Singles, two: Singles, out: Singles
 ) -> None:
-    """`_squares`, `root` (of l2) and `_add_least` in one pass: the row most searches spend on."""
+    """`_squares`, `root` (of l2) and `add_least` in one pass: the row most searches spend on."""
     zero = np.float32(0)
     for m in range(out.shape[0]):
         square = (alpha + beta[m]) + product[m]
@@ -219,12 +219,12 @@ class Rows(NamedTuple):
 
 @njit
 def _wanted_of_one(
-    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, code: int, out: Singles
+    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, code: int, room: Singles, out: Singles
 ) -> None:
     """out [q] = `low_costs` of one trajectory [m d] for the wanted queries [q]."""
     M, Q = frames.shape[0], wanted.shape[0]
-    values, squares = np.empty(frames.shape, np.float32), np.empty(M)
-    beta = np.empty(M, np.float32)
+    values, left = room[: frames.size].reshape(frames.shape), room[frames.size :]
+    squares, beta = np.empty(M), np.empty(M, np.float32)
     center(frames, rows.mean, rows.scale, values, squares)
     for m in range(M):
         if not squares[m] <= LARGEST_SQUARE:
@@ -240,7 +240,7 @@ def _wanted_of_one(
             q += 1
             continue
         top, bottom = rows.borders[first], rows.borders[q]
-        products = np.empty((bottom - top, M), np.float32)
+        products = left[: (bottom - top) * M].reshape((bottom - top, M))
         np.dot(rows.frames[top:bottom], values.T, products)
         for own in range(first, q):
             part = slice(rows.borders[own], rows.borders[own + 1])
@@ -250,28 +250,41 @@ def _wanted_of_one(
 
 @njit
 def wanted_low_costs(
-    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, offsets: Ints, code: int, out: Singles
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    frames: Singles,
+    offsets: Ints,
+    code: int,
+    room: Singles,
+    out: Singles,
 ) -> None:
     """out [t q] = `low_costs` of the wanted pairs [t q], for frames [F d] end to end.
 
     Everything in one call: threads that come back to Python between steps of microseconds wait for
     each other most of the time. What is too large or no number is left as it is. Squares are
-    rounded down but for less than 2⁻¹⁵⁰.
+    rounded down but for less than 2⁻¹⁵⁰. `room` is memory to work in: 2 d + R numbers for each
+    frame of the longest trajectory.
     """
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
             own = frames[offsets[i] : offsets[i + 1]]
-            _wanted_of_one(rows, wanted[i], own, code, out[i])
+            _wanted_of_one(rows, wanted[i], own, code, room, out[i])
 
 
 @njit
 def wanted_low_costs_of_halves(
-    rows: Rows, wanted: NDArray[np.bool_], frames: Halves, offsets: Ints, code: int, out: Singles
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    frames: Halves,
+    offsets: Ints,
+    code: int,
+    room: Singles,
+    out: Singles,
 ) -> None:
     """As `wanted_low_costs`, for the bits of float16 frames."""
-    wide = np.empty((longest_of(offsets), frames.shape[1]), np.float32)
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
-            own = wide[: offsets[i + 1] - offsets[i]]
-            widened(frames[offsets[i] : offsets[i + 1]], own)
-            _wanted_of_one(rows, wanted[i], own, code, out[i])
+            bits = frames[offsets[i] : offsets[i + 1]]
+            own = room[: bits.size].reshape(bits.shape)
+            widened(bits, own)
+            _wanted_of_one(rows, wanted[i], own, code, room[bits.size :], out[i])

@@ -41,7 +41,6 @@ from strap.dtw.types import Floats, Frames, Ints, Name, Singles
 U = 2.0**-24
 UNDERFLOW = 1e-33
 LARGEST_DIM = 2**20  # κ stays small
-TILE_FRAMES = 1024
 
 
 def round_down(values: Floats) -> Singles:
@@ -72,6 +71,7 @@ class Moved:
         self.shrink = 1 - terms * U / (1 - terms * U)
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.rows *= np.float32(-2)
+        self.buffers = Buffers()
 
     def take(self, values: Frames, out: Singles, squares: Floats) -> bool:
         """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
@@ -111,11 +111,14 @@ class Moved:
             return None
         lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
         plain = np.ascontiguousarray(frames)
+        numbers = 2 * frames.shape[1] + len(self.rows)
+        room = self.buffers.get("room", np.float32, int(np.diff(offsets).max()), numbers).ravel()
         if frames.dtype == np.float16:
-            bits = plain.view(np.uint16)
-            bounding.wanted_low_costs_of_halves(self.compiled, asked, bits, offsets, code, lows)
+            bounding.wanted_low_costs_of_halves(
+                self.compiled, asked, plain.view(np.uint16), offsets, code, room, lows
+            )
         else:
-            bounding.wanted_low_costs(self.compiled, asked, plain, offsets, code, lows)
+            bounding.wanted_low_costs(self.compiled, asked, plain, offsets, code, room, lows)
         return lows.T
 
 
@@ -128,6 +131,9 @@ class Tiled:
 
     dtype: type
     """of prepared frames"""
+    tile_frames = 1024
+    multiple = 1
+    """what a tile's frames are filled up to: for products that are set up anew for every size"""
 
     def __init__(self, stacked: Stacked, steps: str, metric: str, pool: Executor) -> None:
         self.stacked, self.metric, self.pool = stacked, metric, pool
@@ -146,7 +152,7 @@ class Tiled:
             names = [name(index) for index in piece.ids[part]]
             self._tile(piece.frames[part], names, lows[:, part], proved[part])
 
-        list(self.pool.map(work, tiles(offsets, TILE_FRAMES)))
+        list(self.pool.map(work, tiles(offsets, self.tile_frames)))
         return self._certain(lows, slice(None), np.diff(offsets), proved)
 
     def _certain(
@@ -168,7 +174,8 @@ class Tiled:
         """Fill lows [q t] and proved [t] for the trajectories of one tile."""
         offsets = np.cumsum([0, *(len(own) for own in frames)])
         total = int(offsets[-1])
-        values = self.buffers.get("values", self.dtype, total, self.stacked.frames.shape[1])
+        rows = -(-total // self.multiple) * self.multiple
+        values = self.buffers.get("values", self.dtype, rows, self.stacked.frames.shape[1])
         squares, errors = np.empty((2, total))
         for i, (own, what) in enumerate(zip(frames, names, strict=True)):
             part = slice(offsets[i], offsets[i + 1])

@@ -74,9 +74,14 @@ def largest(frames: Frames) -> float:
     return float(np.abs(frames).max(initial=0))
 
 
-def values(frames: Frames, what: str, metric: str) -> None:
-    """Check that every number is finite, and that no frame is zero under cosine."""
-    if frames.dtype.kind == "f" and not largest(frames) <= LARGEST:
+def values(frames: Frames, what: str, metric: str) -> float:
+    """Check that every number is finite, and that no frame is zero under cosine.
+
+    Returns:
+        The largest absolute value.
+    """
+    found = largest(frames)
+    if frames.dtype.kind == "f" and not found <= LARGEST:
         # Only float64 can hold a finite number whose square overflows.
         good = np.abs(frames) <= LARGEST if frames.dtype == np.float64 else np.isfinite(frames)
         if not good.all():
@@ -92,6 +97,7 @@ def values(frames: Frames, what: str, metric: str) -> None:
                 f"{what}, frame {int(np.argmax(zero))} has norm 0, where cosine is not defined: "
                 'use metric="l2" or leave the frame out'
             )
+    return found
 
 
 def excluded(exclude: Sequence[Collection[int]] | None, queries: int) -> None:

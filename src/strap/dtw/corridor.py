@@ -58,7 +58,7 @@ class Corridor:
         self._moved = Moved(queries, "l2") if queries[0].shape[1] >= SMALL else None
         self._buffers = Buffers()
 
-    def ready(self, trajectory: Frames, doubt: Callable[[], None] | None = None) -> Ready:
+    def ready(self, trajectory: Frames, doubt: Callable[[], object] | None = None) -> Ready:
         """Prepare a trajectory [m d]; `doubt` is called where its numbers are not ordinary ones."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: for `doubt` to report
             values = as_values(trajectory, self.metric, self._buffers)

@@ -22,23 +22,26 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import bounding, checks
+from strap.dtw import bounding, checks, kernels
 from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.pieces import Piece, Stacked, as_values
 from strap.dtw.types import Floats, Frames, Halves, Ints, Name, Singles
 
-WORTH = 4e9  # multiplications from which on loading torch pays
+WORTH = 1e9  # multiplications from which on they are faster
+WORTH_LOADING = 1e11  # … from which on that makes up for loading torch
+WORTH_BEGINNING = 4e9  # … when there may be many more
 LARGEST_DIM = 2**16
 
 
@@ -52,33 +55,40 @@ def multiplies_halves() -> bool:
     return "amx_bf16" in flags and find_spec("torch") is not None
 
 
-def pays(rows: int, frames: int, dim: int) -> bool:
-    """Whether a search whose first piece has that many frames should use them."""
-    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and multiplies_halves()
+def pays(rows: int, frames: int, dim: int, *, more: bool = False) -> bool:
+    """Whether a search should use them for so many frames, or for those and more to come."""
+    least = WORTH
+    if "torch" not in sys.modules:
+        least = WORTH_BEGINNING if more else WORTH_LOADING
+    return rows * frames * dim > least and dim <= LARGEST_DIM and multiplies_halves()
 
 
 class HalfFilter(Tiled):
     """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower."""
 
     dtype = np.uint16
+    tile_frames = 2048
+    multiple = 256
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         import torch
 
         self._torch = torch
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
+        borders = self.stacked.borders
         rows, dim = self.stacked.frames.shape
         halves, squares, errors = np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
         _round(*self.stacked.move(self.stacked.frames), halves, squares, errors)
         self.shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.slack = _raised(errors, squares)
-        self.rows = self._tensor(halves) * -2  # exact
+        rows_of = [slice(borders[g.start], borders[g.stop]) for g in self.stacked.groups()]
+        minus_two = self._tensor(halves) * -2  # exact
+        self.products = [self._product(minus_two[rows]) for rows in rows_of]
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
-        """As `Tiled.bounds`; torch uses one thread per tile meanwhile."""
+        """As `Tiled.bounds`; torch has its threads back afterwards."""
         threads = self._torch.get_num_threads()
-        self._torch.set_num_threads(1)
         try:
             return super().bounds(piece, name)
         finally:
@@ -87,25 +97,22 @@ class HalfFilter(Tiled):
     def _fill(
         self, values: Halves, squares: Floats, errors: Floats, offsets: Ints, lows: Singles
     ) -> None:
+        # Said in every thread: each would start a team of its own for a product otherwise.
+        self._torch.set_num_threads(1)
         beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
-        borders, columns = self.stacked.borders, self._tensor(values).T
-        for group in self.stacked.groups():
-            top, bottom = int(borders[group.start]), int(borders[group.stop])
+        borders, columns = self.stacked.borders, self._tensor(values)
+        for group, product in zip(self.stacked.groups(), self.products, strict=True):
+            own = borders[group.start : group.stop + 1]
+            rows, part = slice(own[0], own[-1]), slice(group.start, group.stop)
             with self._torch.inference_mode():
-                products = self._bits(self.rows[top:bottom] @ columns)
-            for q in group:
-                rows = slice(borders[q], borders[q + 1])
-                _low_costs(
-                    self.alpha[rows],
-                    self.slack[rows],
-                    beta,
-                    slack,
-                    products[borders[q] - top : borders[q + 1] - top],
-                    offsets,
-                    self.code,
-                    self.metric == "cosine",
-                    lows[q],
-                )
+                products = self._bits(product(columns))
+            cells = _Cells(
+                self.alpha[rows], self.slack[rows], beta, slack, products, self.metric == "cosine"
+            )
+            if self.code == kernels.CODES["strap"]:
+                _low_costs_by_frame(cells, own - own[0], offsets, lows[part])
+            else:
+                _low_costs_by_row(cells, own - own[0], offsets, self.code, lows[part])
 
     def _prepare(
         self, frames: Frames, what: str, out: Halves, squares: Floats, errors: Floats
@@ -127,6 +134,15 @@ class HalfFilter(Tiled):
         checks.values(frames, what, self.metric)
         out[:], squares[:], errors[:] = 0, 0, 0
         return False
+
+    def _product(self, rows: Any) -> Callable[[Any], Any]:
+        """Frames [F d] to their products [F n] with some rows [n d], packed where that helps."""
+        mkldnn: Any = self._torch.ops.mkldnn
+        there: Any = self._torch.backends.mkldnn
+        if not (there.is_available() and mkldnn._is_mkldnn_bf16_supported()):
+            return lambda frames: frames @ rows.T
+        packed = mkldnn._reorder_linear_weight(rows.contiguous())
+        return lambda frames: mkldnn._linear_pointwise(frames, packed, None, "none", [], "")
 
     def _tensor(self, halves: Halves) -> Any:
         return self._torch.from_numpy(halves.view(np.int16)).view(self._torch.bfloat16)
@@ -229,15 +245,31 @@ def _as_singles(halves: Halves, out: NDArray[np.uint32]) -> None:
         out[m] = halves[m] << 16
 
 
+class _Cells(NamedTuple):
+    """What the cells of R query frames and F frames are made of, for compiled loops."""
+
+    alpha: Singles
+    """[R]"""
+    own: Singles
+    """[R] errors of the queries' frames"""
+    beta: Singles
+    """[F]"""
+    slack: Singles
+    """[F] errors of the frames"""
+    products: Halves
+    """[F R] as bfloat16"""
+    is_cosine: bool
+
+
 @njit
-def _cells(
-    alpha: np.float32, own: np.float32, beta: Singles, slack: Singles, products: Singles
+def _made(
+    alpha: Singles, own: Singles, beta: np.float32, slack: np.float32, products: Singles
 ) -> None:
-    """A row's products [m] to lower bounds of distances, errors own, [m] taken off; in place."""
+    """A frame's products [R] to lower bounds of distances, errors taken off; in place."""
     zero, share = np.float32(0), np.float32(2.0**-8)
-    for m in range(products.shape[0]):
-        square = (alpha + beta[m]) + (products[m] - share * abs(products[m]))
-        products[m] = max(np.sqrt(max(square, zero)) - (own + slack[m]), zero)
+    for n in range(products.shape[0]):
+        square = (alpha[n] + beta) + (products[n] - share * abs(products[n]))
+        products[n] = max(np.sqrt(max(square, zero)) - (own[n] + slack), zero)
 
 
 @njit
@@ -247,33 +279,54 @@ def _halved_squares(row: Singles) -> None:
 
 
 @njit
-def _low_costs(
-    alpha: Singles,
-    own: Singles,
-    beta: Singles,
-    slack: Singles,
-    products: Halves,
-    offsets: Ints,
-    code: int,
-    half: bool,
-    out: Singles,
-) -> None:
-    """As `bounding.low_costs`, for bfloat16 products [n F] and errors own [n], slack [F]."""
-    N, longest = alpha.shape[0], bounding.longest_of(offsets)
+def _column(cells: _Cells, frame: int, out: Singles) -> None:
+    """out [R] = the costs of one frame."""
+    _as_singles(cells.products[frame], out.view(np.uint32))
+    _made(cells.alpha, cells.own, cells.beta[frame], cells.slack[frame], out)
+    if cells.is_cosine:
+        _halved_squares(out)
+
+
+@njit
+def _low_costs_by_frame(cells: _Cells, borders: Ints, offsets: Ints, out: Singles) -> None:
+    """out [q t] = least D(N, m) of steps `strap`, frame by frame and for all queries at once.
+
+    Queries are rows borders[q]:borders[q + 1] of the cells. Predecessors lie one row up and one or
+    two frames back, so that a frame's cells don't wait for each other. `before` keeps of the last
+    frames, for every row, the D one row up: 0 above a query's first row.
+    """
+    R, Q = cells.alpha.shape[0], borders.shape[0] - 1
+    before = np.empty((3, R + 1), np.float32)
+    costs = np.empty(R, np.float32)
+    for i in range(out.shape[1]):
+        before[:] = np.inf
+        for q in range(Q):
+            before[:, borders[q]] = 0
+        out[:, i] = np.inf
+        for m in range(offsets[i + 1] - offsets[i]):
+            _column(cells, offsets[i] + m, costs)
+            now, one, two = before[m % 3], before[(m + 2) % 3], before[(m + 1) % 3]
+            bounding.add_least(costs, one[:R], two[:R], now[1:])
+            for q in range(Q):
+                out[q, i] = min(out[q, i], now[borders[q + 1]])
+            for q in range(Q):
+                now[borders[q]] = 0
+
+
+@njit
+def _low_costs_by_row(cells: _Cells, borders: Ints, offsets: Ints, code: int, out: Singles) -> None:
+    """As `_low_costs_by_frame`, for any steps, row by row."""
+    R, longest = cells.alpha.shape[0], bounding.longest_of(offsets)
+    costs, row = np.empty((longest, R), np.float32), np.empty(longest, np.float32)
     D = np.empty((3, longest + 2), np.float32)
-    kept = np.empty(longest, np.float32)
-    for i in range(out.shape[0]):
-        first = offsets[i]
-        M = offsets[i + 1] - first
-        D[:] = np.inf
-        for n in range(N):
-            lo, hi = (n, M - N + n + 1) if code == 0 else (0, M)
-            if lo >= hi:
-                break
-            here, row = slice(first + lo, first + hi), kept[: hi - lo]
-            _as_singles(products[n, here], row.view(np.uint32))
-            _cells(alpha[n], own[n], beta[here], slack[here], row)
-            if half:
-                _halved_squares(row)
-            bounding.accumulate(n, code, lo, hi, row, D)
-        out[i] = bounding.least(D, N, M, code)
+    for i in range(out.shape[1]):
+        M = offsets[i + 1] - offsets[i]
+        for m in range(M):
+            _column(cells, offsets[i] + m, costs[m])
+        for q in range(out.shape[0]):
+            N = borders[q + 1] - borders[q]
+            D[:] = np.inf
+            for n in range(N):
+                row[:M] = costs[:M, borders[q] + n]
+                bounding.accumulate(n, code, 0, M, row[:M], D)
+            out[q, i] = bounding.least(D, N, M, code)

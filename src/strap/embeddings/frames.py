@@ -22,7 +22,7 @@ from strap.types import Array, Trajectory
 PIECE_BYTES = 32 << 20
 PIECE_FRAMES = 256
 AHEAD = 2
-"""pieces waiting beyond those being read; bounds the memory"""
+"""pieces read or waiting to be, for each thread; bounds the memory"""
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,18 @@ def pieces(job: Job, cameras: tuple[str, ...]) -> Iterator[Piece]:
 
 
 def read_ahead(todo: Iterable[Piece], cameras: tuple[str, ...], workers: int) -> Iterator[Read]:
-    """The pieces' images, in order, read by `workers` threads while the caller is busy."""
+    """The pieces' images, in order, read by `workers` threads while the caller is busy.
+
+    Threads that begin together end together: while the caller works through what they bring, each
+    needs another piece to go on with.
+    """
     waiting: deque[Future[Read]] = deque()
     source = iter(todo)
     with ThreadPoolExecutor(workers, thread_name_prefix="decode") as threads:
         try:
             while True:
                 with suppress(StopIteration):
-                    while len(waiting) < workers + AHEAD:
+                    while len(waiting) < workers * AHEAD:
                         waiting.append(threads.submit(_read, next(source), cameras))
                 if not waiting:
                     return

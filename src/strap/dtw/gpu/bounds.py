@@ -86,13 +86,17 @@ class Filter:
         metric: str,
         space: Space,
         asked: Asked,
+        known: float | None = None,
     ) -> None:
+        """Prepare the queries; `known` is their largest absolute value."""
         self.code, self.cosine = kernels.CODES[steps], metric == "cosine"
         self.space, self.device = space, asked.frames.device
         plain = metric == "l2" and asked.frames.is_floating_point()
         values = queries if plain else [as_values(query, metric) for query in queries]
         self.asked = asked if plain else Asked.of(values, self.device)
-        self.largest = max(largest(query) for query in values)
+        if known is None or not plain:
+            known = max(largest(query) for query in values)
+        self.largest = known
 
     @cached_property
     def groups(self) -> list[Rows]:
@@ -141,7 +145,7 @@ class Filter:
                 math.ldexp(1.0, -j),
                 math.ldexp(1.0, j),
                 self._g * space.balance,
-                float(np.linalg.norm(space.shift)),
+                space.shift_norm,
             ]
         )
         values = torch.empty(count, space.dim, dtype=torch.float16, device=device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
@@ -54,6 +55,11 @@ class Space:
     def shift(self) -> Floats:
         """μ': where the mean lies among the vectors on the GPU."""
         return np.zeros_like(self.mean) if self.rounded else self.mean
+
+    @cached_property
+    def shift_norm(self) -> float:
+        """|μ'|."""
+        return float(np.linalg.norm(self.shift))
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """μ and μ' on a device, padded to [d']; sent there once."""

@@ -270,12 +270,13 @@ def transposed(addresses, lengths, places, columns, dim, TILE: tl.constexpr, DTY
     """columns [places[p]·dim + k·M + m] = dimension k of frame m of the trajectory of pair p."""
     pair = tl.program_id(0)
     M = tl.load(lengths + pair)
-    frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
-    m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
-    k = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
-    here = (m < M) & (k < dim)
-    values = tl.load(frames + m * dim + k, mask=here, other=0.0)
-    tl.store(columns + tl.load(places + pair) * dim + k * M + m, values, mask=here)
+    if tl.program_id(1) * TILE < M:
+        frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+        m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
+        k = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
+        here = (m < M) & (k < dim)
+        values = tl.load(frames + m * dim + k, mask=here, other=0.0)
+        tl.store(columns + tl.load(places + pair) * dim + k * M + m, values, mask=here)
 
 
 @triton.jit

@@ -106,9 +106,8 @@ class Resident:
         queries = [
             checks.shape(query, f"query {q}", self.dim or None) for q, query in enumerate(queries)
         ]
-        for q, query in enumerate(queries):
-            checks.values(query, f"query {q}", self.metric)
-        task = Task(queries, k, steps, self.metric, exclude, str, self._fetch)
+        sizes = [checks.values(own, f"query {q}", self.metric) for q, own in enumerate(queries)]
+        task = Task(queries, k, steps, self.metric, exclude, str, self._fetch, largest=max(sizes))
         results = on_each(self._cards, lambda card: card.search(task))
         return [merge([found[q] for found in results], k) for q in range(len(queries))]
 
@@ -198,7 +197,7 @@ class _Card:
             return [NOTHING] * len(task.queries)
         with torch.inference_mode(), foreground(self.device):
             asked = Asked.of(task.queries, self.device)
-            chosen = Filter(task.queries, task.steps, self.metric, self.space, asked)
+            chosen = Filter(task.queries, task.steps, self.metric, self.space, asked, task.largest)
             shape = len(task.queries), len(self.ids)
             lows = torch.empty(shape, dtype=torch.float64, device=self.device)
             first = 0

@@ -51,6 +51,8 @@ class Task:
     exclude: Sequence[Collection[int]] | None
     name: Name
     fetch: Fetch
+    largest: float | None = None
+    """absolute value in the queries, where it is known"""
     counted: bool = False
     """whether `pairs` is asked for"""
     pairs: int = 0
@@ -229,14 +231,14 @@ class Refinement:
         bounds = self.lows.gather(1, places)
         direct = task.metric == "l2" and self.asked.longest <= LONGEST
         if self.table is not None and direct:
-            lows, positions = self._evaluate_there(places, bounds, count, self.table)
+            lows = self._evaluate_there(places, bounds, count, self.table)
         else:
             lows, positions = bounds.cpu().numpy(), places.cpu().numpy()
             query, column = np.nonzero(np.isfinite(lows[:, :count]))
             self._evaluate(query, positions[query, column])
-        query, column = np.nonzero(np.isfinite(lows) & (lows <= self._worst()[:, None]))
-        later = column >= count
-        self._evaluate(query[later], positions[query[later], column[later]])
+            query, column = np.nonzero(np.isfinite(lows) & (lows <= self._worst()[:, None]))
+            later = column >= count
+            self._evaluate(query[later], positions[query[later], column[later]])
         # What wasn't among them has at least this bound.
         edge = np.minimum(lows[:, -1], LARGEST) * BELOW - LEAST
         if known < total and np.any(self._worst() >= edge):
@@ -247,30 +249,47 @@ class Refinement:
 
     def _evaluate_there(
         self, places: torch.Tensor, bounds: torch.Tensor, count: int, table: Table
-    ) -> tuple[Floats, Ints]:
-        """Of those at places [q n] the first `count`, without asking the host in between.
+    ) -> Floats:
+        """Of those at places [q n] the first `count`, then of the others those that may win.
+
+        The host isn't asked in between: what can't win goes as a trajectory without frames.
 
         Returns:
-            All the bounds [q n] and places [q n], on the host.
+            All the bounds [q n], on the host.
         """
-        queries = len(places)
-        query = torch.arange(queries, device=places.device).repeat_interleave(count)
-        pairs = torch.cat([query[None], table.places[:, places[:, :count].flatten()]])
-        found = self._exact.found(pairs, table.longest, table.dtype)
-        packed = torch.cat([found.flatten(), bounds.flatten(), places.flatten().to(torch.float64)])
-        evaluated, *known = np.split(packed.cpu().numpy(), [found.numel(), -places.numel()])
-        cost, start, stop = evaluated.reshape(3, -1)
-        lows, positions = (part.reshape(queries, -1) for part in known)
-        finite = np.isfinite(lows[:, :count]).flatten()  # others are excluded ones
-        self.task.evaluated += int(finite.sum())
+        first = self._found_there(places[:, :count], torch.isfinite(bounds[:, :count]), table)
+        parts = [first]
+        if places.shape[1] > count:
+            ranked = torch.sort(first[0]).values
+            k = self.task.k
+            worst = ranked[:, k - 1 : k] if count >= k else torch.full_like(ranked[:, :1], np.inf)
+            later = bounds[:, count:]
+            wanted = torch.isfinite(later) & (later <= worst)
+            parts.append(self._found_there(places[:, count:], wanted, table))
+        packed = torch.cat([*torch.cat(parts, dim=2), bounds, places.to(torch.float64)])
+        cost, start, stop, lows, positions = packed.cpu().numpy().reshape(5, *bounds.shape)
+        query = np.repeat(np.arange(len(cost)), cost.shape[1])
+        self.task.evaluated += int((start.flatten() >= 0).sum())
         self._add(
-            np.repeat(np.arange(queries), count),
-            positions[:, :count].flatten().astype(np.int64),
-            np.where(finite, cost, np.inf),
-            start.astype(np.int64),
-            stop.astype(np.int64),
+            query,
+            positions.flatten().astype(np.int64),
+            cost.flatten(),
+            start.flatten().astype(np.int64),
+            stop.flatten().astype(np.int64),
         )
-        return lows, positions.astype(np.int64)
+        return np.asarray(lows)
+
+    def _found_there(
+        self, places: torch.Tensor, wanted: torch.Tensor, table: Table
+    ) -> torch.Tensor:
+        """[3 q n] cost, start and stop at places [q n]: ∞, −1 and 0 where it isn't wanted."""
+        queries, count = places.shape
+        query = torch.arange(queries, device=places.device).repeat_interleave(count)
+        pairs = torch.cat([query[None], table.places[:, places.flatten()]])
+        pairs[2] *= wanted.flatten()
+        found = self._exact.found(pairs, table.longest, table.dtype).view(3, queries, count)
+        found[1].masked_fill_(~wanted, -1)
+        return found
 
     def _hide(self) -> None:
         """Excluded trajectories are out of reach."""
