@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -223,7 +221,7 @@ def test_a_filter_of_halves_changes_no_answer(seed, steps, metric):
     exact = {"k": 4, "steps": steps, "metric": metric}
     expected = dtw.search(queries, trajectories, backend="reference", **exact)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halves, "pays", lambda *_, **__: True)
+        patch.setattr(halves, "pays", lambda *size: True)
         found = dtw.search(queries, trajectories, **exact)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -231,7 +229,7 @@ def test_a_filter_of_halves_changes_no_answer(seed, steps, metric):
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype):
-    monkeypatch.setattr(halves, "pays", lambda *_, **__: True)
+    monkeypatch.setattr(halves, "pays", lambda *size: True)
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((20, 40)).astype(dtype) for _ in range(3)]
     frames[1][7, 5] = wrong
@@ -241,36 +239,26 @@ def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype)
 
 def test_halves_are_used_where_they_pay(monkeypatch):
     monkeypatch.setattr(halves, "multiplies_halves", lambda: True)
-    monkeypatch.setitem(sys.modules, "torch", object())
     assert halves.pays(250, 32768, 768)
     assert not halves.pays(250, 100, 768)
-    monkeypatch.delitem(sys.modules, "torch")
-    assert halves.pays(250, 32768, 768, more=True)
-    assert not halves.pays(250, 32768, 768)
-    assert halves.pays(250, 2**20, 768)
     monkeypatch.setattr(halves, "multiplies_halves", lambda: False)
-    assert not halves.pays(250, 32768, 768, more=True)
+    assert not halves.pays(250, 32768, 768)
 
 
 def test_products_of_halves_begin_no_team_of_threads(monkeypatch):
-    monkeypatch.setattr(halves, "pays", lambda *_, **__: True)
-    torch, said = pytest.importorskip("torch"), {}
-    kept = halves.HalfFilter._product
-
-    def watched(self, rows):
-        product = kept(self, rows)
-
-        def work(frames):
-            said[threading.get_ident()] = torch.get_num_threads()
-            return product(frames)
-
-        return work
-
-    monkeypatch.setattr(halves.HalfFilter, "_product", watched)
+    monkeypatch.setattr(halves, "pays", lambda *size: True)
+    torch, said = pytest.importorskip("torch"), []
+    kept = halves._low_costs_by_frame
+    monkeypatch.setattr(
+        halves,
+        "_low_costs_by_frame",
+        lambda *given: (said.append(torch.get_num_threads()), kept(*given)),
+    )
     before = torch.get_num_threads()
     queries, trajectories = sets(3)
     dtw.search(queries, trajectories, k=2)
-    assert set(said.values()) == {1}
+    assert said
+    assert set(said) == {1}
     assert torch.get_num_threads() == before
 
 

@@ -31,7 +31,7 @@ class Climb:
             )
             for own in sketched
         ]
-        ids, owners, lengths = ([np.empty(0, np.int64)] for _ in range(3))
+        ids, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         lows = [np.empty((len(queries), 0))]
         for number, own in enumerate(sketched):
             for block in own.blocks:
@@ -39,17 +39,12 @@ class Climb:
                 lows.append(self._shortest(self._filters[number][0], block, errors))
                 ids.append(block.ids)
                 owners.append(np.full(len(block.ids), number))
-                lengths.append(np.diff(block.offsets))
         self.indices: Ints = np.concatenate(ids, dtype=np.int64)
         """[t] global indices"""
         self.lows: Floats = np.concatenate(lows, axis=1)
         """[q t]"""
-        self._owners, self._lengths = np.concatenate(owners), np.concatenate(lengths)
+        self._owners = np.concatenate(owners)
         self._height = np.zeros(self.lows.shape, np.int8)
-
-    def frames(self, some: NDArray[np.bool_]) -> int:
-        """Of the trajectories that are in some pairs [q t]."""
-        return int(self._lengths[some.any(axis=0)].sum())
 
     def rise(self, level: int, some: NDArray[np.bool_]) -> None:
         """Raise the lows of some pairs [q t] by the sketches of a level, where there are such."""

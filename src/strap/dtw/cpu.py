@@ -36,7 +36,6 @@ from strap.processors import processors
 
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
-LAST_LEVEL = 1  # of longer sketches: from here on bfloat16 products of all dimensions are cheaper
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -125,17 +124,14 @@ def _begin_with_sketches(
         climb.rise(level, few)
     refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
-    refinement.expect(indices, lows)
     for level in range(climb.levels):
-        if level >= LAST_LEVEL and asked.suits_halves(climb.frames(refinement.left())):
-            break
-        climb.rise(level, refinement.left())
         refinement.expect(indices, lows)
+        climb.rise(level, refinement.left())
+    refinement.expect(indices, lows)
     left = refinement.left()
     tally.by_sketches = tally.pairs - refinement.looked_at - int(left.sum())
-    some = left.any(axis=0)
-    # Together they are cheaper than one by one, if there are many or a matrix unit for them.
-    if left.mean() > MANY or asked.suits_halves(climb.frames(left)):
+    if left.mean() > MANY:  # together they are cheaper than one by one
+        some = left.any(axis=0)
         _, more = asked.bounds((int(index), fetch(int(index))) for index in indices[some])
         lows[:, some] = np.maximum(lows[:, some], more)
         refinement.expect(indices, lows)
@@ -172,14 +168,10 @@ class _Asked:
             parts.append(bound.bounds(piece, self.name))
         return np.array(ids, np.int64), np.concatenate(parts, axis=1)
 
-    def suits_halves(self, frames: int, *, more: bool = False) -> bool:
-        """Whether bfloat16 products pay for so many frames, or for those and more to come."""
-        rows, dim = sum(map(len, self.queries)), self.queries[0].shape[1]
-        return halves.pays(rows, frames, dim, more=more)
-
     def _filter(self, frames: int) -> Tiled:
         """The one that suits pieces of so many frames."""
-        self.is_rough = self.suits_halves(frames, more=True)
+        size = sum(map(len, self.queries)), frames, self.queries[0].shape[1]
+        self.is_rough = halves.pays(*size)
         kind = HalfFilter if self.is_rough else Filter
         return kind(self.queries, self.steps, self.metric, self.pool)
 

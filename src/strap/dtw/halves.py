@@ -22,8 +22,7 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from functools import cache
 from importlib.util import find_spec
@@ -39,9 +38,7 @@ from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.pieces import Piece, Stacked, as_values
 from strap.dtw.types import Floats, Frames, Halves, Ints, Name, Singles
 
-WORTH = 1e9  # multiplications from which on they are faster
-WORTH_LOADING = 1e11  # … from which on that makes up for loading torch
-WORTH_BEGINNING = 4e9  # … when there may be many more
+WORTH = 4e9  # multiplications from which on loading torch pays
 LARGEST_DIM = 2**16
 
 
@@ -55,12 +52,9 @@ def multiplies_halves() -> bool:
     return "amx_bf16" in flags and find_spec("torch") is not None
 
 
-def pays(rows: int, frames: int, dim: int, *, more: bool = False) -> bool:
-    """Whether a search should use them for so many frames, or for those and more to come."""
-    least = WORTH
-    if "torch" not in sys.modules:
-        least = WORTH_BEGINNING if more else WORTH_LOADING
-    return rows * frames * dim > least and dim <= LARGEST_DIM and multiplies_halves()
+def pays(rows: int, frames: int, dim: int) -> bool:
+    """Whether a search whose first piece has that many frames should use them."""
+    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and multiplies_halves()
 
 
 class HalfFilter(Tiled):
@@ -75,16 +69,13 @@ class HalfFilter(Tiled):
 
         self._torch = torch
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
-        borders = self.stacked.borders
         rows, dim = self.stacked.frames.shape
         halves, squares, errors = np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
         _round(*self.stacked.move(self.stacked.frames), halves, squares, errors)
         self.shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
         self.slack = _raised(errors, squares)
-        rows_of = [slice(borders[g.start], borders[g.stop]) for g in self.stacked.groups()]
-        minus_two = self._tensor(halves) * -2  # exact
-        self.products = [self._product(minus_two[rows]) for rows in rows_of]
+        self.rows = self._tensor(halves) * -2  # exact
 
     def bounds(self, piece: Piece, name: Name) -> Floats:
         """As `Tiled.bounds`; torch has its threads back afterwards."""
@@ -101,11 +92,11 @@ class HalfFilter(Tiled):
         self._torch.set_num_threads(1)
         beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
         borders, columns = self.stacked.borders, self._tensor(values)
-        for group, product in zip(self.stacked.groups(), self.products, strict=True):
+        for group in self.stacked.groups():
             own = borders[group.start : group.stop + 1]
             rows, part = slice(own[0], own[-1]), slice(group.start, group.stop)
             with self._torch.inference_mode():
-                products = self._bits(product(columns))
+                products = self._bits(columns @ self.rows[rows].T)
             cells = _Cells(
                 self.alpha[rows], self.slack[rows], beta, slack, products, self.metric == "cosine"
             )
@@ -134,15 +125,6 @@ class HalfFilter(Tiled):
         checks.values(frames, what, self.metric)
         out[:], squares[:], errors[:] = 0, 0, 0
         return False
-
-    def _product(self, rows: Any) -> Callable[[Any], Any]:
-        """Frames [F d] to their products [F n] with some rows [n d], packed where that helps."""
-        mkldnn: Any = self._torch.ops.mkldnn
-        there: Any = self._torch.backends.mkldnn
-        if not (there.is_available() and mkldnn._is_mkldnn_bf16_supported()):
-            return lambda frames: frames @ rows.T
-        packed = mkldnn._reorder_linear_weight(rows.contiguous())
-        return lambda frames: mkldnn._linear_pointwise(frames, packed, None, "none", [], "")
 
     def _tensor(self, halves: Halves) -> Any:
         return self._torch.from_numpy(halves.view(np.int16)).view(self._torch.bfloat16)
