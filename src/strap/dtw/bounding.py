@@ -36,7 +36,12 @@ def _unscale(row: Singles) -> None:
 
 @njit
 def widened(frames: Halves, out: Singles) -> None:
-    """out [m d] = the float16 numbers of these bits, but NaN as infinity."""
+    """out [m d] = the float16 numbers of these bits, but NaN as infinity; rows lie end to end."""
+    if frames.shape[1] <= RUN:  # all at once: short rows cost more to begin than to widen
+        flat = out.reshape(-1)
+        widen(frames.reshape(-1), flat.view(np.uint32))
+        _unscale(flat)
+        return
     for i in range(frames.shape[0]):
         widen(frames[i], out[i].view(np.uint32))
         _unscale(out[i])
@@ -71,6 +76,30 @@ def center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Flo
     """
     for i in range(frames.shape[0]):
         squares[i] = center_row(frames[i], mean, scale, out[i])
+
+
+@njit
+def _move(flat: Singles, means: Singles, scale: np.float32, out: Singles) -> None:
+    for i in range(flat.shape[0]):
+        out[i] = (flat[i] - means[i]) * scale
+
+
+@njit_reordered
+def _square(row: Singles) -> np.float32:
+    total = np.float32(0)
+    for k in range(row.shape[0]):
+        total += row[k] * row[k]
+    return total
+
+
+@njit
+def _center_together(
+    frames: Singles, means: Singles, scale: np.float32, out: Singles, squares: Floats
+) -> None:
+    """As `center`, for rows of at most RUN numbers that lie end to end, as the means [m d] do."""
+    _move(frames.reshape(-1), means.reshape(-1), scale, out.reshape(-1))
+    for i in range(frames.shape[0]):
+        squares[i] = np.float64(_square(out[i]))
 
 
 @njit
@@ -219,13 +248,22 @@ class Rows(NamedTuple):
 
 @njit
 def _wanted_of_one(
-    rows: Rows, wanted: NDArray[np.bool_], frames: Singles, code: int, room: Singles, out: Singles
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    frames: Singles,
+    code: int,
+    means: Singles,
+    room: Singles,
+    out: Singles,
 ) -> None:
     """out [q] = `low_costs` of one trajectory [m d] for the wanted queries [q]."""
     M, Q = frames.shape[0], wanted.shape[0]
     values, left = room[: frames.size].reshape(frames.shape), room[frames.size :]
     squares, beta = np.empty(M), np.empty(M, np.float32)
-    center(frames, rows.mean, rows.scale, values, squares)
+    if frames.shape[1] <= RUN:
+        _center_together(frames, means[:M], rows.scale, values, squares)
+    else:
+        center(frames, rows.mean, rows.scale, values, squares)
     for m in range(M):
         if not squares[m] <= LARGEST_SQUARE:
             return
@@ -249,6 +287,16 @@ def _wanted_of_one(
 
 
 @njit
+def _repeated(mean: Singles, times: int, room: Singles) -> tuple[Singles, Singles]:
+    """The mean [d] as rows [times d], where `_center_together` needs them; what is left of room."""
+    rows = times if mean.shape[0] <= RUN else 0
+    means = room[: rows * mean.shape[0]].reshape((rows, mean.shape[0]))
+    for i in range(rows):
+        means[i] = mean
+    return means, room[means.size :]
+
+
+@njit
 def wanted_low_costs(
     rows: Rows,
     wanted: NDArray[np.bool_],
@@ -262,13 +310,14 @@ def wanted_low_costs(
 
     Everything in one call: threads that come back to Python between steps of microseconds wait for
     each other most of the time. What is too large or no number is left as it is. Squares are
-    rounded down but for less than 2⁻¹⁵⁰. `room` is memory to work in: 2 d + R numbers for each
+    rounded down but for less than 2⁻¹⁵⁰. `room` is memory to work in: 3 d + R numbers for each
     frame of the longest trajectory.
     """
+    means, left = _repeated(rows.mean, longest_of(offsets), room)
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
             own = frames[offsets[i] : offsets[i + 1]]
-            _wanted_of_one(rows, wanted[i], own, code, room, out[i])
+            _wanted_of_one(rows, wanted[i], own, code, means, left, out[i])
 
 
 @njit
@@ -282,9 +331,10 @@ def wanted_low_costs_of_halves(
     out: Singles,
 ) -> None:
     """As `wanted_low_costs`, for the bits of float16 frames."""
+    means, left = _repeated(rows.mean, longest_of(offsets), room)
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
             bits = frames[offsets[i] : offsets[i + 1]]
-            own = room[: bits.size].reshape(bits.shape)
+            own = left[: bits.size].reshape(bits.shape)
             widened(bits, own)
-            _wanted_of_one(rows, wanted[i], own, code, room[bits.size :], out[i])
+            _wanted_of_one(rows, wanted[i], own, code, means, left[bits.size :], out[i])

@@ -111,7 +111,7 @@ class Moved:
             return None
         lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
         plain = np.ascontiguousarray(frames)
-        numbers = 2 * frames.shape[1] + len(self.rows)
+        numbers = 3 * frames.shape[1] + len(self.rows)
         room = self.buffers.get("room", np.float32, int(np.diff(offsets).max()), numbers).ravel()
         if frames.dtype == np.float16:
             bounding.wanted_low_costs_of_halves(
