@@ -36,7 +36,7 @@ class Command:
     """which model embeds the frames"""
     top_k: int = 30
     """how many matches to keep"""
-    train_steps: int = 200
+    train_steps: int = 1500
     """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
     """where the sample data is"""
@@ -110,7 +110,8 @@ def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128)
             log_every=max(1, steps // 6),
         )
         policy = policy_preset(vision="frozen")
-        done = train(cache, out / method, policy=policy, training=training, quiet=True)
+        print(f"training {method}, {steps} steps", flush=True)
+        done = train(cache, out / f"{method}-{steps}", policy=policy, training=training)
         lines.append(
             f"  {method:5s}  {done.held_out:7.3f} after {done.step} steps, best {done.best:7.3f} "
             f"after {done.best_step}"
