@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from tests.stores import make_store
 
 import strap
 from strap import embeddings
-from strap.embeddings import local, work
+from strap.embeddings import batches, frames, local, work
 from strap.encoders import PixelEncoder, load_encoder
 from strap.encoders.pixels import area_weights
 from strap.errors import StrapError
 from strap.store import slug
 from strap.synthetic import Planted
+from strap.types import ContentHasher
 
 
 class Counting(PixelEncoder):
@@ -41,6 +43,42 @@ def test_pixels_are_area_averages() -> None:
     expected = grey.reshape(16, 2, 16, 3).mean(axis=(1, 3)).ravel()
     assert np.allclose(load_encoder("pixels").encode(image)[0], expected, atol=1e-5)
     assert np.allclose(area_weights(5, 3).sum(axis=1), 1)
+
+
+def test_fingerprints_are_of_the_frames_in_order(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trajectories are hashed beside each other, each one's pieces one after the other."""
+
+    class Slow(ContentHasher):
+        begun = False
+
+        def update(self, images: np.ndarray) -> None:
+            if not self.begun:  # what comes later could overtake it
+                self.begun = True
+                time.sleep(0.05)
+            super().update(images)
+
+    monkeypatch.setattr(batches, "ContentHasher", Slow)
+    monkeypatch.setattr(frames, "PIECE_FRAMES", 16)
+    dataset = strap.open_dataset(planted.target)
+    cameras = tuple(dataset["demo_1"].cameras)
+    store = strap.embed(dataset, "pixels", tmp_path / "s", cameras=cameras, workers=4)
+    for key in dataset.ids:
+        assert store.entry(key).fingerprint == dataset[key].fingerprint(cameras)
+
+
+def test_every_thread_has_a_piece_to_go_on_with(planted: Planted) -> None:
+    trajectory = strap.open_dataset(planted.target)["demo_1"]
+    many = [
+        frames.Piece(work.Job((trajectory,), ("",), (0,)), 0, 0, i, i + 1, i, final=False)
+        for i in range(20)
+    ]
+    taken = iter(many)
+    reading = frames.read_ahead(taken, ("agentview_rgb",), 3)
+    assert len(next(reading).images) == 1
+    assert next(taken).start == 6  # two for each thread; the caller is busy with the first
+    reading.close()
 
 
 def test_unknown_encoder() -> None:

@@ -59,7 +59,7 @@ def _center_run(frame: Frames, mean: Frames, scale: Real, out: Singles) -> np.fl
 
 
 @njit
-def center_row(frame: Frames, mean: Frames, scale: Real, out: Singles) -> float:
+def _center_row(frame: Frames, mean: Frames, scale: Real, out: Singles) -> float:
     """As `_center_run`; the norm in runs of RUN, so that it errs by less than RUN·u."""
     total = 0.0
     for k in range(0, frame.shape[0], RUN):
@@ -75,7 +75,7 @@ def center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Flo
     Frames, mean and scale are all float32 or all float64: the difference is rounded once.
     """
     for i in range(frames.shape[0]):
-        squares[i] = center_row(frames[i], mean, scale, out[i])
+        squares[i] = _center_row(frames[i], mean, scale, out[i])
 
 
 @njit

@@ -260,9 +260,8 @@ class Refinement:
         first = self._found_there(places[:, :count], torch.isfinite(bounds[:, :count]), table)
         parts = [first]
         if places.shape[1] > count:
-            ranked = torch.sort(first[0]).values
-            k = self.task.k
-            worst = ranked[:, k - 1 : k] if count >= k else torch.full_like(ranked[:, :1], np.inf)
+            # There are more than `count` only where that is at least k.
+            worst = torch.sort(first[0]).values[:, self.task.k - 1, None]
             later = bounds[:, count:]
             wanted = torch.isfinite(later) & (later <= worst)
             parts.append(self._found_there(places[:, count:], wanted, table))
