@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, halves, kernels, pieces, reference, refinement
+from strap.dtw import amx, bits, bounds, cpu, halves, kernels, pieces, reference, refinement
 from strap.dtw.bounds import Moved
 from strap.dtw.corridor import Corridor, _costs
 from strap.errors import StrapError
@@ -238,28 +239,58 @@ def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype)
 
 
 def test_halves_are_used_where_they_pay(monkeypatch):
-    monkeypatch.setattr(halves, "multiplies_halves", lambda: True)
+    monkeypatch.setattr(amx, "available", lambda: True)
     assert halves.pays(250, 32768, 768)
     assert not halves.pays(250, 100, 768)
-    monkeypatch.setattr(halves, "multiplies_halves", lambda: False)
+    assert not halves.pays(250, 32768, 2**17)
+    monkeypatch.setattr(amx, "available", lambda: False)
     assert not halves.pays(250, 32768, 768)
 
 
-def test_products_of_halves_begin_no_team_of_threads(monkeypatch):
-    monkeypatch.setattr(halves, "pays", lambda *size: True)
-    torch, said = pytest.importorskip("torch"), []
-    kept = halves._low_costs_by_frame
-    monkeypatch.setattr(
-        halves,
-        "_low_costs_by_frame",
-        lambda *given: (said.append(torch.get_num_threads()), kept(*given)),
-    )
-    before = torch.get_num_threads()
-    queries, trajectories = sets(3)
-    dtw.search(queries, trajectories, k=2)
-    assert said
-    assert set(said) == {1}
-    assert torch.get_num_threads() == before
+@pytest.mark.parametrize(("rows", "dim"), [(32, 32), (1, 1), (33, 40), (70, 100)])
+def test_products_of_tiles(rows, dim):
+    """By the processor's tile registers where it has them, else by the plain loop."""
+    rng = np.random.default_rng(rows)
+
+    def bfloats(count):
+        return rng.integers(-128, 129, (count, dim)).astype(np.float32)  # exact, and so are sums
+
+    def bits_of(values):
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+    queries, frames = bfloats(rows), bfloats(amx.FRAMES)
+    packed = amx.packed(bits_of(queries))
+    padded = np.zeros((amx.FRAMES, packed.shape[1] * amx.STEP), np.uint16)
+    padded[:, :dim] = bits_of(frames)
+    found = np.full((amx.FRAMES, len(packed) * amx.ROWS), np.nan, np.float32)
+    amx.multiply(padded, packed, found)
+    assert np.array_equal(found[:, :rows], frames @ queries.T)
+    assert not found[:, rows:].any()
+    if amx.available():
+        amx._plainly(padded, packed, again := np.empty_like(found))
+        assert np.array_equal(found, again)
+
+
+def test_numbers_and_their_bits():
+    @numba.njit
+    def all_of(halves, singles, wide, near, upper):
+        for i in range(halves.shape[0]):
+            wide[i] = bits.number(halves[i])
+        for i in range(singles.shape[0]):
+            near[i] = bits.nearest_bfloat(singles[i])
+            upper[i] = bits.upper_half(singles[i])
+
+    halves_ = np.arange(2**16, dtype=np.uint16)
+    singles = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    wide, near = np.empty(2**16, np.float32), np.empty(1000, np.float32)
+    upper = np.empty(1000, np.uint16)
+    all_of(halves_, singles, wide, near, upper)
+    with np.errstate(invalid="ignore"):
+        expected = halves_.view(np.float16).astype(np.float32)
+    assert np.array_equal(wide, expected, equal_nan=True)
+    assert np.array_equal(upper, singles.view(np.uint32) >> 16)
+    assert not (near.view(np.uint32) & 0xFFFF).any()
+    assert (np.abs(near - singles) <= 2.0**-8 * np.abs(singles)).all()
 
 
 def test_many_query_frames_go_in_groups(monkeypatch):

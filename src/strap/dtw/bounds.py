@@ -26,10 +26,9 @@ Step 2 needs that nothing overflows: trajectories with |b'|² > 1e30 get the bou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,11 +128,7 @@ class Tiled:
     product and recurrences of a tile stay in that core's cache.
     """
 
-    dtype: type
-    """of prepared frames"""
     tile_frames = 1024
-    multiple = 1
-    """what a tile's frames are filled up to: for products that are set up anew for every size"""
 
     def __init__(self, stacked: Stacked, steps: str, metric: str, pool: Executor) -> None:
         self.stacked, self.metric, self.pool = stacked, metric, pool
@@ -149,8 +144,8 @@ class Tiled:
 
         def work(tile: range) -> None:
             part = slice(tile.start, tile.stop)
-            names = [name(index) for index in piece.ids[part]]
-            self._tile(piece.frames[part], names, lows[:, part], proved[part])
+            own = piece.ids[part]
+            self._tile(piece.frames[part], lambda i: name(own[i]), lows[:, part], proved[part])
 
         list(self.pool.map(work, tiles(offsets, self.tile_frames)))
         return self._certain(lows, slice(None), np.diff(offsets), proved)
@@ -167,38 +162,16 @@ class Tiled:
     def _tile(
         self,
         frames: Sequence[Frames],
-        names: Sequence[str],
+        name: Callable[[int], str],
         lows: Singles,
         proved: NDArray[np.bool_],
     ) -> None:
         """Fill lows [q t] and proved [t] for the trajectories of one tile."""
-        offsets = np.cumsum([0, *(len(own) for own in frames)])
-        total = int(offsets[-1])
-        rows = -(-total // self.multiple) * self.multiple
-        values = self.buffers.get("values", self.dtype, rows, self.stacked.frames.shape[1])
-        squares, errors = np.empty((2, total))
-        for i, (own, what) in enumerate(zip(frames, names, strict=True)):
-            part = slice(offsets[i], offsets[i + 1])
-            proved[i] = self._prepare(own, what, values[part], squares[part], errors[part])
-        self._fill(values, squares, errors, offsets, lows)
-
-    def _prepare(
-        self, frames: Frames, what: str, out: NDArray[Any], squares: Floats, errors: Floats
-    ) -> bool:
-        """Fill out [m d], squares [m] and errors [m]; False where the bound can't be used."""
-        raise NotImplementedError
-
-    def _fill(
-        self, values: NDArray[Any], squares: Floats, errors: Floats, offsets: Ints, lows: Singles
-    ) -> None:
-        """Products and recurrences of a prepared tile, into lows [q t]."""
         raise NotImplementedError
 
 
 class Filter(Tiled):
     """Bounds from float32 products."""
-
-    dtype = np.float32
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         self.moved = Moved(queries, metric)
@@ -223,35 +196,35 @@ class Filter(Tiled):
                 self._group(range(q, q + 1), values, beta, offsets, {q: low})
         return self._certain(lows, asking, length, np.array([proved]))[:, 0]
 
-    def _prepare(
+    def _tile(
         self,
-        frames: Frames,
-        what: str,
-        out: Singles,
-        squares: Floats,
-        errors: Floats,  # noqa: ARG002
-    ) -> bool:
-        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
-            values = as_values(frames, self.metric)
-        if self.moved.take(values, out, squares):
-            return True
-        # Something is NaN, infinite or very large: only now look at every number.
-        checks.values(frames, what, self.metric)
-        out[:], squares[:] = 0, 0
-        return False
-
-    def _fill(
-        self,
-        values: Singles,
-        squares: Floats,
-        errors: Floats,  # noqa: ARG002
-        offsets: Ints,
+        frames: Sequence[Frames],
+        name: Callable[[int], str],
         lows: Singles,
+        proved: NDArray[np.bool_],
     ) -> None:
+        offsets = np.cumsum([0, *(len(own) for own in frames)])
+        total = int(offsets[-1])
+        values = self.buffers.get("values", np.float32, total, self.stacked.frames.shape[1])
+        squares = np.empty(total)
+        for i, own in enumerate(frames):
+            part = slice(offsets[i], offsets[i + 1])
+            proved[i] = self._prepare(own, values[part], squares[part])
+            if not proved[i]:  # NaN, infinite or very large: only now look at every number
+                checks.values(own, name(i), self.metric)
         if self.moved.usable:
             beta = self.moved.beta(squares)
             for group in self.stacked.groups():
                 self._group(group, values, beta, offsets, lows)
+
+    def _prepare(self, frames: Frames, out: Singles, squares: Floats) -> bool:
+        """Fill out [m d] and squares [m]; False where the bound can't be used."""
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+            values = as_values(frames, self.metric)
+        if self.moved.take(values, out, squares):
+            return True
+        out[:], squares[:] = 0, 0
+        return False
 
     def _group(
         self,

@@ -8,13 +8,12 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
    s|a − b| ≥ |a' − b'| − |f| − |e|, e being the same for b.
 2. Products of bfloat16 numbers are exact in float32. Sums are float32, in any order, rounded or
    cut off: each addition errs by at most 2⁻²² of the sum of absolute values, together by γ|a'||b'|
-   ≤ γ(A + B)/2 with γ = (d + 16)2⁻²², A = |a'|², B = |b'|². The result, P of −2a' with b', is
-   rounded to bfloat16, p: |P − p| ≤ 2⁻⁸|p| whichever way it is rounded. So
-   |a' − b'|² ≥ A + B + p − 2⁻⁸|p| − γ(A + B).
-3. A and B are summed in float32 over runs of 256, then in float64; the kernel's four operations
-   in float32 err by at most u of values below 3(A + B). κ = γ + (256 + 32)u covers all: with
-   α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is at most |a' − b'|². τ = 1e−33
-   covers underflow.
+   ≤ γ(A + B)/2 with γ = (d + 16)2⁻²², A = |a'|², B = |b'|². With P the product of −2a' and b':
+   |a' − b'|² ≥ A + B + P − γ(A + B).
+3. A and B are summed in float32 over runs of 256, then in float64; the kernel's operations in
+   float32 err by at most u of values below 3(A + B). κ = γ + (256 + 32)u covers all: with
+   α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is at most |a' − b'|². τ = 1e−32
+   covers underflow: numbers and sums below 2⁻¹²⁶ are taken as 0, d of each.
 4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
    errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. Under cosine the difference is
    squared, which gains 2u. What follows is step 5 of `bounds`, whose 8u cover that.
@@ -22,293 +21,342 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import bounding, checks, kernels
-from strap.dtw.bounds import UNDERFLOW, Tiled, U, round_down
-from strap.dtw.jit import njit, njit_reordered
-from strap.dtw.pieces import Piece, Stacked, as_values
-from strap.dtw.types import Floats, Frames, Halves, Ints, Name, Singles
+from strap.dtw import amx, bits, bounding, checks
+from strap.dtw.bounds import Tiled, U, round_down
+from strap.dtw.jit import carray, njit, njit_reordered
+from strap.dtw.pieces import Stacked, as_values
+from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
-WORTH = 4e9  # multiplications from which on loading torch pays
+WORTH = 1e8  # multiplications from which on a filter of its own pays
 LARGEST_DIM = 2**16
-
-
-@cache
-def multiplies_halves() -> bool:
-    """Whether the processor has matrix units for bfloat16, and torch is there to use them."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "amx_bf16" in flags and find_spec("torch") is not None
+UNDERFLOW = 1e-32
+BITS_OF_HALVES, SINGLES, DOUBLES = 0, 1, 2  # kinds of frames
 
 
 def pays(rows: int, frames: int, dim: int) -> bool:
-    """Whether a search whose first piece has that many frames should use them."""
-    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and multiplies_halves()
+    """Whether a search whose first piece has that many frames should use bfloat16 products."""
+    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and amx.available()
+
+
+class _Rows(NamedTuple):
+    """The queries' frames, for compiled loops: in groups, each filled up to whole tiles."""
+
+    tiles: Halves
+    """−2a' of all groups, packed"""
+    alpha: Singles
+    """[R']"""
+    slack: Singles
+    """[R'] bounds of |f|"""
+    begins: Ints
+    """[q] a query's first row"""
+    ends: Ints
+    """[q]"""
+    groups: Ints
+    """[g + 1] a group's first query"""
+    blocks: Ints
+    """[g + 1] a group's first block of rows"""
+    mean: Floats
+    single_mean: Singles
+    scale: float
+    shrink: float
+    is_cosine: bool
 
 
 class HalfFilter(Tiled):
     """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower."""
 
-    dtype = np.uint16
     tile_frames = 2048
-    multiple = 256
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
-        import torch
-
-        self._torch = torch
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
+        self.width = -(-self.stacked.frames.shape[1] // amx.STEP) * amx.STEP
+        self._rows = self._prepared()
+
+    def _prepared(self) -> _Rows:
         rows, dim = self.stacked.frames.shape
-        halves, squares, errors = np.empty((rows, dim), np.uint16), np.empty(rows), np.empty(rows)
-        _round(*self.stacked.move(self.stacked.frames), halves, squares, errors)
-        self.shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
-        self.alpha = round_down(self.shrink * squares - UNDERFLOW)
-        self.slack = _raised(errors, squares)
-        self.rows = self._tensor(halves) * -2  # exact
-
-    def bounds(self, piece: Piece, name: Name) -> Floats:
-        """As `Tiled.bounds`; torch has its threads back afterwards."""
-        threads = self._torch.get_num_threads()
-        try:
-            return super().bounds(piece, name)
-        finally:
-            self._torch.set_num_threads(threads)
-
-    def _fill(
-        self, values: Halves, squares: Floats, errors: Floats, offsets: Ints, lows: Singles
-    ) -> None:
-        # Said in every thread: each would start a team of its own for a product otherwise.
-        self._torch.set_num_threads(1)
-        beta, slack = round_down(self.shrink * squares), _raised(errors, squares)
-        borders, columns = self.stacked.borders, self._tensor(values)
-        for group in self.stacked.groups():
-            own = borders[group.start : group.stop + 1]
-            rows, part = slice(own[0], own[-1]), slice(group.start, group.stop)
-            with self._torch.inference_mode():
-                products = self._bits(columns @ self.rows[rows].T)
-            cells = _Cells(
-                self.alpha[rows], self.slack[rows], beta, slack, products, self.metric == "cosine"
+        halves = np.zeros((rows, self.width), np.uint16)
+        squares, errors = np.empty((2, rows))
+        mean, scale = self.stacked.mean, self.stacked.scale
+        _round(self.stacked.frames, mean, scale, halves, squares, errors)
+        shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
+        doubled = (halves.astype(np.uint32) << 16).view(np.float32) * np.float32(-2)  # exact
+        halves = (doubled.view(np.uint32) >> 16).astype(np.uint16)
+        alpha, slack = round_down(shrink * squares - UNDERFLOW), _raised(errors, squares)
+        borders, groups = self.stacked.borders, self.stacked.groups()
+        tiles, blocks, begins = [], [0], np.empty(len(borders) - 1, np.int64)
+        padded: list[Singles] = []
+        for group in groups:
+            own = slice(borders[group.start], borders[group.stop])
+            tiles.append(amx.packed(halves[own]))
+            begins[group.start : group.stop] = (
+                borders[group.start : group.stop] - own.start + blocks[-1] * amx.ROWS
             )
-            if self.code == kernels.CODES["strap"]:
-                _low_costs_by_frame(cells, own - own[0], offsets, lows[part])
-            else:
-                _low_costs_by_row(cells, own - own[0], offsets, self.code, lows[part])
+            blocks.append(blocks[-1] + len(tiles[-1]))
+            size = len(tiles[-1]) * amx.ROWS - (own.stop - own.start)
+            padded.append(np.pad(np.stack([alpha[own], slack[own]]), ((0, 0), (0, size))))
+        both = np.concatenate(padded, axis=1)
+        return _Rows(
+            np.concatenate(tiles),
+            np.ascontiguousarray(both[0]),
+            np.ascontiguousarray(both[1]),
+            begins,
+            begins + np.diff(borders),
+            np.array([group.start for group in groups] + [groups[-1].stop]),
+            np.array(blocks),
+            mean,
+            self.stacked.single_mean,
+            scale,
+            shrink,
+            self.metric == "cosine",
+        )
 
-    def _prepare(
-        self, frames: Frames, what: str, out: Halves, squares: Floats, errors: Floats
-    ) -> bool:
-        """Step 1."""
-        good = True
-        if frames.dtype == np.float16 and self.metric == "l2" and self.stacked.is_ordinary:
-            bits = np.ascontiguousarray(frames).view(np.uint16)
-            mean, scale = self.stacked.single_mean, np.float32(self.stacked.scale)
-            _round_bits(bits, mean, scale, out, squares, errors)
-            # As whole numbers, infinities and NaN are the largest of either sign.
-            good = bits.view(np.int16).max() <= 0x7BFF and bits.max() <= 0xFBFF
-        else:
-            with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported below, by name
-                values = as_values(frames, self.metric)
-            _round(*self.stacked.move(values), out, squares, errors)
-        if good and (squares <= bounding.LARGEST_SQUARE).all():
-            return True
-        checks.values(frames, what, self.metric)
-        out[:], squares[:], errors[:] = 0, 0, 0
-        return False
+    def _tile(
+        self,
+        frames: Sequence[Frames],
+        name: Callable[[int], str],
+        lows: Singles,
+        proved: NDArray[np.bool_],
+    ) -> None:
+        plain = [self._plain(own) for own in frames]
+        lengths = np.array([len(own) for own in frames])
+        longest = -(-int(lengths.max()) // amx.FRAMES) * amx.FRAMES
+        found = np.empty(lows.T.shape, np.float32)
+        _low_costs(
+            self._rows,
+            np.array([own.__array_interface__["data"][0] for own in plain], np.intp),
+            np.array([_KINDS[own.dtype.type] for own in plain], np.int64),
+            lengths,
+            self.stacked.frames.shape[1],
+            self.code,
+            self.buffers.get("values", np.uint16, longest, self.width),
+            found,
+            proved,
+        )
+        lows[:] = found.T
+        for i in np.flatnonzero(~proved):
+            checks.values(frames[int(i)], name(int(i)), self.metric)
 
-    def _tensor(self, halves: Halves) -> Any:
-        return self._torch.from_numpy(halves.view(np.int16)).view(self._torch.bfloat16)
+    def _plain(self, frames: Frames) -> Frames:
+        """Frames as the compiled loop reads them from memory."""
+        if self.metric == "l2" and self.stacked.is_ordinary and frames.dtype.type in _KINDS:
+            return np.ascontiguousarray(frames)
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+            return np.ascontiguousarray(as_values(frames, self.metric), np.float64)
 
-    def _bits(self, tensor: Any) -> Halves:
-        return np.asarray(tensor.view(self._torch.int16).numpy().view(np.uint16))
+
+_KINDS = {np.float16: BITS_OF_HALVES, np.float32: SINGLES, np.float64: DOUBLES}
 
 
 def _raised(errors: Floats, squares: Floats) -> Singles:
-    """Steps 1 and 4: bounds [m] of |e|, rounded up, from squared errors [m]."""
-    sure = np.sqrt(errors) * (1 + 2.0**-10) + 10 * U * np.sqrt(squares) + 1e-30
-    return (sure * (1 + 2.0**-20)).astype(np.float32)
+    """`_raise` of many."""
+    return np.array([_raise(*pair) for pair in zip(errors, squares, strict=True)], np.float32)
+
+
+@njit
+def _raise(error: float, square: float) -> np.float32:
+    """Steps 1 and 4: a bound of |e|, rounded up, from its computed square."""
+    sure = np.sqrt(error) * (1 + 2.0**-10) + 10 * U * np.sqrt(square) + 1e-30
+    return np.float32(sure * (1 + 2.0**-20))
 
 
 @njit_reordered
-def _norms(single: Singles, rounded: Singles) -> tuple[np.float32, np.float32]:
-    """The squared norms of what was rounded and of what rounding took off, in float32."""
+def _round_run(
+    frame: NDArray[Any], mean: Frames, scale: bounding.Real, out: Halves
+) -> tuple[np.float32, np.float32]:
+    """out = (frame − mean)·scale as bfloat16; its squared norm, and that of what rounding took off.
+
+    Frames are float16 (their bits) or float32, with mean and scale in float32, or all float64.
+    """
     total, off = np.float32(0), np.float32(0)
-    for k in range(single.shape[0]):
-        difference = single[k] - rounded[k]
-        total += rounded[k] * rounded[k]
+    for k in range(frame.shape[0]):
+        single = np.float32((bits.number(frame[k]) - mean[k]) * scale)
+        rounded = bits.nearest_bfloat(single)
+        out[k] = bits.upper_half(rounded)
+        difference = single - rounded
+        total += rounded * rounded
         off += difference * difference
     return total, off
 
 
 @njit
-def _move(frame: Frames, mean: Frames, scale: float, out: Singles) -> None:
-    for k in range(frame.shape[0]):
-        out[k] = np.float32((frame[k] - mean[k]) * scale)
-
-
-@njit
-def _cut(single: Singles, rounded: Singles) -> None:
-    """The nearest numbers of 8 binary digits: t − (t − x) with t = (2¹⁶ + 1)x."""
-    for k in range(single.shape[0]):
-        larger = single[k] * np.float32(65537)
-        rounded[k] = larger - (larger - single[k])
-
-
-@njit
-def _move_widened(wide: Singles, mean: Singles, scale: np.float32, out: Singles) -> None:
-    for k in range(wide.shape[0]):
-        out[k] = (wide[k] * np.float32(2.0**112) - mean[k]) * scale
-
-
-@njit
-def _upper_halves(words: NDArray[np.uint32], out: Halves) -> None:
-    """What bfloat16 keeps of float32."""
-    for k in range(words.shape[0]):
-        out[k] = words[k] >> 16
-
-
-@njit
-def _round_row(single: Singles, rounded: Singles, out: Halves) -> tuple[float, float]:
-    """out [d] = the numbers as bfloat16; their squared norm, and that of the error."""
-    _cut(single, rounded)
-    _upper_halves(rounded.view(np.uint32), out)
-    total, off = 0.0, 0.0
-    for k in range(0, single.shape[0], bounding.RUN):
-        run = slice(k, k + bounding.RUN)
-        more, less = _norms(single[run], rounded[run])
-        total += np.float64(more)
-        off += np.float64(less)
-    return total, off
-
-
-@njit
 def _round(
-    frames: Frames, mean: Frames, scale: float, out: Halves, squares: Floats, errors: Floats
+    frames: NDArray[Any],
+    mean: Frames,
+    scale: bounding.Real,
+    out: Halves,
+    squares: Floats,
+    errors: Floats,
 ) -> None:
-    """out [m d] = (frames − mean)·scale as bfloat16; [m] its squared norms, and those of the error.
-
-    Frames, mean and scale are all float32 or all float64: the difference is rounded once.
-    """
-    single = np.empty(frames.shape[1], np.float32)
-    rounded = np.empty(frames.shape[1], np.float32)
+    """Step 1: out [m d'] = (frames [m d] − mean)·scale; [m] squared norms, and those of errors."""
     for i in range(frames.shape[0]):
-        _move(frames[i], mean, scale, single)
-        squares[i], errors[i] = _round_row(single, rounded, out[i])
+        squares[i], errors[i] = 0, 0
+        for k in range(0, frames.shape[1], bounding.RUN):
+            run = slice(k, min(k + bounding.RUN, frames.shape[1]))
+            more, off = _round_run(frames[i, run], mean[run], scale, out[i, run])
+            squares[i] += np.float64(more)
+            errors[i] += np.float64(off)
 
 
 @njit
-def _round_bits(
-    frames: Halves, mean: Singles, scale: np.float32, out: Halves, squares: Floats, errors: Floats
+def _add_distances(
+    alpha: Singles,
+    slack: Singles,
+    beta: np.float32,
+    more: np.float32,
+    products: Singles,
+    one: Singles,
+    two: Singles,
+    out: Singles,
 ) -> None:
-    """As `_round`, for the bits of finite float16 frames."""
-    wide = np.empty(frames.shape[1], np.float32)
-    single = np.empty(frames.shape[1], np.float32)
-    rounded = np.empty(frames.shape[1], np.float32)
-    for i in range(frames.shape[0]):
-        bounding.widen(frames[i], wide.view(np.uint32))
-        _move_widened(wide, mean, scale, single)
-        squares[i], errors[i] = _round_row(single, rounded, out[i])
+    """out [R] = lower bounds of one frame's distances + the smaller predecessor."""
+    zero = np.float32(0)
+    for n in range(out.shape[0]):
+        square = (alpha[n] + beta) + products[n]
+        distance = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+        out[n] = distance + min(one[n], two[n])
 
 
 @njit
-def _as_singles(halves: Halves, out: NDArray[np.uint32]) -> None:
-    """bfloat16 bits to those of the same number as float32."""
-    for m in range(out.shape[0]):
-        out[m] = halves[m] << 16
-
-
-class _Cells(NamedTuple):
-    """What the cells of R query frames and F frames are made of, for compiled loops."""
-
-    alpha: Singles
-    """[R]"""
-    own: Singles
-    """[R] errors of the queries' frames"""
-    beta: Singles
-    """[F]"""
-    slack: Singles
-    """[F] errors of the frames"""
-    products: Halves
-    """[F R] as bfloat16"""
-    is_cosine: bool
-
-
-@njit
-def _made(
-    alpha: Singles, own: Singles, beta: np.float32, slack: np.float32, products: Singles
+def _costs_of_frame(
+    rows: _Rows, part: slice, beta: np.float32, more: np.float32, products: Singles, out: Singles
 ) -> None:
-    """A frame's products [R] to lower bounds of distances, errors taken off; in place."""
-    zero, share = np.float32(0), np.float32(2.0**-8)
-    for n in range(products.shape[0]):
-        square = (alpha[n] + beta) + (products[n] - share * abs(products[n]))
-        products[n] = max(np.sqrt(max(square, zero)) - (own[n] + slack), zero)
+    """out [R] = lower bounds of one frame's costs."""
+    alpha, slack, zero = rows.alpha[part], rows.slack[part], np.float32(0)
+    for n in range(out.shape[0]):
+        square = (alpha[n] + beta) + products[n]
+        out[n] = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+    if rows.is_cosine:
+        for n in range(out.shape[0]):
+            out[n] = np.float32(0.5) * (out[n] * out[n])
 
 
 @njit
-def _halved_squares(row: Singles) -> None:
-    for m in range(row.shape[0]):
-        row[m] = np.float32(0.5) * (row[m] * row[m])
+def _by_frame(
+    rows: _Rows, group: int, values: Halves, beta: Singles, slack: Singles, out: Singles
+) -> None:
+    """out [q] = least D(N, m) of steps `strap` for a group, frame by frame, all queries at once.
 
-
-@njit
-def _column(cells: _Cells, frame: int, out: Singles) -> None:
-    """out [R] = the costs of one frame."""
-    _as_singles(cells.products[frame], out.view(np.uint32))
-    _made(cells.alpha, cells.own, cells.beta[frame], cells.slack[frame], out)
-    if cells.is_cosine:
-        _halved_squares(out)
-
-
-@njit
-def _low_costs_by_frame(cells: _Cells, borders: Ints, offsets: Ints, out: Singles) -> None:
-    """out [q t] = least D(N, m) of steps `strap`, frame by frame and for all queries at once.
-
-    Queries are rows borders[q]:borders[q + 1] of the cells. Predecessors lie one row up and one or
-    two frames back, so that a frame's cells don't wait for each other. `before` keeps of the last
-    frames, for every row, the D one row up: 0 above a query's first row.
+    Predecessors lie one row up and one or two frames back, so that a frame's cells don't wait for
+    each other. `before` keeps of the last frames, for every row, the D one row up: 0 above a
+    query's first row.
     """
-    R, Q = cells.alpha.shape[0], borders.shape[0] - 1
-    before = np.empty((3, R + 1), np.float32)
+    first, last = rows.blocks[group], rows.blocks[group + 1]
+    top, R = first * amx.ROWS, (last - first) * amx.ROWS
+    part, queries = slice(top, top + R), range(rows.groups[group], rows.groups[group + 1])
+    products = np.empty((amx.FRAMES, R), np.float32)
+    before = np.full((3, R + 1), np.float32(np.inf))
     costs = np.empty(R, np.float32)
-    for i in range(out.shape[1]):
-        before[:] = np.inf
-        for q in range(Q):
-            before[:, borders[q]] = 0
-        out[:, i] = np.inf
-        for m in range(offsets[i + 1] - offsets[i]):
-            _column(cells, offsets[i] + m, costs)
-            now, one, two = before[m % 3], before[(m + 2) % 3], before[(m + 1) % 3]
-            bounding.add_least(costs, one[:R], two[:R], now[1:])
-            for q in range(Q):
-                out[q, i] = min(out[q, i], now[borders[q + 1]])
-            for q in range(Q):
-                now[borders[q]] = 0
+    for q in queries:
+        before[:, rows.begins[q] - top] = 0
+    for m in range(beta.shape[0]):
+        if m % amx.FRAMES == 0:
+            amx.multiply(values[m : m + amx.FRAMES], rows.tiles[first:last], products)
+        now, one, two = before[m % 3], before[(m + 2) % 3, :R], before[(m + 1) % 3, :R]
+        own = products[m % amx.FRAMES]
+        if rows.is_cosine:
+            _costs_of_frame(rows, part, beta[m], slack[m], own, costs)
+            bounding.add_least(costs, one, two, now[1:])
+        else:
+            alpha, errors = rows.alpha[part], rows.slack[part]
+            _add_distances(alpha, errors, beta[m], slack[m], own, one, two, now[1:])
+        for q in queries:
+            out[q] = min(out[q], now[rows.ends[q] - top])
+        for q in queries:
+            now[rows.begins[q] - top] = 0
 
 
 @njit
-def _low_costs_by_row(cells: _Cells, borders: Ints, offsets: Ints, code: int, out: Singles) -> None:
-    """As `_low_costs_by_frame`, for any steps, row by row."""
-    R, longest = cells.alpha.shape[0], bounding.longest_of(offsets)
-    costs, row = np.empty((longest, R), np.float32), np.empty(longest, np.float32)
-    D = np.empty((3, longest + 2), np.float32)
-    for i in range(out.shape[1]):
-        M = offsets[i + 1] - offsets[i]
-        for m in range(M):
-            _column(cells, offsets[i] + m, costs[m])
-        for q in range(out.shape[0]):
-            N = borders[q + 1] - borders[q]
-            D[:] = np.inf
-            for n in range(N):
-                row[:M] = costs[:M, borders[q] + n]
-                bounding.accumulate(n, code, 0, M, row[:M], D)
-            out[q, i] = bounding.least(D, N, M, code)
+def _by_row(
+    rows: _Rows, group: int, values: Halves, beta: Singles, slack: Singles, code: int, out: Singles
+) -> None:
+    """As `_by_frame`, for any steps, row by row."""
+    first, last = rows.blocks[group], rows.blocks[group + 1]
+    top, R, M = first * amx.ROWS, (last - first) * amx.ROWS, beta.shape[0]
+    part = slice(top, top + R)
+    products, costs = np.empty((amx.FRAMES, R), np.float32), np.empty((M, R), np.float32)
+    for m in range(M):
+        if m % amx.FRAMES == 0:
+            amx.multiply(values[m : m + amx.FRAMES], rows.tiles[first:last], products)
+        _costs_of_frame(rows, part, beta[m], slack[m], products[m % amx.FRAMES], costs[m])
+    row, D = np.empty(M, np.float32), np.empty((3, M + 2), np.float32)
+    for q in range(rows.groups[group], rows.groups[group + 1]):
+        N = rows.ends[q] - rows.begins[q]
+        D[:] = np.inf
+        for n in range(N):
+            row[:] = costs[:, rows.begins[q] - top + n]
+            bounding.accumulate(n, code, 0, M, row, D)
+        out[q] = bounding.least(D, N, M, code)
+
+
+@njit
+def _low_costs_of_one(
+    rows: _Rows,
+    frames: NDArray[Any],
+    mean: Frames,
+    scale: bounding.Real,
+    code: int,
+    values: Halves,
+    out: Singles,
+) -> bool:
+    """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d]; values is memory for
+    its moved frames, 0 beyond d. False where the numbers are too large, or none.
+    """
+    M = frames.shape[0]
+    squares, errors = np.empty(M), np.empty(M)
+    beta, slack = np.empty(M, np.float32), np.empty(M, np.float32)
+    _round(frames, mean, scale, values, squares, errors)
+    for m in range(M):
+        if not squares[m] + errors[m] <= bounding.LARGEST_SQUARE:
+            return False
+        beta[m] = np.float32(rows.shrink * squares[m] * (1 - 2.0**-23))
+        slack[m] = _raise(errors[m], squares[m])
+    for group in range(rows.groups.shape[0] - 1):
+        if code == 0:
+            _by_frame(rows, group, values, beta, slack, out)
+        else:
+            _by_row(rows, group, values, beta, slack, code, out)
+    return True
+
+
+@njit
+def _low_costs(
+    rows: _Rows,
+    addresses: NDArray[np.intp],
+    kinds: Ints,
+    lengths: Ints,
+    dim: int,
+    code: int,
+    values: Halves,
+    out: Singles,
+    proved: NDArray[np.bool_],
+) -> None:
+    """out [t q] = least D(N, m) over lower-bound cells of trajectories that lie anywhere.
+
+    In one call: threads that come back to Python between small steps wait for each other.
+    """
+    values[:, dim:] = 0
+    single = np.float32(rows.scale)
+    for i in range(addresses.shape[0]):
+        shape, out[i] = (lengths[i], dim), np.float32(np.inf)
+        if kinds[i] == BITS_OF_HALVES:
+            halves = carray(bits.pointer(addresses[i]), shape, np.uint16)
+            proved[i] = _low_costs_of_one(
+                rows, halves, rows.single_mean, single, code, values, out[i]
+            )
+        elif kinds[i] == SINGLES:
+            singles = carray(bits.pointer(addresses[i]), shape, np.float32)
+            proved[i] = _low_costs_of_one(
+                rows, singles, rows.single_mean, single, code, values, out[i]
+            )
+        else:
+            doubles = carray(bits.pointer(addresses[i]), shape, np.float64)
+            proved[i] = _low_costs_of_one(
+                rows, doubles, rows.mean, rows.scale, code, values, out[i]
+            )

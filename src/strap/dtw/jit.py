@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -23,3 +24,12 @@ def njit_reordered(function: F) -> F:
     """As `njit`, but sums may be taken in any order: for norms, never for a returned cost."""
     relaxed = {"reassoc", "contract", "nsz"}
     return cast("F", numba.njit(cache=True, nogil=True, fastmath=relaxed)(function))
+
+
+def intrinsic(function: Callable[..., object]) -> Any:
+    """numba's decorator for what is written as instructions of its compiler."""
+    return numba.extending.intrinsic(function)
+
+
+carray = numba.carray  # type: ignore[attr-defined]
+"""(place in memory, shape, dtype) -> an array, in compiled loops."""
