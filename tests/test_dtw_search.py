@@ -247,7 +247,7 @@ def test_halves_are_used_where_they_pay(monkeypatch):
     assert not halves.pays(250, 32768, 768)
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(32, 32), (1, 1), (33, 40), (70, 100)])
+@pytest.mark.parametrize(("rows", "dim"), [(16, 192), (1, 1), (33, 40), (70, 200)])
 def test_products_of_tiles(rows, dim):
     """By the processor's tile registers where it has them, else by the plain loop."""
     rng = np.random.default_rng(rows)
@@ -260,15 +260,18 @@ def test_products_of_tiles(rows, dim):
 
     queries, frames = bfloats(rows), bfloats(amx.FRAMES)
     packed = amx.packed(bits_of(queries))
-    padded = np.zeros((amx.FRAMES, packed.shape[1] * amx.STEP), np.uint16)
+    padded = pieces.aligned((amx.FRAMES, packed.shape[1] * amx.STEP), np.uint16)
+    padded[:] = 0
     padded[:, :dim] = bits_of(frames)
-    found = np.full((amx.FRAMES, len(packed) * amx.ROWS), np.nan, np.float32)
-    amx.multiply(padded, packed, found)
-    assert np.array_equal(found[:, :rows], frames @ queries.T)
-    assert not found[:, rows:].any()
-    if amx.available():
-        amx._plainly(padded, packed, again := np.empty_like(found))
-        assert np.array_equal(found, again)
+    found = pieces.aligned((amx.FRAMES, len(packed) * amx.ROWS + amx.BESIDE), np.float32)
+    for count in (amx.FRAMES, 17, 1):
+        found[:] = np.nan
+        amx.multiply(padded, count, packed, found)
+        assert np.array_equal(found[:count, :rows], frames[:count] @ queries.T)
+        assert not found[:count, rows : -amx.BESIDE].any()
+        if amx.available():
+            amx._plainly(padded, count, packed, again := np.empty_like(found))
+            assert np.array_equal(found[:count, : -amx.BESIDE], again[:count, : -amx.BESIDE])
 
 
 def test_numbers_and_their_bits():

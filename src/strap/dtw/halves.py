@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from strap.dtw import amx, bits, bounding, checks
 from strap.dtw.bounds import Tiled, U, round_down
 from strap.dtw.jit import carray, njit, njit_reordered
-from strap.dtw.pieces import Stacked, as_values
+from strap.dtw.pieces import Stacked, aligned, as_values
 from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
 WORTH = 1e8  # multiplications from which on a filter of its own pays
@@ -78,6 +78,7 @@ class HalfFilter(Tiled):
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
         self.width = -(-self.stacked.frames.shape[1] // amx.STEP) * amx.STEP
         self._rows = self._prepared()
+        self._columns = int(np.diff(self._rows.blocks).max()) * amx.ROWS + amx.BESIDE
 
     def _prepared(self) -> _Rows:
         rows, dim = self.stacked.frames.shape
@@ -102,8 +103,10 @@ class HalfFilter(Tiled):
             size = len(tiles[-1]) * amx.ROWS - (own.stop - own.start)
             padded.append(np.pad(np.stack([alpha[own], slack[own]]), ((0, 0), (0, size))))
         both = np.concatenate(padded, axis=1)
+        whole = aligned((blocks[-1], *tiles[0].shape[1:]), np.uint16)
+        np.concatenate(tiles, out=whole)
         return _Rows(
-            np.concatenate(tiles),
+            whole,
             np.ascontiguousarray(both[0]),
             np.ascontiguousarray(both[1]),
             begins,
@@ -136,6 +139,7 @@ class HalfFilter(Tiled):
             self.stacked.frames.shape[1],
             self.code,
             self.buffers.get("values", np.uint16, longest, self.width),
+            self.buffers.get("products", np.float32, amx.FRAMES, self._columns),
             found,
             proved,
         )
@@ -239,7 +243,13 @@ def _costs_of_frame(
 
 @njit
 def _by_frame(
-    rows: _Rows, group: int, values: Halves, beta: Singles, slack: Singles, out: Singles
+    rows: _Rows,
+    group: int,
+    values: Halves,
+    beta: Singles,
+    slack: Singles,
+    products: Singles,
+    out: Singles,
 ) -> None:
     """out [q] = least D(N, m) of steps `strap` for a group, frame by frame, all queries at once.
 
@@ -250,16 +260,17 @@ def _by_frame(
     first, last = rows.blocks[group], rows.blocks[group + 1]
     top, R = first * amx.ROWS, (last - first) * amx.ROWS
     part, queries = slice(top, top + R), range(rows.groups[group], rows.groups[group + 1])
-    products = np.empty((amx.FRAMES, R), np.float32)
     before = np.full((3, R + 1), np.float32(np.inf))
     costs = np.empty(R, np.float32)
     for q in queries:
         before[:, rows.begins[q] - top] = 0
-    for m in range(beta.shape[0]):
+    M = beta.shape[0]
+    for m in range(M):
         if m % amx.FRAMES == 0:
-            amx.multiply(values[m : m + amx.FRAMES], rows.tiles[first:last], products)
+            count = min(M - m, amx.FRAMES)
+            amx.multiply(values[m:], count, rows.tiles[first:last], products)
         now, one, two = before[m % 3], before[(m + 2) % 3, :R], before[(m + 1) % 3, :R]
-        own = products[m % amx.FRAMES]
+        own = products[m % amx.FRAMES, :R]
         if rows.is_cosine:
             _costs_of_frame(rows, part, beta[m], slack[m], own, costs)
             bounding.add_least(costs, one, two, now[1:])
@@ -274,17 +285,26 @@ def _by_frame(
 
 @njit
 def _by_row(
-    rows: _Rows, group: int, values: Halves, beta: Singles, slack: Singles, code: int, out: Singles
+    rows: _Rows,
+    group: int,
+    values: Halves,
+    beta: Singles,
+    slack: Singles,
+    products: Singles,
+    code: int,
+    out: Singles,
 ) -> None:
     """As `_by_frame`, for any steps, row by row."""
     first, last = rows.blocks[group], rows.blocks[group + 1]
     top, R, M = first * amx.ROWS, (last - first) * amx.ROWS, beta.shape[0]
     part = slice(top, top + R)
-    products, costs = np.empty((amx.FRAMES, R), np.float32), np.empty((M, R), np.float32)
+    costs = np.empty((M, R), np.float32)
     for m in range(M):
         if m % amx.FRAMES == 0:
-            amx.multiply(values[m : m + amx.FRAMES], rows.tiles[first:last], products)
-        _costs_of_frame(rows, part, beta[m], slack[m], products[m % amx.FRAMES], costs[m])
+            count = min(M - m, amx.FRAMES)
+            amx.multiply(values[m:], count, rows.tiles[first:last], products)
+        own = products[m % amx.FRAMES, :R]
+        _costs_of_frame(rows, part, beta[m], slack[m], own, costs[m])
     row, D = np.empty(M, np.float32), np.empty((3, M + 2), np.float32)
     for q in range(rows.groups[group], rows.groups[group + 1]):
         N = rows.ends[q] - rows.begins[q]
@@ -303,9 +323,10 @@ def _low_costs_of_one(
     scale: bounding.Real,
     code: int,
     values: Halves,
+    products: Singles,
     out: Singles,
 ) -> bool:
-    """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d]; values is memory for
+    """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d]; values are memory for
     its moved frames, 0 beyond d. False where the numbers are too large, or none.
     """
     M = frames.shape[0]
@@ -319,9 +340,9 @@ def _low_costs_of_one(
         slack[m] = _raise(errors[m], squares[m])
     for group in range(rows.groups.shape[0] - 1):
         if code == 0:
-            _by_frame(rows, group, values, beta, slack, out)
+            _by_frame(rows, group, values, beta, slack, products, out)
         else:
-            _by_row(rows, group, values, beta, slack, code, out)
+            _by_row(rows, group, values, beta, slack, products, code, out)
     return True
 
 
@@ -334,6 +355,7 @@ def _low_costs(
     dim: int,
     code: int,
     values: Halves,
+    products: Singles,
     out: Singles,
     proved: NDArray[np.bool_],
 ) -> None:
@@ -348,15 +370,15 @@ def _low_costs(
         if kinds[i] == BITS_OF_HALVES:
             halves = carray(bits.pointer(addresses[i]), shape, np.uint16)
             proved[i] = _low_costs_of_one(
-                rows, halves, rows.single_mean, single, code, values, out[i]
+                rows, halves, rows.single_mean, single, code, values, products, out[i]
             )
         elif kinds[i] == SINGLES:
             singles = carray(bits.pointer(addresses[i]), shape, np.float32)
             proved[i] = _low_costs_of_one(
-                rows, singles, rows.single_mean, single, code, values, out[i]
+                rows, singles, rows.single_mean, single, code, values, products, out[i]
             )
         else:
             doubles = carray(bits.pointer(addresses[i]), shape, np.float64)
             proved[i] = _low_costs_of_one(
-                rows, doubles, rows.mean, rows.scale, code, values, out[i]
+                rows, doubles, rows.mean, rows.scale, code, values, products, out[i]
             )

@@ -17,6 +17,7 @@ from strap.dtw import bounding, reference
 from strap.dtw.types import Floats, Frames, Ints, Singles
 
 PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
+LINE = 64
 GROUP_ROWS = 512  # query frames in one product
 ONE_BY_ONE = platform.machine() in ("x86_64", "AMD64")  # how numpy widens float16 there
 
@@ -140,6 +141,14 @@ class Stacked:
         return groups
 
 
+def aligned(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    """An array of anything that begins at a multiple of 64 bytes: a cache line."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + LINE, np.uint8)
+    first = -room.ctypes.data % LINE
+    return room[first : first + size].view(dtype).reshape(shape)
+
+
 class Buffers(threading.local):
     """Memory kept by each thread: fresh pages cost more than the copy into them."""
 
@@ -149,5 +158,5 @@ class Buffers(threading.local):
     def get(self, key: str, dtype: type, rows: int, columns: int) -> NDArray[Any]:
         """An array [rows columns] with whatever was left in it."""
         if key not in self._kept or self._kept[key].size < rows * columns:
-            self._kept[key] = np.empty(rows * columns, dtype)
+            self._kept[key] = aligned((rows * columns,), dtype)
         return self._kept[key][: rows * columns].reshape(rows, columns)
