@@ -15,6 +15,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
@@ -92,6 +93,17 @@ def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
     return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()), finer)]
 
 
+@contextmanager
+def tiles(split_from: int) -> Iterator[None]:
+    """As on a processor with tile registers, however small the search."""
+    kept = halves.pays, halves.usable, cpu.SPLIT_FROM
+    halves.pays, halves.usable, cpu.SPLIT_FROM = lambda *_: True, lambda _: True, split_from
+    try:
+        yield
+    finally:
+        halves.pays, halves.usable, cpu.SPLIT_FROM = kept
+
+
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
     """What every way to search gives."""
     queries, trajectories, options = problem(seed)
@@ -104,9 +116,10 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
         own.tile_frames = int(rng.integers(1, 100))
     cpu.PIECE_FRAMES = int(rng.integers(1, 500))
     yield "cpu", dtw.search(queries, trajectories, backend="cpu", **options)
-    halves.pays, known = (lambda *size: True), halves.pays
-    yield "halves", dtw.search(queries, trajectories, backend="cpu", **options)
-    halves.pays = known
+    with tiles(split_from=1000):
+        yield "halves", dtw.search(queries, trajectories, backend="cpu", **options)
+    with tiles(split_from=1):
+        yield "halves, then split", dtw.search(queries, trajectories, backend="cpu", **options)
     cut = blocks(trajectories, rng)
     yield "blocks", dtw.search_blocks(queries, cut, fetch=fetch, backend="cpu", **options)
     for own, size in zip(filters, kept, strict=True):
@@ -116,9 +129,8 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
         cut = list(blocks(trajectories, rng))
         given = {"fetch": fetch, "backend": "cpu", "sketched": short, **options}
         yield "sketches", dtw.search_blocks(queries, cut, **given)
-        halves.pays, known = (lambda *size: True), halves.pays
-        yield "sketches, then halves", dtw.search_blocks(queries, cut, **given)
-        halves.pays = known
+        with tiles(split_from=1):
+            yield "sketches, then halves", dtw.search_blocks(queries, cut, **given)
     if gpu:
         yield "gpu", dtw.search(queries, trajectories, backend="gpu", **options)
         library = dtw.Resident(trajectories, metric=options["metric"], limit=(seed % 2) * 10**9)

@@ -124,7 +124,11 @@ def test_search_on_wide_frames_with_many_near_ties():
         assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
-FILTERS = (bounds.Filter, halves.HalfFilter)
+def split(*queries):
+    return halves.HalfFilter(*queries, split=True)
+
+
+FILTERS = (bounds.Filter, halves.HalfFilter, split)
 
 
 def bound_of(queries, trajectories, steps, metric, kind=bounds.Filter):
@@ -213,16 +217,34 @@ def test_bounds_are_close_enough_to_prune():
     cost = costs_of(queries, trajectories, "strap", "l2")
     assert np.all(bound_of(queries, trajectories, "strap", "l2") > 0.999 * cost)
     assert np.all(bound_of(queries, trajectories, "strap", "l2", halves.HalfFilter) > 0.99 * cost)
+    assert np.all(bound_of(queries, trajectories, "strap", "l2", split) > 0.9995 * cost)
+
+
+def test_bounds_of_some_pairs():
+    queries, trajectories = sets(5, queries=4)
+    wanted = np.random.default_rng(0).random((len(queries), len(trajectories))) < 0.4
+    with ThreadPoolExecutor(1) as pool:
+        bound = split(queries, "strap", "l2", pool)
+        found = bound.some(trajectories, wanted)
+        whole = bound.bounds(pieces.Piece(list(range(len(trajectories))), trajectories), str)
+    assert np.array_equal(found, np.where(wanted, whole, 0))
 
 
 @quick
-@given(seed=seeds, steps=st.sampled_from(STEPS), metric=st.sampled_from(dtw.METRICS))
-def test_a_filter_of_halves_changes_no_answer(seed, steps, metric):
+@given(
+    seed=seeds,
+    steps=st.sampled_from(STEPS),
+    metric=st.sampled_from(dtw.METRICS),
+    split_too=st.booleans(),
+)
+def test_a_filter_of_halves_changes_no_answer(seed, steps, metric, split_too):
     queries, trajectories = sets(seed)
     exact = {"k": 4, "steps": steps, "metric": metric}
     expected = dtw.search(queries, trajectories, backend="reference", **exact)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(halves, "pays", lambda *size: True)
+        patch.setattr(halves, "usable", lambda dim: split_too)
+        patch.setattr(cpu, "SPLIT_FROM", 1)
         found = dtw.search(queries, trajectories, **exact)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -243,6 +265,7 @@ def test_halves_are_used_where_they_pay(monkeypatch):
     assert halves.pays(250, 32768, 768)
     assert not halves.pays(250, 100, 768)
     assert not halves.pays(250, 32768, 2**17)
+    assert not halves.usable(2**17)
     monkeypatch.setattr(amx, "available", lambda: False)
     assert not halves.pays(250, 32768, 768)
 

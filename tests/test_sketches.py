@@ -14,7 +14,7 @@ from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
-from strap.dtw import halves
+from strap.dtw import cpu, halves
 from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
 from strap.errors import StrapError
 from strap.search import search_stores
@@ -95,7 +95,11 @@ def test_bounds_never_exceed_costs(steps, seed):
 def test_the_answer_is_the_same(steps, then_halves, seed, k, sizes):
     queries, trajectories = data(seed, np.float32)
     tally = dtw.Tally()
-    with mock.patch.object(halves, "pays", return_value=then_halves):
+    with (
+        mock.patch.object(halves, "pays", return_value=then_halves),
+        mock.patch.object(halves, "usable", return_value=then_halves),
+        mock.patch.object(cpu, "SPLIT_FROM", 1),
+    ):
         found = dtw.search_blocks(
             queries,
             iter(()),  # with sketches the frames aren't streamed

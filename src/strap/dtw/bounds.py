@@ -26,7 +26,7 @@ Step 2 needs that nothing overflows: trajectories with |b'|² > 1e30 get the bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import cached_property
 
@@ -148,13 +148,11 @@ class Tiled:
             self._tile(piece.frames[part], lambda i: name(own[i]), lows[:, part], proved[part])
 
         list(self.pool.map(work, tiles(offsets, self.tile_frames)))
-        return self._certain(lows, slice(None), np.diff(offsets), proved)
+        return self._certain(lows, np.diff(offsets), proved)
 
-    def _certain(
-        self, lows: Singles, asking: Ints | slice, lengths: Ints, proved: NDArray[np.bool_]
-    ) -> Floats:
-        """Step 5 for lows [q t] of these queries and trajectories of these lengths [t]."""
-        cells = np.diff(self.stacked.borders)[asking, None].astype(np.float64)
+    def _certain(self, lows: Singles, lengths: Ints, proved: NDArray[np.bool_]) -> Floats:
+        """Step 5 for lows [q t] of trajectories of these lengths [t]."""
+        cells = np.diff(self.stacked.borders)[:, None].astype(np.float64)
         if self.code == kernels.CODES["classic"]:
             cells = cells + lengths
         return certain(lows, cells, self.scale, proved)
@@ -176,25 +174,6 @@ class Filter(Tiled):
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
         self.moved = Moved(queries, metric)
         super().__init__(self.moved.stacked, steps, metric, pool)
-
-    def some(self, asking: Ints, frames: Frames) -> Floats:
-        """Lower bounds for the queries of these numbers and one trajectory, taken as valid."""
-        length = np.array([len(frames)])
-        if self.metric == "l2":
-            wanted = np.zeros((len(self.stacked.borders) - 1, 1), np.bool_)
-            wanted[asking] = True
-            found = self.moved.low_costs(frames, np.array([0, len(frames)]), wanted, self.code)
-            if found is not None:
-                return self._certain(found[asking], asking, length, np.array([True]))[:, 0]
-        values = self.buffers.get("values", np.float32, *frames.shape)
-        squares = np.empty(len(frames))
-        proved = self.moved.take(as_values(frames, self.metric), values, squares)
-        lows = np.zeros((len(asking), 1), np.float32)
-        if proved and self.moved.usable:
-            beta, offsets = self.moved.beta(squares), np.array([0, len(frames)])
-            for q, low in zip(asking, lows, strict=True):
-                self._group(range(q, q + 1), values, beta, offsets, {q: low})
-        return self._certain(lows, asking, length, np.array([proved]))[:, 0]
 
     def _tile(
         self,
@@ -232,7 +211,7 @@ class Filter(Tiled):
         values: Singles,
         beta: Singles,
         offsets: Ints,
-        lows: Singles | Mapping[int, Singles],
+        lows: Singles,
     ) -> None:
         """One product for the queries of a group, then their recurrences into lows[q] [t]."""
         borders = self.stacked.borders

@@ -36,6 +36,8 @@ from strap.processors import processors
 
 ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
+TOGETHER = 8  # trajectories whose bounds are raised in one call
+SPLIT_FROM = 32  # pairs left from which on another filter of their own pays
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -92,8 +94,9 @@ def search(
             tally.pairs = int(np.isfinite(lows).sum())
             refinement.expect(indices, lows)
             refinement.round(k)
-        if asked.is_rough:
-            asked.raise_by_singles(indices, refinement.left(), lows, fetch)
+        left = refinement.left()
+        if asked.is_rough and left.sum() >= SPLIT_FROM and halves.usable(queries[0].shape[1]):
+            asked.raise_by_split(indices, left, lows, fetch)
             refinement.expect(indices, lows)
         while refinement.round(ROUND):
             pass
@@ -148,8 +151,8 @@ class _Asked:
     exclude: Sequence[Collection[int]] | None
     name: Name
     pool: Executor
-    is_rough: bool = False
-    """whether `bounds` were of bfloat16 products"""
+    is_rough: bool = True
+    """whether bounds are still of sketches, or of bfloat16 products"""
 
     def hide(self, indices: Ints, lows: Floats) -> None:
         """Excluded trajectories are out of reach."""
@@ -175,15 +178,16 @@ class _Asked:
         kind = HalfFilter if self.is_rough else Filter
         return kind(self.queries, self.steps, self.metric, self.pool)
 
-    def raise_by_singles(
+    def raise_by_split(
         self, indices: Ints, some: NDArray[np.bool_], lows: Floats, fetch: Fetch
     ) -> None:
-        """Raise the lows [q t] of some pairs [q t] by float32 products."""
-        bound = Filter(self.queries, self.steps, self.metric, self.pool)
+        """Raise the lows [q t] of some pairs [q t] by products of split numbers."""
+        bound = HalfFilter(self.queries, self.steps, self.metric, self.pool, split=True)
 
-        def work(column: int) -> None:
-            asking = np.flatnonzero(some[:, column])
-            found = bound.some(asking, fetch(int(indices[column])))
-            lows[asking, column] = np.maximum(lows[asking, column], found)
+        def work(columns: Ints) -> None:
+            frames = [fetch(int(index)) for index in indices[columns]]
+            found = bound.some(frames, some[:, columns])
+            lows[:, columns] = np.maximum(lows[:, columns], found)
 
-        list(self.pool.map(work, np.flatnonzero(some.any(axis=0))))
+        columns = np.flatnonzero(some.any(axis=0))
+        list(self.pool.map(work, np.split(columns, range(TOGETHER, len(columns), TOGETHER))))

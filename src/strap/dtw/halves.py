@@ -6,9 +6,9 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 1. Both are moved, scaled, rounded to float32 and then to bfloat16: s(a − μ) = a' + f. |f| is
    computed: the second rounding exactly, the first is at most u(1 + 2⁻²⁸) of its result. So
    s|a − b| ≥ |a' − b'| − |f| − |e|, e being the same for b.
-2. Products of bfloat16 numbers are exact in float32. Sums are float32, in any order, rounded or
-   cut off: each addition errs by at most 2⁻²² of the sum of absolute values, together by γ|a'||b'|
-   ≤ γ(A + B)/2 with γ = (d + 16)2⁻²², A = |a'|², B = |b'|². With P the product of −2a' and b':
+2. Products of bfloat16 numbers are exact in float32. Sums are float32, in any order: each addition
+   errs by at most 2⁻²³ of the sum of absolute values (half of that, in fact), together by γ|a'||b'|
+   ≤ γ(A + B)/2 with γ = (d + 16)2⁻²³, A = |a'|², B = |b'|². With P the product of −2a' and b':
    |a' − b'|² ≥ A + B + P − γ(A + B).
 3. A and B are summed in float32 over runs of 256, then in float64; the kernel's operations in
    float32 err by at most u of values below 3(A + B). κ = γ + (256 + 32)u covers all: with
@@ -17,6 +17,12 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
    errors as much: 8u|a'| and 8u|b'| are added to |f| and |e|. Under cosine the difference is
    squared, which gains 2u. What follows is step 5 of `bounds`, whose 8u cover that.
+
+Split numbers are tighter, for three times the products: a' = a₁ + a₂, where a₂ is what rounding to
+a₁ took off, rounded itself; A is |a₁ + a₂|². P is the product of −2(a₁, a₂, a₁) with (b₂, b₁, b₁),
+3d numbers instead of d. That is −2a'·b' but for 2a₂·b₂, and |a₂| ≤ 2⁻⁸|a₁| ≤ 2⁻⁸(1 + 2⁻⁷)|a'|, so
+that another 2⁻¹⁵(A + B) covers it. The sums' absolute values are at most (1 + 2⁻⁶)|a'||b'|, and
+2·2⁻²³ for each of 3d additions covers those.
 """
 
 from __future__ import annotations
@@ -42,7 +48,12 @@ BITS_OF_HALVES, SINGLES, DOUBLES = 0, 1, 2  # kinds of frames
 
 def pays(rows: int, frames: int, dim: int) -> bool:
     """Whether a search whose first piece has that many frames should use bfloat16 products."""
-    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and amx.available()
+    return rows * frames * dim > WORTH and usable(dim)
+
+
+def usable(dim: int) -> bool:
+    """Whether the processor multiplies such numbers by itself, and bounds of them are any good."""
+    return dim <= LARGEST_DIM and amx.available()
 
 
 class _Rows(NamedTuple):
@@ -67,16 +78,30 @@ class _Rows(NamedTuple):
     scale: float
     shrink: float
     is_cosine: bool
+    is_split: bool
 
 
 class HalfFilter(Tiled):
-    """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower."""
+    """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower.
+
+    With split numbers they are as close, and for some pairs only they can be had for less.
+    """
 
     tile_frames = 2048
 
-    def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
+    def __init__(
+        self,
+        queries: Sequence[Frames],
+        steps: str,
+        metric: str,
+        pool: Executor,
+        *,
+        split: bool = False,
+    ) -> None:
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
-        self.width = -(-self.stacked.frames.shape[1] // amx.STEP) * amx.STEP
+        self.split = split
+        numbers = self.stacked.frames.shape[1] * (3 if split else 1)
+        self.width = -(-numbers // amx.STEP) * amx.STEP
         self._rows = self._prepared()
         self._columns = int(np.diff(self._rows.blocks).max()) * amx.ROWS + amx.BESIDE
 
@@ -85,40 +110,61 @@ class HalfFilter(Tiled):
         halves = np.zeros((rows, self.width), np.uint16)
         squares, errors = np.empty((2, rows))
         mean, scale = self.stacked.mean, self.stacked.scale
-        _round(self.stacked.frames, mean, scale, halves, squares, errors)
-        shrink = 1 - (dim + 16) * 2.0**-22 - (bounding.RUN + 32) * U
+        _round(self.stacked.frames, mean, scale, self.split, halves, squares, errors)
+        if self.split:  # what meets (b₂, b₁, b₁)
+            halves[:, : 2 * dim] = np.roll(halves[:, : 2 * dim], dim, axis=1)
+        additions = 2 * 3 * dim if self.split else dim
+        shrink = 1 - (additions + 16) * 2.0**-23 - (bounding.RUN + 32) * U
+        shrink -= 2.0**-15 if self.split else 0
         doubled = (halves.astype(np.uint32) << 16).view(np.float32) * np.float32(-2)  # exact
         halves = (doubled.view(np.uint32) >> 16).astype(np.uint16)
-        alpha, slack = round_down(shrink * squares - UNDERFLOW), _raised(errors, squares)
-        borders, groups = self.stacked.borders, self.stacked.groups()
-        tiles, blocks, begins = [], [0], np.empty(len(borders) - 1, np.int64)
-        padded: list[Singles] = []
-        for group in groups:
-            own = slice(borders[group.start], borders[group.stop])
-            tiles.append(amx.packed(halves[own]))
+        singles = np.stack(
+            [round_down(shrink * squares - UNDERFLOW), _raised(errors, squares)], axis=1
+        )
+        borders, groups = self.stacked.borders, self._groups()
+        parts = [slice(borders[group.start], borders[group.stop]) for group in groups]
+        tiles = [amx.packed(halves[part]) for part in parts]
+        blocks = np.cumsum([0, *map(len, tiles)])
+        begins, padded = np.empty(len(borders) - 1, np.int64), np.zeros((blocks[-1] * amx.ROWS, 2))
+        for group, part, block in zip(groups, parts, blocks, strict=False):
+            first = block * amx.ROWS
             begins[group.start : group.stop] = (
-                borders[group.start : group.stop] - own.start + blocks[-1] * amx.ROWS
+                borders[group.start : group.stop] - part.start + first
             )
-            blocks.append(blocks[-1] + len(tiles[-1]))
-            size = len(tiles[-1]) * amx.ROWS - (own.stop - own.start)
-            padded.append(np.pad(np.stack([alpha[own], slack[own]]), ((0, 0), (0, size))))
-        both = np.concatenate(padded, axis=1)
+            padded[first : first + part.stop - part.start] = singles[part]
         whole = aligned((blocks[-1], *tiles[0].shape[1:]), np.uint16)
         np.concatenate(tiles, out=whole)
         return _Rows(
             whole,
-            np.ascontiguousarray(both[0]),
-            np.ascontiguousarray(both[1]),
+            padded[:, 0].astype(np.float32),
+            padded[:, 1].astype(np.float32),
             begins,
             begins + np.diff(borders),
             np.array([group.start for group in groups] + [groups[-1].stop]),
-            np.array(blocks),
+            blocks,
             mean,
             self.stacked.single_mean,
             scale,
             shrink,
             self.metric == "cosine",
+            self.split,
         )
+
+    def _groups(self) -> list[range]:
+        """Queries that are multiplied together: each on its own where few are asked for."""
+        if self.split:
+            return [range(q, q + 1) for q in range(len(self.stacked.borders) - 1)]
+        return self.stacked.groups()
+
+    def some(self, frames: Sequence[Frames], wanted: NDArray[np.bool_]) -> Floats:
+        """Lower bounds of the wanted pairs [q t], 0 for the others; on the caller's thread.
+
+        Frames are taken as valid.
+        """
+        lows, proved = np.zeros(wanted.shape, np.float32), np.zeros(len(frames), np.bool_)
+        self._fill(frames, wanted, lows, proved)
+        lengths = np.array([len(own) for own in frames])
+        return self._certain(np.where(wanted, lows, 0), lengths, proved)
 
     def _tile(
         self,
@@ -127,12 +173,25 @@ class HalfFilter(Tiled):
         lows: Singles,
         proved: NDArray[np.bool_],
     ) -> None:
+        self._fill(frames, np.ones(lows.shape, np.bool_), lows, proved)
+        for i in np.flatnonzero(~proved):
+            checks.values(frames[int(i)], name(int(i)), self.metric)
+
+    def _fill(
+        self,
+        frames: Sequence[Frames],
+        wanted: NDArray[np.bool_],
+        lows: Singles,
+        proved: NDArray[np.bool_],
+    ) -> None:
+        """Fill lows [q t] of the wanted pairs and proved [t], in one compiled call."""
         plain = [self._plain(own) for own in frames]
         lengths = np.array([len(own) for own in frames])
         longest = -(-int(lengths.max()) // amx.FRAMES) * amx.FRAMES
         found = np.empty(lows.T.shape, np.float32)
         _low_costs(
             self._rows,
+            np.ascontiguousarray(wanted.T),
             np.array([own.__array_interface__["data"][0] for own in plain], np.intp),
             np.array([_KINDS[own.dtype.type] for own in plain], np.int64),
             lengths,
@@ -144,8 +203,6 @@ class HalfFilter(Tiled):
             proved,
         )
         lows[:] = found.T
-        for i in np.flatnonzero(~proved):
-            checks.values(frames[int(i)], name(int(i)), self.metric)
 
     def _plain(self, frames: Frames) -> Frames:
         """Frames as the compiled loop reads them from memory."""
@@ -189,21 +246,57 @@ def _round_run(
     return total, off
 
 
+@njit_reordered
+def _split_run(
+    frame: NDArray[Any],
+    mean: Frames,
+    scale: bounding.Real,
+    low: Halves,
+    high: Halves,
+    again: Halves,
+) -> tuple[np.float32, np.float32]:
+    """As `_round_run`, with what rounding takes off, rounded itself: low + high is the number."""
+    total, off = np.float32(0), np.float32(0)
+    for k in range(frame.shape[0]):
+        single = np.float32((bits.number(frame[k]) - mean[k]) * scale)
+        upper = bits.nearest_bfloat(single)
+        rest = single - upper
+        lower = bits.nearest_bfloat(rest)
+        low[k] = bits.upper_half(lower)
+        high[k] = bits.upper_half(upper)
+        again[k] = high[k]
+        number, difference = upper + lower, rest - lower
+        total += number * number
+        off += difference * difference
+    return total, off
+
+
 @njit
 def _round(
     frames: NDArray[Any],
     mean: Frames,
     scale: bounding.Real,
+    is_split: bool,
     out: Halves,
     squares: Floats,
     errors: Floats,
 ) -> None:
-    """Step 1: out [m d'] = (frames [m d] − mean)·scale; [m] squared norms, and those of errors."""
+    """Step 1: out [m d'] = (frames [m d] − mean)·scale; [m] squared norms, and those of errors.
+
+    Split numbers are (b₂, b₁, b₁).
+    """
+    dim = frames.shape[1]
     for i in range(frames.shape[0]):
         squares[i], errors[i] = 0, 0
-        for k in range(0, frames.shape[1], bounding.RUN):
-            run = slice(k, min(k + bounding.RUN, frames.shape[1]))
-            more, off = _round_run(frames[i, run], mean[run], scale, out[i, run])
+        for k in range(0, dim, bounding.RUN):
+            end = min(k + bounding.RUN, dim)
+            own, middle, row = frames[i, k:end], mean[k:end], out[i]
+            if is_split:
+                low, high = row[k:end], row[dim + k : dim + end]
+                again = row[2 * dim + k : 2 * dim + end]
+                more, off = _split_run(own, middle, scale, low, high, again)
+            else:
+                more, off = _round_run(own, middle, scale, row[k:end])
             squares[i] += np.float64(more)
             errors[i] += np.float64(off)
 
@@ -318,6 +411,7 @@ def _by_row(
 @njit
 def _low_costs_of_one(
     rows: _Rows,
+    wanted: NDArray[np.bool_],
     frames: NDArray[Any],
     mean: Frames,
     scale: bounding.Real,
@@ -326,19 +420,22 @@ def _low_costs_of_one(
     products: Singles,
     out: Singles,
 ) -> bool:
-    """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d]; values are memory for
-    its moved frames, 0 beyond d. False where the numbers are too large, or none.
+    """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d], for groups of which
+    some are wanted [q]; values are memory for its moved frames, 0 beyond d. False where the numbers
+    are too large, or none.
     """
     M = frames.shape[0]
     squares, errors = np.empty(M), np.empty(M)
     beta, slack = np.empty(M, np.float32), np.empty(M, np.float32)
-    _round(frames, mean, scale, values, squares, errors)
+    _round(frames, mean, scale, rows.is_split, values, squares, errors)
     for m in range(M):
         if not squares[m] + errors[m] <= bounding.LARGEST_SQUARE:
             return False
         beta[m] = np.float32(rows.shrink * squares[m] * (1 - 2.0**-23))
         slack[m] = _raise(errors[m], squares[m])
     for group in range(rows.groups.shape[0] - 1):
+        if not wanted[rows.groups[group] : rows.groups[group + 1]].any():
+            continue
         if code == 0:
             _by_frame(rows, group, values, beta, slack, products, out)
         else:
@@ -349,6 +446,7 @@ def _low_costs_of_one(
 @njit
 def _low_costs(
     rows: _Rows,
+    wanted: NDArray[np.bool_],
     addresses: NDArray[np.intp],
     kinds: Ints,
     lengths: Ints,
@@ -359,26 +457,28 @@ def _low_costs(
     out: Singles,
     proved: NDArray[np.bool_],
 ) -> None:
-    """out [t q] = least D(N, m) over lower-bound cells of trajectories that lie anywhere.
+    """out [t q] = least D(N, m) over lower-bound cells of trajectories that lie anywhere, for the
+    wanted pairs [t q].
 
     In one call: threads that come back to Python between small steps wait for each other.
     """
-    values[:, dim:] = 0
-    single = np.float32(rows.scale)
+    values[:, (3 if rows.is_split else 1) * dim :] = 0
+    mean, scale = rows.single_mean, np.float32(rows.scale)
     for i in range(addresses.shape[0]):
-        shape, out[i] = (lengths[i], dim), np.float32(np.inf)
+        place, shape, own = bits.pointer(addresses[i]), (lengths[i], dim), out[i]
+        own[:] = np.inf
         if kinds[i] == BITS_OF_HALVES:
-            halves = carray(bits.pointer(addresses[i]), shape, np.uint16)
+            halves = carray(place, shape, np.uint16)
             proved[i] = _low_costs_of_one(
-                rows, halves, rows.single_mean, single, code, values, products, out[i]
+                rows, wanted[i], halves, mean, scale, code, values, products, own
             )
         elif kinds[i] == SINGLES:
-            singles = carray(bits.pointer(addresses[i]), shape, np.float32)
+            singles = carray(place, shape, np.float32)
             proved[i] = _low_costs_of_one(
-                rows, singles, rows.single_mean, single, code, values, products, out[i]
+                rows, wanted[i], singles, mean, scale, code, values, products, own
             )
         else:
-            doubles = carray(bits.pointer(addresses[i]), shape, np.float64)
+            doubles = carray(place, shape, np.float64)
             proved[i] = _low_costs_of_one(
-                rows, doubles, rows.mean, rows.scale, code, values, products, out[i]
+                rows, wanted[i], doubles, rows.mean, rows.scale, code, values, products, own
             )
