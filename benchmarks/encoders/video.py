@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/encoders/video.py [--encoder dinov2-base] [--frames 4000]
 
-Three rates in one run, in images per second: reading and decoding alone (the same threads, no
-encoder), encoding alone (images in memory), and `strap.embed` with both, store and checksums
+Three rates in one run, in images per second: reading and decoding alone (the same threads or
+processes, their start included, no encoder), encoding alone (images in memory), and `strap.embed` with both, store and checksums
 included. Together they can be no faster than the slower of the two on a GPU; on a CPU they share
 the cores, so the bound is 1 / (1/decode + 1/encode).
 """
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
@@ -34,7 +35,8 @@ from machine import describe
 
 import strap
 from strap.datasets.lerobot import write_lerobot
-from strap.embeddings.frames import pieces, read_ahead
+from strap.embeddings import decoding
+from strap.embeddings.frames import frames_of, pieces, read_ahead
 from strap.embeddings.work import Job
 from strap.encoders import Encoder, EncoderSpec
 from strap.types import LazyArray, Source, Trajectory, lazy
@@ -77,9 +79,13 @@ def decode_rate(dataset: strap.Dataset, cameras: tuple[str, ...], workers: int) 
     own = tuple(dataset)
     job = Job(own, ("",) * len(own), (0,) * len(cameras))
     begin, count = time.perf_counter(), 0
-    for read in read_ahead(pieces(job, cameras), cameras, workers):
-        count += len(read.images)
-    return count / (time.perf_counter() - begin)
+    with ExitStack() as stack:
+        images = frames_of
+        if decoding.pays(dataset, sum(t.length for t in own) * len(cameras), workers):
+            images = stack.enter_context(decoding.decoders(dataset, workers))
+        for read in read_ahead(pieces(job, cameras), cameras, workers, images):
+            count += len(read.images)
+        return count / (time.perf_counter() - begin)
 
 
 def encode_rate(encoder: Encoder, images: np.ndarray) -> float:
@@ -105,7 +111,10 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--codec", default="h264")
     parser.add_argument("--workers", type=int, nargs="+", default=[min(8, os.cpu_count() or 1)])
+    parser.add_argument("--threads", action="store_true", help="never decode in processes")
     options = parser.parse_args()
+    if options.threads:
+        decoding.WORTH = sys.maxsize
     print(describe("av", "numpy"))
     encoder = EncoderSpec(options.encoder).load()
     device = str(getattr(encoder, "device", "cpu"))
@@ -126,7 +135,7 @@ def main() -> None:
             bound = min(decode, encode) if "cuda" in device else 1 / (1 / decode + 1 / encode)
             what = "decoding" if decode < encode else "encoding"
             print(
-                f"{workers:2} threads: decode alone {decode:.0f} images/s, strap.embed {both:.0f}, "
+                f"{workers:2} workers: decode alone {decode:.0f} images/s, strap.embed {both:.0f}, "
                 f"{both / bound:.0%} of what is possible; bounded by {what}"
             )
 

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import os
 
+_sharing = 1
+
 
 def processors() -> int:
-    """How many this process may use: fewer than the machine has where it is confined."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many this process may use: fewer than the machine has where it is confined, or one of
+    several that share them.
+    """
+    confined = hasattr(os, "sched_getaffinity")
+    own = len(os.sched_getaffinity(0)) if confined else os.cpu_count() or 1
+    return max(1, own // _sharing)
+
+
+def share(processes: int) -> None:
+    """Say that this process is one of so many that work at the same time."""
+    global _sharing
+    _sharing = processes

@@ -37,6 +37,7 @@ AGENT_VIEWS = ("agentview_rgb", "agentview_image", "observation.images.agentview
 BATCH = 64
 """for encoders that do not say how many images they like at a time"""
 MAX_WORKERS = 8
+"""of Ray on one machine, or threads of all devices' processes together"""
 RAY_THREADS = 2
 """that read frames, in each of Ray's workers"""
 COMPILE_IMAGES = 3_000_000
@@ -72,8 +73,9 @@ def embed(
             alone where there is one (as the paper does in LIBERO), else all of them.
         dtype: `float16` or `float32`.
         batch: images per forward pass; by default what the encoder likes on its device.
-        workers: threads that read and decode frames (with Ray: worker processes); by default one
-            per core, at most 8.
+        workers: threads that read and decode frames, or processes where there are many videos to
+            decode (with Ray: worker processes); by default one per core, at most 8 threads or 16
+            processes.
         devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
             `cuda:0`, …; several run in a process each.
         compile: compile the model: `auto` does for long jobs on a GPU.
@@ -156,7 +158,7 @@ def _here(dataset: Dataset, model: Encoder, session: Session, settings: _Setting
         _tuned(model, settings.batch, _should_compile(settings.compile, dataset, cameras)),
         session,
         batch=settings.batch_of(model),
-        workers=settings.count,
+        workers=settings.workers,
         part=parse_part(settings.part),
         progress=settings.progress,
     )

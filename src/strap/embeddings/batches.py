@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from strap.embeddings.frames import Read, pieces, read_ahead
+from strap.embeddings.frames import Piece, Read, frames_of, pieces, read_ahead
 from strap.embeddings.work import Job
 from strap.encoders import Encoder, check_vectors
 from strap.types import Array, ContentHasher
@@ -56,15 +56,20 @@ class Packer:
         self._hashers: dict[int, ContentHasher] = {}
         self._unhashed: deque[Future[None]] = deque()
 
-    def run(self, jobs: Iterable[Job], workers: int) -> None:
-        """Embed the jobs."""
+    def run(
+        self,
+        jobs: Iterable[Job],
+        workers: int,
+        images: Callable[[Piece, str], Array] = frames_of,
+    ) -> None:
+        """Embed the jobs; `images` reads a piece."""
         todo = (piece for job in jobs for piece in pieces(job, self._cameras))
         with ExitStack() as stack:
             hashing = [
                 stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="hash"))
                 for _ in range(min(HASHERS, workers))
             ]
-            for read in read_ahead(todo, self._cameras, workers):
+            for read in read_ahead(todo, self._cameras, workers, images):
                 self._hash(read, hashing[read.piece.index % len(hashing)])
                 self._pack(read)
                 if read.piece.final:

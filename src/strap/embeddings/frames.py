@@ -1,15 +1,15 @@
 """Frames read ahead of the encoder, by threads, in order.
 
-Threads, not processes: video and image decoders let go of the interpreter while they work, each
-thread has decoders of its own, and nothing is copied between processes. HDF5 reads one at a time
-in any case; uncompressed images come at memory speed. Where decoding is the bound all the same,
-start the same command once more: writers of one store share the work.
+Threads: image decoders let go of the interpreter while they work, each thread has decoders of its
+own, and nothing is copied between processes. HDF5 reads one at a time in any case; uncompressed
+images come at memory speed. Long jobs over videos are the exception: there each thread has a
+process to ask (`decoding`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -70,7 +70,17 @@ def pieces(job: Job, cameras: tuple[str, ...]) -> Iterator[Piece]:
             row += trajectory.length
 
 
-def read_ahead(todo: Iterable[Piece], cameras: tuple[str, ...], workers: int) -> Iterator[Read]:
+def frames_of(piece: Piece, camera: str) -> Array:
+    """A piece's images, read here."""
+    return piece.trajectory.frames(camera, piece.start, piece.stop)
+
+
+def read_ahead(
+    todo: Iterable[Piece],
+    cameras: tuple[str, ...],
+    workers: int,
+    images: Callable[[Piece, str], Array] = frames_of,
+) -> Iterator[Read]:
     """The pieces' images, in order, read by `workers` threads while the caller is busy.
 
     Threads that begin together end together: while the caller works through what they bring, each
@@ -83,7 +93,7 @@ def read_ahead(todo: Iterable[Piece], cameras: tuple[str, ...], workers: int) ->
             while True:
                 with suppress(StopIteration):
                     while len(waiting) < workers * AHEAD:
-                        waiting.append(threads.submit(_read, next(source), cameras))
+                        waiting.append(threads.submit(_read, next(source), cameras, images))
                 if not waiting:
                     return
                 yield waiting.popleft().result()
@@ -92,8 +102,8 @@ def read_ahead(todo: Iterable[Piece], cameras: tuple[str, ...], workers: int) ->
                 future.cancel()
 
 
-def _read(piece: Piece, cameras: tuple[str, ...]) -> Read:
+def _read(piece: Piece, cameras: tuple[str, ...], images: Callable[[Piece, str], Array]) -> Read:
     trajectory = piece.trajectory
-    images = trajectory.frames(cameras[piece.camera], piece.start, piece.stop)
+    found = images(piece, cameras[piece.camera])
     ends = piece.camera == len(cameras) - 1 and piece.stop == trajectory.length
-    return Read(piece, images, trajectory.actions[:] if ends else None)
+    return Read(piece, found, trajectory.actions[:] if ends else None)

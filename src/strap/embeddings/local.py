@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from strap.artifacts import Progress
 from strap.datasets.base import Dataset
+from strap.embeddings import decoding
 from strap.embeddings.batches import Packer
+from strap.embeddings.decoding import Images
+from strap.embeddings.frames import frames_of
 from strap.embeddings.work import Job, Work
 from strap.encoders import Encoder
+from strap.processors import processors
 from strap.store import Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
+
+MAX_THREADS = 8
+"""that read frames, unless more are asked for: further ones wait for each other"""
+MAX_PROCESSES = 16
+"""that decode videos, likewise: each adds up to 100 MB of frames in flight"""
 
 
 class StoreSink:
@@ -69,7 +79,7 @@ def embed_here(
     session: Session,
     *,
     batch: int,
-    workers: int,
+    workers: int | None,
     progress: Progress,
     part: tuple[int, int] = (0, 1),
 ) -> None:
@@ -78,7 +88,20 @@ def embed_here(
     work = Work(dataset, session, cameras, part=part)
     sink = StoreSink(session, work, progress)
     try:
-        for jobs in work.rounds():
-            Packer(encoder, cameras, batch, sink).run(jobs, workers)
+        with ExitStack() as stack:
+            images: Images = frames_of
+            count = workers or min(MAX_PROCESSES, processors())
+            if decoding.pays(dataset, missing(dataset, session), count):
+                images = stack.enter_context(decoding.decoders(dataset, count))
+            else:
+                count = workers or min(MAX_THREADS, processors())
+            for jobs in work.rounds():
+                Packer(encoder, cameras, batch, sink).run(jobs, count, images)
     finally:
         session.close()
+
+
+def missing(dataset: Dataset, session: Session) -> int:
+    """About how many images the store lacks, by the first trajectory's length."""
+    unknown = sum(key not in session.places for key in dataset.ids)
+    return unknown * dataset[dataset.ids[0]].length * len(session.config.cameras)

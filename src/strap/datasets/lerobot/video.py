@@ -79,7 +79,8 @@ class Decoder:
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
         context.thread_type = "AUTO"
-        context.thread_count = min(MAX_THREADS, processors() + 1)
+        own = processors()
+        context.thread_count = min(MAX_THREADS, own + 1) if own > 1 else 1
         # A damaged picture is an error, not a grey guess.
         context.options = {"err_detect": "explode"}
         self._tick = Fraction(self._stream.time_base)

@@ -1,0 +1,131 @@
+"""Videos decoded by processes of their own: the same frames, whatever happens to a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import strap
+from strap.datasets.base import Dataset
+from strap.datasets.lerobot import write_lerobot
+from strap.embeddings import decoding
+from strap.embeddings.frames import Piece, frames_of, pieces
+from strap.embeddings.work import Job
+from strap.errors import StrapError
+from strap.synthetic import Planted
+from strap.types import Source, Trajectory, lazy
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's memory files")
+CAMERAS = ("front", "wrist")
+
+
+def episodes(count: int) -> Iterator[Trajectory]:
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        length = 9 + index
+        yield Trajectory(
+            id=str(index),
+            length=length,
+            instruction="go",
+            cameras={
+                name: lazy(rng.integers(0, 255, (length, 32, 32, 3), np.uint8))
+                for name in ("front", "wrist")
+            },
+            proprioception={},
+            actions=lazy(np.zeros((length, 7), np.float32)),
+            source=Source(Path(), str(index)),
+            fps=10.0,
+        )
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    path = tmp_path_factory.mktemp("videos") / "data"
+    write_lerobot(path, episodes(4))
+    return strap.open_dataset(path)
+
+
+def all_pieces(dataset: Dataset) -> list[tuple[Piece, str]]:
+    own = tuple(dataset)
+    job = Job(own, ("",) * len(own), (0,) * len(CAMERAS))
+    return [(piece, CAMERAS[piece.camera]) for piece in pieces(job, CAMERAS)]
+
+
+def test_the_frames_are_the_same(videos: Dataset) -> None:
+    with decoding.decoders(videos, 2) as images:
+        for piece in all_pieces(videos):
+            assert np.array_equal(images(*piece), frames_of(*piece))
+
+
+def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    start = decoding._Helper.__init__
+
+    def watched(self: decoding._Helper, *arguments: object) -> None:
+        start(self, *arguments)  # type: ignore[arg-type]
+        started.append(self._process)
+
+    monkeypatch.setattr(decoding._Helper, "__init__", watched)
+    first, *rest = all_pieces(videos)
+    with decoding.decoders(videos, 1) as images:
+        assert np.array_equal(images(*first), frames_of(*first))
+        os.kill(started[0].pid, signal.SIGKILL)
+        started[0].wait()
+        with pytest.warns(UserWarning, match="was killed"):
+            assert np.array_equal(images(*rest[0]), frames_of(*rest[0]))
+        for piece in rest[1:]:
+            assert np.array_equal(images(*piece), frames_of(*piece))
+
+
+def test_errors_come_through(videos: Dataset) -> None:
+    (piece, _), *_ = all_pieces(videos)
+    with decoding.decoders(videos, 1) as images:
+        with pytest.raises(StrapError, match="unknown camera 'side'"):
+            images(piece, "side")
+        assert len(images(piece, CAMERAS[0])) == piece.stop - piece.start
+
+
+def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers = []
+    monkeypatch.setattr(
+        decoding,
+        "_Helper",
+        lambda *a, make=decoding._Helper: helpers.append(make(*a)) or helpers[-1],
+    )
+    with decoding.decoders(videos, 3):
+        pass
+    assert len(helpers) == 3
+    assert all(helper._process.poll() is not None for helper in helpers)
+
+
+def test_a_dataset_that_cannot_be_sent_is_read_here(videos: Dataset) -> None:
+    class Own:
+        ids, files, metadata = videos.ids, (), {}
+        read = videos.reader.read
+
+    dataset = Dataset(videos.path, "own", Own())
+    with decoding.decoders(dataset, 2) as images:
+        assert images is frames_of
+
+
+def test_a_store_is_the_same(
+    videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_threads = strap.embed(videos, "pixels", tmp_path / "threads", workers=4)
+    assert not decoding.pays(videos, 80, 4)
+    monkeypatch.setattr(decoding, "WORTH", 1)
+    assert decoding.pays(videos, 80, 4)
+    assert not decoding.pays(videos, 80, 2)
+    by_processes = strap.embed(videos, "pixels", tmp_path / "processes", workers=4)
+    for key in videos.ids:
+        assert np.array_equal(by_threads[key], by_processes[key])
+        assert by_threads.entry(key).fingerprint == by_processes.entry(key).fingerprint
+
+
+def test_what_is_no_video_is_read_by_threads(planted: Planted) -> None:
+    assert not decoding.pays(strap.open_dataset(planted.prior), 10**6, 8)
