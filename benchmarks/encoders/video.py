@@ -3,9 +3,9 @@
     PYTHONPATH=src python benchmarks/encoders/video.py [--encoder dinov2-base] [--frames 4000]
 
 Three rates in one run, in images per second: reading and decoding alone (the same threads or
-processes, their start included, no encoder), encoding alone (images in memory), and `strap.embed` with both, store and checksums
-included. Together they can be no faster than the slower of the two on a GPU; on a CPU they share
-the cores, so the bound is 1 / (1/decode + 1/encode).
+processes, their start included, no encoder), encoding alone (images in memory), and `strap.embed`
+with both, store and checksums included. Together they can be no faster than the slower of the two
+on a GPU; on a CPU they share the cores, so the bound is 1 / (1/decode + 1/encode).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from strap.dtw import bits
 from strap.dtw.jit import njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
@@ -20,31 +21,15 @@ LARGEST_SQUARE = 1e30  # of a moved and scaled frame: beyond, float32 products o
 
 
 @njit
-def widen(bits: Halves, out: NDArray[np.uint32]) -> None:
-    """float16 bits to those of 2⁻¹¹² times the same number as float32."""
-    for k in range(bits.shape[0]):
-        out[k] = ((bits[k] & 0x8000) << 16) | ((bits[k] & 0x7FFF) << 13)
-
-
-@njit
-def _unscale(row: Singles) -> None:
-    """What `widen` left, times 2¹¹²; what was infinite or no number is infinite."""
-    for k in range(row.shape[0]):
-        value = row[k] * np.float32(2.0**112)
-        row[k] = value * np.float32(np.inf) if abs(value) >= np.float32(65536) else value
+def _widen(frames: Halves, out: Singles) -> None:
+    for k in range(frames.shape[0]):
+        out[k] = bits.number(frames[k])
 
 
 @njit
 def widened(frames: Halves, out: Singles) -> None:
-    """out [m d] = the float16 numbers of these bits, but NaN as infinity; rows lie end to end."""
-    if frames.shape[1] <= RUN:  # all at once: short rows cost more to begin than to widen
-        flat = out.reshape(-1)
-        widen(frames.reshape(-1), flat.view(np.uint32))
-        _unscale(flat)
-        return
-    for i in range(frames.shape[0]):
-        widen(frames[i], out[i].view(np.uint32))
-        _unscale(out[i])
+    """out [m d] = the float16 numbers of these bits; rows lie end to end."""
+    _widen(frames.reshape(-1), out.reshape(-1))
 
 
 @njit_reordered
@@ -334,7 +319,7 @@ def wanted_low_costs_of_halves(
     means, left = _repeated(rows.mean, longest_of(offsets), room)
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
-            bits = frames[offsets[i] : offsets[i + 1]]
-            own = left[: bits.size].reshape(bits.shape)
-            widened(bits, own)
-            _wanted_of_one(rows, wanted[i], own, code, means, left[bits.size :], out[i])
+            halves = frames[offsets[i] : offsets[i + 1]]
+            own = left[: halves.size].reshape(halves.shape)
+            widened(halves, own)
+            _wanted_of_one(rows, wanted[i], own, code, means, left[halves.size :], out[i])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from strap.dtw.types import Floats, Frames, Ints, Singles
 PIECE_FRAMES = 2**15  # looked at together: what a search keeps open at a time
 LINE = 64
 GROUP_ROWS = 512  # query frames in one product
-ONE_BY_ONE = platform.machine() in ("x86_64", "AMD64")  # how numpy widens float16 there
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +63,7 @@ def pieces(stream: Iterable[tuple[int, Frames]], limit: int) -> Iterable[Piece]:
 def as_values(frames: Frames, metric: str, buffers: Buffers | None = None) -> Frames:
     """Frames as the compiled loops read them, without loss; divided by their norms for cosine.
 
-    What is no number may become an infinite one. With buffers, what is returned may lie there.
+    With buffers, what is returned may lie there.
     """
     if metric == "cosine":
         return reference.unit(frames)
@@ -77,10 +75,7 @@ def as_values(frames: Frames, metric: str, buffers: Buffers | None = None) -> Fr
         out = np.empty(frames.shape, np.float32)
     else:
         out = buffers.get("wide", np.float32, *frames.shape)
-    if ONE_BY_ONE:
-        bounding.widened(np.ascontiguousarray(frames).view(np.uint16), out)
-    else:
-        out[:] = frames
+    bounding.widened(np.ascontiguousarray(frames).view(np.uint16), out)
     return out
 
 
