@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import os
 import sys
 import tempfile
@@ -111,10 +112,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--codec", default="h264")
     parser.add_argument("--workers", type=int, nargs="+", default=[min(8, os.cpu_count() or 1)])
-    parser.add_argument("--threads", action="store_true", help="never decode in processes")
+    parser.add_argument("--by", nargs="+", default=["auto"], choices=["auto", "threads"])
     options = parser.parse_args()
-    if options.threads:
-        decoding.WORTH = sys.maxsize
+    known = decoding.WORTH
     print(describe("av", "numpy"))
     encoder = EncoderSpec(options.encoder).load()
     device = str(getattr(encoder, "device", "cpu"))
@@ -128,14 +128,16 @@ def main() -> None:
         encode = encode_rate(encoder, np.concatenate([images] * 8))
         print(f"{options.codec} {options.size}×{options.size}, two cameras, {count} episodes")
         print(f"encode alone           {encode:8.0f} images/s ({options.encoder} on {device})")
-        for workers in options.workers:
+        for by, workers in itertools.product(options.by, options.workers):
+            decoding.WORTH = sys.maxsize if by == "threads" else known
             decode = decode_rate(dataset, cameras, workers)
-            store = Path(folder) / f"store-{workers}"
+            store = Path(folder) / f"store-{by}-{workers}"
             both = embed_rate(dataset, encoder, store, cameras, workers)
             bound = min(decode, encode) if "cuda" in device else 1 / (1 / decode + 1 / encode)
             what = "decoding" if decode < encode else "encoding"
             print(
-                f"{workers:2} workers: decode alone {decode:.0f} images/s, strap.embed {both:.0f}, "
+                f"{workers:2} workers ({by}): decode alone {decode:.0f} images/s, "
+                f"strap.embed {both:.0f}, "
                 f"{both / bound:.0%} of what is possible; bounded by {what}"
             )
 
