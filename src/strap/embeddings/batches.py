@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,6 +21,8 @@ UNHASHED = 8
 """pieces that may wait to be hashed; bounds the memory"""
 HASHERS = 4
 """threads that hash at most: one makes 3,000 to 4,000 images of 256×256 a second"""
+GATHERED = 1
+"""batches whose images may lie ready for a GPU; bounds its memory"""
 
 
 class Sink(Protocol):
@@ -40,10 +42,21 @@ class Sink(Protocol):
 class _Batch:
     job: Job
     camera: int
-    names: list[tuple[str, int]] = field(default_factory=list)
-    """(trajectory, frame) of the first frame of each part, for messages"""
+    names: list[tuple[str, int, int]] = field(default_factory=list)
+    """(trajectory, first frame, frames) of each part, for messages"""
     parts: list[Array] = field(default_factory=list)
     size: int = 0
+
+
+@dataclass
+class _Flight:
+    """A batch on its way, or the end of a job, which follows its batches."""
+
+    batch: _Batch | Job
+    gathered: Future[Any] | None = None
+    """its images, once they lie together"""
+    wait: Callable[[], Array] | None = None
+    """for its vectors, once it is started"""
 
 
 class Packer:
@@ -52,7 +65,7 @@ class Packer:
     def __init__(self, encoder: Encoder, cameras: tuple[str, ...], batch: int, sink: Sink) -> None:
         self._encoder, self._cameras, self._limit, self._sink = encoder, cameras, batch, sink
         self._batch: _Batch | None = None
-        self._flying: deque[tuple[_Batch | Job, Callable[[], Array] | None]] = deque()
+        self._flying: deque[_Flight] = deque()
         self._hashers: dict[int, ContentHasher] = {}
         self._unhashed: deque[Future[None]] = deque()
 
@@ -69,13 +82,17 @@ class Packer:
                 stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="hash"))
                 for _ in range(min(HASHERS, workers))
             ]
+            self._gathering = stack.enter_context(
+                ThreadPoolExecutor(1, thread_name_prefix="gather")
+            )
             for read in read_ahead(todo, self._cameras, workers, images):
                 self._hash(read, hashing[read.piece.index % len(hashing)])
                 self._pack(read)
                 if read.piece.final:
                     self._send()
                     self._hashers.clear()
-                    self._flying.append((read.piece.job, None))
+                    self._flying.append(_Flight(read.piece.job))
+            self._start(0)
             self._land(0)
 
     def _hash(self, read: Read, hashing: ThreadPoolExecutor) -> None:
@@ -96,9 +113,10 @@ class Packer:
         while len(images):
             batch = self._fitting(read, images)
             room = self._limit - batch.size
-            batch.parts.append(images[:room])
-            batch.names.append((piece.trajectory.id, frame))
-            batch.size += len(batch.parts[-1])
+            part = images[:room]
+            batch.parts.append(part)
+            batch.names.append((piece.trajectory.id, frame, len(part)))
+            batch.size += len(part)
             images, frame = images[room:], frame + room
             if batch.size == self._limit:
                 self._send()
@@ -117,38 +135,58 @@ class Packer:
         return self._batch
 
     def _send(self) -> None:
+        """Encode the open batch: at once, or beside what is read next.
+
+        For a GPU its images are gathered in another thread while the one before is started.
+        """
         batch, self._batch = self._batch, None
         if batch is None:
             return
-        images = batch.parts[0] if len(batch.parts) == 1 else np.concatenate(batch.parts)
         ahead = int(getattr(self._encoder, "ahead", 0))
-        if ahead:
-            start: Any = getattr(self._encoder, "start", None)
-            self._flying.append((batch, start(images)))
+        if not ahead:
+            vectors = self._encoder.encode(_gather(batch.parts))
+            self._flying.append(_Flight(batch, wait=lambda: vectors))
         else:
-            vectors = self._encoder.encode(images)
-            self._flying.append((batch, lambda: vectors))
+            gather = getattr(self._encoder, "gather", _gather)
+            self._flying.append(_Flight(batch, self._gathering.submit(gather, batch.parts)))
+            self._start(GATHERED)
         self._land(ahead)
+
+    def _start(self, left: int) -> None:
+        """Start batches until no more than `left` wait for that."""
+        waiting = [flight for flight in self._flying if flight.gathered is not None]
+        for flight in waiting[: max(0, len(waiting) - left)]:
+            assert flight.gathered is not None
+            assert isinstance(flight.batch, _Batch)
+            start: Any = getattr(self._encoder, "start", None)
+            flight.wait = start(flight.gathered.result())
+            flight.gathered, flight.batch.parts = None, []
 
     def _land(self, left: int) -> None:
         """Wait for batches until no more than `left` are under way; ends of jobs follow them."""
-        batches = sum(wait is not None for _, wait in self._flying)
-        while self._flying and (batches > left or self._flying[0][1] is None):
-            landed, wait = self._flying.popleft()
-            if isinstance(landed, Job) or wait is None:
-                assert isinstance(landed, Job)
-                self._sink.end(landed)
-                continue
-            batches -= 1
-            where = partial(_where, landed, self._cameras)
-            vectors = check_vectors(self._encoder, wait(), landed.size, where)
-            self._sink.rows(landed.job, landed.camera, vectors)
+        started = sum(flight.wait is not None for flight in self._flying)
+        while self._flying:
+            batch, wait = self._flying[0].batch, self._flying[0].wait
+            if isinstance(batch, Job):
+                self._sink.end(batch)
+            elif wait is not None and started > left:
+                started -= 1
+                where = partial(_where, batch, self._cameras)
+                vectors = check_vectors(self._encoder, wait(), batch.size, where)
+                self._sink.rows(batch.job, batch.camera, vectors)
+            else:
+                return
+            self._flying.popleft()
+
+
+def _gather(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _where(batch: _Batch, cameras: tuple[str, ...], index: int) -> str:
     """Which frame a row of a batch is."""
-    for part, (name, first) in zip(batch.parts, batch.names, strict=True):
-        if index < len(part):
+    for name, first, count in batch.names:
+        if index < count:
             return f"trajectory '{name}', camera '{cameras[batch.camera]}', frame {first + index}"
-        index -= len(part)
+        index -= count
     raise IndexError(index)

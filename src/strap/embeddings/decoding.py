@@ -6,8 +6,8 @@ frame: with more than a few threads those wait for each other more than they dec
 frames to memory that both know as a file without a name, and the thread that asked reads them from
 there at once.
 
-Processes are started with `python -m`, so that a script that calls `embed` is not run again in each
-of them. One that dies is a warning: its frames are read here.
+Processes are started as programs of their own, so that a script that calls `embed` is not run again
+in each of them. One that dies is a warning: its frames are read here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class _Helper:
         ours, theirs = socket.socketpair()
         self._memory = os.memfd_create("strap-frames")
         numbers = [theirs.fileno(), self._memory]
-        words = [sys.executable, "-m", __name__, *map(str, [*numbers, count])]
+        words = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        words += map(str, [*numbers, count])
         with theirs:
             self._process = subprocess.Popen(words, pass_fds=numbers, stdin=subprocess.DEVNULL)
         self._line = Connection(ours.detach())
@@ -148,7 +149,3 @@ def main() -> None:
     share(count)
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         _serve(Connection(line), memory)
-
-
-if __name__ == "__main__":
-    main()

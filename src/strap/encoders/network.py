@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -66,15 +66,27 @@ class NetworkEncoder:
         """uint8 [n h w 3], upright -> float32 [n dim]."""
         return self._forward(images).cpu().numpy()
 
+    def gather(self, parts: Sequence[Array]) -> Array | Tensor:
+        """Images of several arrays [n h w 3] as one, for `start`; on any thread.
+
+        For a GPU they go to page-locked memory, from where they are sent beside its work.
+        """
+        if self.device.type != "cuda":
+            return np.concatenate(parts)
+        count = sum(map(len, parts))
+        pixels = torch.empty((count, *parts[0].shape[1:]), dtype=torch.uint8, pin_memory=True)
+        np.concatenate(parts, out=pixels.numpy())
+        return pixels
+
     @torch.inference_mode()
-    def start(self, images: Array) -> Callable[[], npt.NDArray[np.float32]]:
+    def start(self, images: Array | Tensor) -> Callable[[], npt.NDArray[np.float32]]:
         """Begin to encode; the function it returns waits for the vectors.
 
         On a GPU the work is queued and this returns at once, so that the next batch can be read
         and copied meanwhile; on a CPU it is done when this returns.
         """
         if self.device.type != "cuda":
-            vectors = self.encode(images)
+            vectors = self._forward(images).cpu().numpy()
             return lambda: vectors
         with torch.cuda.device(self.device):
             found = self._forward(images)
@@ -89,13 +101,16 @@ class NetworkEncoder:
 
         return wait
 
-    def _forward(self, images: Array) -> Tensor:
+    def _forward(self, images: Array | Tensor) -> Tensor:
         starts = range(0, len(images), self.batch)
         parts = [self._batch(images[start : start + self.batch]) for start in starts]
         return torch.cat(parts) if parts else torch.zeros((0, self.dim))
 
-    def _batch(self, images: Array) -> Tensor:
-        pixels = torch.from_numpy(np.ascontiguousarray(images))
+    def _batch(self, images: Array | Tensor) -> Tensor:
+        if isinstance(images, Tensor):
+            pixels = images
+        else:
+            pixels = torch.from_numpy(np.ascontiguousarray(images))
         if self.device.type == "cuda":
             # From pinned memory the copy runs beside the GPU's work and the caller's.
             pixels = pixels.pin_memory().to(self.device, non_blocking=True)

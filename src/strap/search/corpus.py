@@ -16,6 +16,9 @@ from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore
 from strap.types import Array
 
+SMALL_BYTES = 2**29
+"""of stores that stay mapped once they were read"""
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -94,9 +97,10 @@ class Corpus:
         """Trajectories that lie end to end, shard by shard.
 
         The next shard is read ahead from disk, and the memory of one that was left is given back:
-        a store may be far larger than memory.
+        a store may be far larger than memory. A small one is left as it is, for the next search.
         """
         done = 0
+        is_small = sum(store.nbytes for store in self.stores) <= SMALL_BYTES
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
             for number, (index, name) in enumerate(self.shards):
                 store = self.stores[index]
@@ -113,6 +117,7 @@ class Corpus:
                     yield dtw.Block(frames[first:last], offsets, ids)
                     done += len(run)
                 # The one before too: its last trajectories may have been looked at only now.
-                for left, before in self.shards[max(number - 1, 0) : number + 1]:
+                over = [] if is_small else self.shards[max(number - 1, 0) : number + 1]
+                for left, before in over:
                     self.stores[left].let_go(self.stores[left].shards[before])
         progress("searching", done, len(self.names))

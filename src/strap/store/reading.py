@@ -91,6 +91,12 @@ class EmbeddingStore:
         name = self.config.encoder.get("name")
         return f"EmbeddingStore('{self.path}', {name}, {len(self)} trajectories of {self.dim}-d)"
 
+    @property
+    def nbytes(self) -> int:
+        """What its vectors take on disk, of the cameras in use."""
+        rows = sum(shard.frames for shard in self.shards.values())
+        return rows * self.config.row_bytes * len(self.cameras)
+
     def entry(self, trajectory_id: str) -> Entry:
         """Length, instruction and fingerprint of a trajectory."""
         if trajectory_id not in self.places:
