@@ -46,6 +46,12 @@ class Climb:
         self._owners = np.concatenate(owners)
         self._height = np.zeros(self.lows.shape, np.int8)
 
+    def size(self, level: int) -> int:
+        """Numbers in the longest sketches of a level."""
+        return max(
+            own.finer[level].sketcher.size for own in self._sketched if level < len(own.finer)
+        )
+
     def rise(self, level: int, some: NDArray[np.bool_]) -> None:
         """Raise the lows of some pairs [q t] by the sketches of a level, where there are such."""
         some = some & (self._height <= level)

@@ -38,6 +38,7 @@ ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
 TOGETHER = 8  # trajectories whose bounds are raised in one call
 SPLIT_FROM = 32  # pairs left from which on another filter of their own pays
+TILED = 8  # times as long as a sketch are frames that tile products bound as fast
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -127,13 +128,17 @@ def _begin_with_sketches(
         climb.rise(level, few)
     refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
+    dim = asked.queries[0].shape[1]
+    has_tiles = halves.usable(dim)
     for level in range(climb.levels):
+        if has_tiles and climb.size(level) > dim / TILED:
+            break
         refinement.expect(indices, lows)
         climb.rise(level, refinement.left())
     refinement.expect(indices, lows)
     left = refinement.left()
     tally.by_sketches = tally.pairs - refinement.looked_at - int(left.sum())
-    if left.mean() > MANY:  # together they are cheaper than one by one
+    if has_tiles or left.mean() > MANY:  # together they are cheaper than one by one
         some = left.any(axis=0)
         _, more = asked.bounds((int(index), fetch(int(index))) for index in indices[some])
         lows[:, some] = np.maximum(lows[:, some], more)

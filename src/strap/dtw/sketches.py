@@ -26,9 +26,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import halves, kernels
+from strap.dtw import kernels
 from strap.dtw.bounds import Moved, certain
-from strap.dtw.halves import HalfFilter
 from strap.dtw.types import Block, Floats, Frames, Ints, Singles
 
 SIZES = (16, 64, 256)  # numbers in a sketch, the length of the rest among them; short ones first
@@ -154,19 +153,11 @@ class SketchFilter:
     """Lower bounds of every query's cost from sketches alone; for metric l2."""
 
     def __init__(
-        self,
-        sketcher: Sketcher,
-        done: Sequence[tuple[Floats, Floats]],
-        steps: str,
-        pool: Executor,
+        self, sketcher: Sketcher, done: Sequence[tuple[Floats, Floats]], steps: str
     ) -> None:
         """`done` are the queries' sketches and their errors, as `Sketcher.quick` gives them."""
         self.stretch, self.steps, self.count = sketcher.stretch, steps, len(done)
-        own = [sketches for sketches, _ in done]
-        self._moved = Moved(own, "l2")
-        self._tiles = None
-        if halves.usable(sketcher.size):
-            self._tiles = HalfFilter(own, steps, "l2", pool, split=True)
+        self._moved = Moved([sketches for sketches, _ in done], "l2")
         self._rows = np.array([[float(len(sketches))] for sketches, _ in done])
         self._errors = np.array([[errors.max()] for _, errors in done])
 
@@ -182,7 +173,7 @@ class SketchFilter:
             if known is None or not sketcher.begins(known):
                 known, projected = sketcher, list(pool.map(sketcher.along, queries))
             done = list(pool.map(sketcher.quick, *zip(*projected, strict=True)))
-            filters[i] = cls(sketcher, done, steps, pool)
+            filters[i] = cls(sketcher, done, steps)
         return [filters[i] for i in range(len(sketchers))]
 
     def bounds(
@@ -196,15 +187,12 @@ class SketchFilter:
             errors: the largest error of each [t].
             wanted: which pairs; where no path fits, the bound is ∞.
         """
+        lows = self._moved.low_costs(sketches, offsets, wanted, kernels.CODES[self.steps])
+        if lows is None:
+            return np.zeros(wanted.shape)
         usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
         cells = self._rows + np.diff(offsets) if self.steps == "classic" else self._rows
-        if self._tiles is not None:
-            sure = self._tiles.some(np.split(sketches, offsets[1:-1]), wanted)
-        else:
-            lows = self._moved.low_costs(sketches, offsets, wanted, kernels.CODES[self.steps])
-            if lows is None:
-                return np.zeros(wanted.shape)
-            sure = certain(lows, cells, self._moved.stacked.scale, np.ones(len(errors), np.bool_))
+        sure = certain(lows, cells, self._moved.stacked.scale, np.ones(len(errors), np.bool_))
         off = cells * (self._errors + np.where(usable, errors, 0)) * (1 + 1e-9)
         sure = np.maximum((sure - off) * ((1 - 1e-9) / self.stretch), 0)
         return np.where(usable | np.isinf(sure), sure, 0)

@@ -11,13 +11,14 @@ import numpy as np
 
 from strap import dtw
 from strap.artifacts import Progress
+from strap.dtw import halves
 from strap.dtw.sketches import Finer, Sketched
 from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore
 from strap.types import Array
 
 SMALL_BYTES = 2**29
-"""of stores that stay mapped once they were read"""
+"""of stores, together, that are small"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class Corpus:
         """(store, trajectory id) -> number."""
         return {name: number for number, name in enumerate(self.names)}
 
+    @property
+    def is_small(self) -> bool:
+        """Whether the stores stay mapped once they were read."""
+        return sum(store.nbytes for store in self.stores) <= SMALL_BYTES
+
     def fetch(self, number: int) -> Array:
         """A trajectory's frames [t d]."""
         index, key = self.names[number]
@@ -58,8 +64,11 @@ class Corpus:
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
     def sketched(self, progress: Progress) -> list[Sketched]:
-        """The sketches of all stores; none unless every trajectory has one."""
-        if self.only is not None:
+        """The sketches of all stores; none unless every trajectory has one.
+
+        Nor where they don't pay: a small store on a processor with tile registers.
+        """
+        if self.only is not None or (self.is_small and halves.usable(self.stores[0].dim)):
             return []
         parts = []
         for index, store in enumerate(self.stores):
@@ -100,7 +109,6 @@ class Corpus:
         a store may be far larger than memory. A small one is left as it is, for the next search.
         """
         done = 0
-        is_small = sum(store.nbytes for store in self.stores) <= SMALL_BYTES
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
             for number, (index, name) in enumerate(self.shards):
                 store = self.stores[index]
@@ -117,7 +125,7 @@ class Corpus:
                     yield dtw.Block(frames[first:last], offsets, ids)
                     done += len(run)
                 # The one before too: its last trajectories may have been looked at only now.
-                over = [] if is_small else self.shards[max(number - 1, 0) : number + 1]
+                over = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
                 for left, before in over:
                     self.stores[left].let_go(self.stores[left].shards[before])
         progress("searching", done, len(self.names))
