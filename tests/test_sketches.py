@@ -17,7 +17,7 @@ from strap.cli import main
 from strap.dtw import cpu, halves
 from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
 from strap.errors import StrapError
-from strap.search import search_stores
+from strap.search import corpus, search_stores
 from strap.sketches import open_sketches, sketch_store
 
 seeds = st.integers(0, 2**32 - 1)
@@ -251,7 +251,11 @@ def store(tmp_path: Path):
     return make_store(tmp_path / "store", arrays, dtype="float16", per_shard=12)
 
 
-def test_a_store_with_sketches_gives_the_same_matches(store):
+@pytest.mark.parametrize("has_tiles", [False, True])
+@pytest.mark.parametrize("is_small", [False, True])
+def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, has_tiles, is_small):
+    monkeypatch.setattr(halves, "usable", lambda dim: has_tiles)
+    monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes if is_small else 0)
     queries, _ = data(1)
     plain = search_stores(queries, [store], k=5, backend="cpu")
     sketches = sketch_store(store, sizes=(8, 12))
@@ -259,7 +263,7 @@ def test_a_store_with_sketches_gives_the_same_matches(store):
     tally = dtw.Tally()
     found = search_stores(queries, [store], k=5, backend="cpu", tally=tally)
     assert found == plain
-    assert tally.by_sketches > 0
+    assert (tally.by_sketches > 0) != (has_tiles and is_small)
 
 
 def test_replaced_trajectories_are_left_out_of_sketches(store):

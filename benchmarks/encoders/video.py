@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "formats"))
@@ -45,19 +46,26 @@ from strap.types import LazyArray, Source, Trajectory, lazy
 EPISODE = 250
 
 
-def scene(size: int, seed: int) -> LazyArray:
+SCENES = 4  # different ones; further ones are the same, moved aside
+
+
+@cache
+def drawn(size: int, seed: int) -> np.ndarray:
     """Texture and movement, so that the codec has its usual work."""
     texture = np.random.default_rng(seed).normal(0, 8, (size, size))
     rows, columns = np.mgrid[0:size, 0:size]
+    out = np.empty((EPISODE, size, size, 3), np.uint8)
+    for t in range(EPISODE):
+        x, y = size / 2 * (1 + 0.7 * np.cos(t / 30)), size / 2 * (1 + 0.7 * np.sin(t / 23))
+        ball = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 400)
+        grey = 90 + 40 * np.sin((columns + t) / 20) + texture + 120 * ball
+        out[t] = np.clip(np.stack([grey, grey * 0.8, 200 - grey / 2], -1), 0, 255)
+    return out
 
+
+def scene(size: int, seed: int) -> LazyArray:
     def frames(start: int, stop: int) -> np.ndarray:
-        out = np.empty((stop - start, size, size, 3), np.uint8)
-        for i, t in enumerate(range(start, stop)):
-            x, y = size / 2 * (1 + 0.7 * np.cos(t / 30)), size / 2 * (1 + 0.7 * np.sin(t / 23))
-            ball = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / 400)
-            grey = 90 + 40 * np.sin((columns + t) / 20) + texture + 120 * ball
-            out[i] = np.clip(np.stack([grey, grey * 0.8, 200 - grey / 2], -1), 0, 255)
-        return out
+        return np.roll(drawn(size, seed % SCENES)[start:stop], seed, axis=2)
 
     return LazyArray((EPISODE, size, size, 3), np.dtype(np.uint8), frames)
 
