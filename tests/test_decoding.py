@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,6 +104,39 @@ def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.Monke
         pass
     assert len(helpers) == 3
     assert all(helper._process.poll() is not None for helper in helpers)
+
+
+def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
+    script = f"""
+import time, strap
+from strap.embeddings import decoding
+dataset = strap.open_dataset({str(videos.path)!r})
+made, make = [], decoding._Helper
+decoding._Helper = lambda *given: made.append(make(*given)) or made[-1]
+with decoding.decoders(dataset, 2):
+    print(*(helper._process.pid for helper in made), flush=True)
+    time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        parent.kill()
+        parent.wait()
+    for _ in range(100):
+        if not any(_runs(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    pytest.fail("processes outlived their parent")
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there and no zombie, for want of somebody to bury it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_dataset_that_cannot_be_sent_is_read_here(videos: Dataset) -> None:

@@ -74,8 +74,8 @@ def embed(
         dtype: `float16` or `float32`.
         batch: images per forward pass; by default what the encoder likes on its device.
         workers: threads that read and decode frames, or processes where there are many videos to
-            decode (with Ray: worker processes); by default one per core, at most 8 threads or 16
-            processes.
+            decode (with Ray: worker processes); by default one thread per core, at most 8, or
+            one process for two cores, at most 16.
         devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
             `cuda:0`, …; several run in a process each.
         compile: compile the model: `auto` does for long jobs on a GPU.

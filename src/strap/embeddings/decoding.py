@@ -1,10 +1,10 @@
 """Videos decoded by processes of their own.
 
 Decoders let go of the interpreter while they work, but come back to it several times for every
-frame: with more than a few threads those wait for each other more than they decode (16 processors:
-3,000 images a second by threads, 6,600 by processes). A process is asked for a piece, writes its
-frames to memory that both know as a file without a name, and the thread that asked reads them from
-there at once.
+frame: more than a few threads wait for each other more than they decode (16 processors: 2,800
+images a second by 8 threads and 2,000 by 16, but 4,000 and 5,200 by as many processes). A process
+is asked for a piece, writes its frames to memory that both know as a file without a name, and the
+thread that asked reads them from there at once.
 
 Processes are started as programs of their own, so that a script that calls `embed` is not run again
 in each of them. One that dies is a warning: its frames are read here.
@@ -88,7 +88,10 @@ class _Helper:
         words = [sys.executable, "-c", f"from {__name__} import main; main()"]
         words += map(str, [*numbers, count])
         with theirs:
-            self._process = subprocess.Popen(words, pass_fds=numbers, stdin=subprocess.DEVNULL)
+            # A session of its own: Ctrl-C is the parent's business, and its end is theirs.
+            self._process = subprocess.Popen(
+                words, pass_fds=numbers, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         self._line = Connection(ours.detach())
         self._first: bytes | None = dataset
 
