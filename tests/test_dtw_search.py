@@ -296,6 +296,14 @@ def test_products_of_tiles(rows, dim):
             assert np.array_equal(found[:count, : -amx.BESIDE], again[:count, : -amx.BESIDE])
 
 
+@pytest.mark.parametrize(
+    ("features", "expected"), [("", False), ("+avx2,+amx-tile,+amx-bf16", True), ("+avx2", False)]
+)
+def test_tiles_are_used_where_numba_compiles_for_them(monkeypatch, features, expected):
+    monkeypatch.setattr(numba.core.config, "CPU_FEATURES", features)
+    assert amx._compilable() is expected
+
+
 def test_numbers_and_their_bits():
     @numba.njit
     def all_of(halves, singles, wide, near, upper):

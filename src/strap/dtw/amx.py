@@ -32,7 +32,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
+from numba.core.codegen import get_host_cpu_features
 
 from strap.dtw.jit import intrinsic, njit
 from strap.dtw.pieces import aligned
@@ -61,7 +62,14 @@ def available() -> bool:
             flags = next((set(line.split()) for line in lines if line.startswith("flags")), set())
     except OSError:
         return False
-    return flags >= NEEDED and _permitted()
+    return flags >= NEEDED and _compilable() and _permitted()
+
+
+def _compilable() -> bool:
+    """Whether numba compiles for such a processor: NUMBA_CPU_FEATURES may say otherwise."""
+    chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
+    features = get_host_cpu_features() if chosen is None else chosen  # type: ignore[no-untyped-call]
+    return {"+amx-tile", "+amx-bf16"} <= set(features.split(","))
 
 
 def _permitted() -> bool:
