@@ -21,7 +21,7 @@ What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.al
 Split numbers are tighter, for three times the products: a' = a₁ + a₂, where a₂ is what rounding to
 a₁ took off, rounded itself; A is |a₁ + a₂|². P is the product of −2(a₁, a₂, a₁) with (b₂, b₁, b₁),
 3d numbers instead of d. That is −2a'·b' but for 2a₂·b₂, and |a₂| ≤ 2⁻⁸|a₁| ≤ 2⁻⁸(1 + 2⁻⁷)|a'|, so
-that another 2⁻¹⁵(A + B) covers it. The sums' absolute values are at most (1 + 2⁻⁶)|a'||b'|, and
+that another 2⁻¹⁵(A + B) covers it. The sums' absolute values are at most (1 + 2⁻⁵)|a'||b'|, and
 2·2⁻²³ for each of 3d additions covers those.
 """
 
