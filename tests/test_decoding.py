@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import strap
+from strap import processors
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import write_lerobot
 from strap.embeddings import decoding
@@ -91,6 +92,15 @@ def test_errors_come_through(videos: Dataset) -> None:
         with pytest.raises(StrapError, match="unknown camera 'side'"):
             images(piece, "side")
         assert len(images(piece, CAMERAS[0])) == piece.stop - piece.start
+
+
+def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "_sharing", 1)
+    whole = processors.processors()
+    processors.share(whole)
+    assert processors.processors() == 1
+    processors.share(10 * whole)
+    assert processors.processors() == 1
 
 
 def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,6 +304,14 @@ def test_tiles_are_used_where_numba_compiles_for_them(monkeypatch, features, exp
     assert amx._compilable() is expected
 
 
+def test_memory_begins_with_a_cache_line():
+    kept = pieces.Buffers()
+    for size in (1, 7, 1000):
+        for own in (pieces.aligned((size, 3), np.uint16), kept.get("x", np.uint16, size, 3)):
+            assert own.shape == (size, 3)
+            assert own.ctypes.data % 64 == 0
+
+
 def test_numbers_and_their_bits():
     @numba.njit
     def all_of(halves, singles, wide, near, upper):

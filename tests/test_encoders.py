@@ -127,6 +127,8 @@ def test_equals_a_plain_loop(family: str, pooling: str, tmp_path: Path) -> None:
     with torch.no_grad():
         same_pixels = encoder.features(encoder.model, torch.cat(pixels))  # type: ignore[attr-defined]
     assert np.abs(same_pixels.numpy() - expected).max() < 1e-3
+    gathered = encoder.gather([images[:1], images[1:]])  # type: ignore[attr-defined]
+    assert np.array_equal(encoder.start(gathered)(), vectors)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

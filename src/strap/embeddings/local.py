@@ -92,7 +92,7 @@ def embed_here(
         with ExitStack() as stack:
             images: Images = frames_of
             count = workers or min(MAX_PROCESSES, processors() // 2)
-            if decoding.pays(dataset, missing(dataset, session), count):
+            if decoding.pays(dataset, work.expected, count):
                 images = stack.enter_context(decoding.decoders(dataset, count))
             else:
                 count = workers or min(MAX_THREADS, processors())
@@ -100,9 +100,3 @@ def embed_here(
                 Packer(encoder, cameras, batch, sink).run(jobs, count, images)
     finally:
         session.close()
-
-
-def missing(dataset: Dataset, session: Session) -> int:
-    """About how many images the store lacks, by the first trajectory's length."""
-    unknown = sum(key not in session.places for key in dataset.ids)
-    return unknown * dataset[dataset.ids[0]].length * len(session.config.cameras)

@@ -69,6 +69,11 @@ class Work:
         unseen = self._unknown * self._images_seen // self._scanned
         return self.images_left + unseen // self._part[1]
 
+    @property
+    def expected(self) -> int:
+        """How many images are missing, by the first trajectory's length: before any was seen."""
+        return self._unknown * self.dataset[self.dataset.ids[0]].length * len(self.cameras)
+
     def jobs(self) -> Iterator[Job]:
         """Everything that can be claimed now."""
         yield from self._resumed()

@@ -66,15 +66,13 @@ class NetworkEncoder:
         """uint8 [n h w 3], upright -> float32 [n dim]."""
         return self._forward(images).cpu().numpy()
 
-    def gather(self, parts: Sequence[Array]) -> Array | Tensor:
+    def gather(self, parts: Sequence[Array]) -> Tensor:
         """Images of several arrays [n h w 3] as one, for `start`; on any thread.
 
         For a GPU they go to page-locked memory, from where they are sent beside its work.
         """
-        if self.device.type != "cuda":
-            return np.concatenate(parts)
-        count = sum(map(len, parts))
-        pixels = torch.empty((count, *parts[0].shape[1:]), dtype=torch.uint8, pin_memory=True)
+        count, locked = sum(map(len, parts)), self.device.type == "cuda"
+        pixels = torch.empty((count, *parts[0].shape[1:]), dtype=torch.uint8, pin_memory=locked)
         np.concatenate(parts, out=pixels.numpy())
         return pixels
 
