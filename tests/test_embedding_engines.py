@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -84,7 +85,10 @@ def batches(log: Path) -> list[tuple[int, int]]:
 
 def listening(process: int) -> set[str]:
     """The addresses a process listens on, as the kernel writes them."""
-    links = [str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir()]
+    links = []
+    for file in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # one that was closed meanwhile
+            links.append(str(file.readlink()))
     inodes = {link[8:-1] for link in links if link.startswith("socket:")}
     rows = [
         line.split()
