@@ -121,7 +121,10 @@ def ordinary_threads() -> Iterator[None]:
     if not tasks.is_dir() or not hasattr(os, "sched_setscheduler"):
         yield
         return
-    before = {task.name: os.sched_getscheduler(int(task.name)) for task in tasks.iterdir()}
+    before = {}
+    for task in tasks.iterdir():
+        with suppress(ProcessLookupError):  # threads end while they are listed
+            before[task.name] = os.sched_getscheduler(int(task.name))
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield
