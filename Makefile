@@ -42,8 +42,9 @@ opengl:
 demo: $(VENV)/.demo
 	$(BIN)/strap demo --out demo
 
+# A process of tests for each processor, and so one thread in each.
 test: opengl $(VENV)/.test
-	$(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term:skip-covered \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term:skip-covered \
 		--cov-fail-under=90
 
 lint: $(VENV)/.test

@@ -16,13 +16,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, halves
-from strap.dtw.sketches import Finer, Sketched, Sketcher
+from strap.dtw import bounds, cpu, halves, halving
+from strap.dtw.sketches import Sketcher, Sketches
 
 
 def problem(seed: int):
@@ -71,37 +70,43 @@ def blocks(trajectories, rng: np.random.Generator) -> Iterator[dtw.Block]:
             yield dtw.Block(np.concatenate(own), offsets, part)
 
 
-def _sketches(sketcher: Sketcher, trajectories, index: int) -> tuple[dtw.Frames, float]:
-    rows, errors = sketcher(trajectories[index])
-    return rows, float(errors.max())
-
-
-def sketched(trajectories, rng: np.random.Generator) -> list[Sketched]:
-    """Sketches of everything, of some length."""
+def sketched(trajectories, rng: np.random.Generator) -> list[list[Sketches]]:
+    """Sketches of everything, of some kinds."""
     frames = np.concatenate(trajectories)
-    size = int(rng.integers(2, max(3, frames.shape[1] + 1)))
-    sketcher = Sketcher.fit(frames, size=min(size, frames.shape[1]))
+    kinds = []
+    for every in rng.permutation([1, 2, 3, 4])[: rng.integers(1, 4)].tolist():
+        size = int(rng.integers(2, max(3, frames.shape[1] + 1)))
+        sketcher = Sketcher.fit(frames, size=min(size, frames.shape[1]), every=every)
+        kinds.append(_sketches(sketcher, trajectories))
+    return [kinds]
+
+
+def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
     made = [sketcher(own) for own in trajectories]
-    parts = [dtw.Block(r, np.array([0, len(r)]), np.array([i])) for i, (r, _) in enumerate(made)]
-    finer = [
-        Finer(own, partial(_sketches, own, trajectories))
-        for own in (
-            Sketcher.fit(frames, size=int(rng.integers(2, max(3, frames.shape[1] + 1))))
-            for _ in range(int(rng.integers(0, 3)))
-        )
+    parts = [
+        (dtw.Block(rows, np.array([0, len(rows)]), np.array([i])), scales)
+        for i, (rows, scales) in enumerate(made)
     ]
-    return [Sketched(sketcher, parts, lambda index: float(made[index][1].max()), finer)]
+    return Sketches(sketcher, lambda: parts, made.__getitem__)
 
 
 @contextmanager
-def tiles(split_from: int) -> Iterator[None]:
-    """As on a processor with tile registers, however small the search."""
-    kept = halves.pays, halves.usable, cpu.SPLIT_FROM
-    halves.pays, halves.usable, cpu.SPLIT_FROM = lambda *_: True, lambda _: True, split_from
+def with_halves(numbers: int, split_from: int = 1) -> Iterator[None]:
+    """As on a processor that multiplies such numbers, however small the search."""
+    kept = halves.pays, halves.has_tiles, halves.by_integers, halves.fastest, cpu.SPLIT_FROM
+    halves.pays, halves.fastest = lambda *_: True, lambda: numbers
+    halves.by_integers = lambda _: numbers == halving.WHOLE
+    halves.has_tiles, cpu.SPLIT_FROM = lambda _: numbers == halving.BFLOAT, split_from
     try:
         yield
     finally:
-        halves.pays, halves.usable, cpu.SPLIT_FROM = kept
+        (
+            halves.pays,
+            halves.has_tiles,
+            halves.by_integers,
+            halves.fastest,
+            cpu.SPLIT_FROM,
+        ) = kept
 
 
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
@@ -116,9 +121,11 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
         own.tile_frames = int(rng.integers(1, 100))
     cpu.PIECE_FRAMES = int(rng.integers(1, 500))
     yield "cpu", dtw.search(queries, trajectories, backend="cpu", **options)
-    with tiles(split_from=1000):
+    with with_halves(halving.WHOLE):
+        yield "integers", dtw.search(queries, trajectories, backend="cpu", **options)
+    with with_halves(halving.BFLOAT, split_from=1000):
         yield "halves", dtw.search(queries, trajectories, backend="cpu", **options)
-    with tiles(split_from=1):
+    with with_halves(halving.BFLOAT):
         yield "halves, then split", dtw.search(queries, trajectories, backend="cpu", **options)
     cut = blocks(trajectories, rng)
     yield "blocks", dtw.search_blocks(queries, cut, fetch=fetch, backend="cpu", **options)
@@ -129,8 +136,10 @@ def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
         cut = list(blocks(trajectories, rng))
         given = {"fetch": fetch, "backend": "cpu", "sketched": short, **options}
         yield "sketches", dtw.search_blocks(queries, cut, **given)
-        with tiles(split_from=1):
+        with with_halves(halving.BFLOAT):
             yield "sketches, then halves", dtw.search_blocks(queries, cut, **given)
+        with with_halves(halving.WHOLE):
+            yield "sketches, then integers", dtw.search_blocks(queries, cut, **given)
     if gpu:
         yield "gpu", dtw.search(queries, trajectories, backend="gpu", **options)
         library = dtw.Resident(trajectories, metric=options["metric"], limit=(seed % 2) * 10**9)

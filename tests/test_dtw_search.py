@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from unittest import mock
 
 import numba
 import numpy as np
@@ -11,9 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strap.dtw as dtw
-from strap.dtw import amx, bits, bounds, cpu, halves, kernels, pieces, reference, refinement
+from strap.dtw import (
+    amx,
+    bits,
+    bounds,
+    cells,
+    cpu,
+    halves,
+    halving,
+    instructions,
+    kernels,
+    pieces,
+    reference,
+    refinement,
+    vnni,
+)
 from strap.dtw.bounds import Moved
-from strap.dtw.corridor import Corridor, _costs
+from strap.dtw.corridor import Corridor
+from strap.dtw.pieces import Stacked
 from strap.errors import StrapError
 
 STEPS = tuple(dtw.STEPS)
@@ -77,25 +94,25 @@ def hard(seed: int):
 @pytest.mark.parametrize("metric", dtw.METRICS)
 @pytest.mark.parametrize("steps", STEPS)
 @settings(max_examples=150, deadline=None)
-@given(seed=seeds)
-def test_a_corridor_gives_what_all_cells_give(steps, metric, seed):
+@given(seed=seeds, by_integers=st.booleans())
+def test_a_corridor_gives_what_all_cells_give(steps, metric, seed, by_integers):
     query, trajectory = hard(seed)
     exact = refinement.exact(query, metric)
-    corridor = Corridor([query[:1].astype(np.float64), exact], steps, metric)
+    with mock.patch.object(halves, "by_integers", return_value=by_integers):
+        corridor = Corridor([query[:1].astype(np.float64), exact], steps, metric)
     found = corridor.align(1, trajectory)
     columns = kernels.transposed(pieces.as_values(trajectory, metric))
     half = metric == "cosine"
     cost, start, stop = kernels.align(exact, columns, kernels.CODES[steps], half)
     expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
     assert found == expected
-    ready = corridor.ready(trajectory)
     for beat in (cost, np.nextafter(cost, np.inf), 1.5 * cost + 1e-9):
-        (look,) = corridor.look([1], ready, [beat])
+        (look,) = corridor.look([1], trajectory, [beat])
         assert look.evaluated
         assert look.match == expected
     if 0 < cost < np.inf:
         for beat in (np.nextafter(cost, 0), 0.7 * cost):
-            (look,) = corridor.look([1], ready, [beat])
+            (look,) = corridor.look([1], trajectory, [beat])
             assert look.match is None
 
 
@@ -103,10 +120,14 @@ def test_a_corridor_s_bounds_are_close():
     """Else too many cells would be evaluated in float64."""
     rng = np.random.default_rng(0)
     query, trajectory = rng.standard_normal((20, 256)), rng.standard_normal((90, 256))
-    corridor = Corridor([query], "strap", "l2")
-    moved, ready = Moved([query], "l2"), corridor.ready(trajectory)
-    products = moved.rows @ ready.moved.T
-    low = _costs(moved.alpha, ready.beta, products, moved.stacked.scale, False)
+    moved, frames, squares = (
+        Moved(Stacked.of([query], "l2")),
+        np.empty((90, 256), np.float32),
+        np.empty(90),
+    )
+    assert moved.take(trajectory, frames, squares)
+    products = moved.rows @ frames.T
+    low = cells.costs(moved.alpha, moved.beta(squares), products, moved.stacked.scale, False)
     costs = reference.local_costs(query, trajectory, "l2")
     assert (low <= costs).all()
     assert (costs - low).max() < 1e-3 * costs.max()
@@ -124,11 +145,10 @@ def test_search_on_wide_frames_with_many_near_ties():
         assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def split(*queries):
-    return halves.HalfFilter(*queries, split=True)
-
-
-FILTERS = (bounds.Filter, halves.HalfFilter, split)
+bfloat = partial(halves.HalfFilter, numbers=halving.BFLOAT)
+split = partial(halves.HalfFilter, numbers=halving.SPLIT)
+whole = partial(halves.HalfFilter, numbers=halving.WHOLE)
+FILTERS = (bounds.Filter, bfloat, split, whole)
 
 
 def bound_of(queries, trajectories, steps, metric, kind=bounds.Filter):
@@ -215,8 +235,9 @@ def test_bounds_are_close_enough_to_prune():
     trajectories = [rng.standard_normal((60, 256)).astype(np.float32) for _ in range(10)]
     cost = costs_of(queries, trajectories, "strap", "l2")
     assert np.all(bound_of(queries, trajectories, "strap", "l2") > 0.999 * cost)
-    assert np.all(bound_of(queries, trajectories, "strap", "l2", halves.HalfFilter) > 0.99 * cost)
+    assert np.all(bound_of(queries, trajectories, "strap", "l2", bfloat) > 0.99 * cost)
     assert np.all(bound_of(queries, trajectories, "strap", "l2", split) > 0.9995 * cost)
+    assert np.all(bound_of(queries, trajectories, "strap", "l2", whole) > 0.9996 * cost)
 
 
 def test_bounds_of_some_pairs():
@@ -225,8 +246,8 @@ def test_bounds_of_some_pairs():
     with ThreadPoolExecutor(1) as pool:
         bound = split(queries, "strap", "l2", pool)
         found = bound.some(trajectories, wanted)
-        whole = bound.bounds(pieces.Piece(list(range(len(trajectories))), trajectories), str)
-    assert np.array_equal(found, np.where(wanted, whole, 0))
+        every = bound.bounds(pieces.Piece(list(range(len(trajectories))), trajectories), str)
+    assert np.array_equal(found, np.where(wanted, every, 0))
 
 
 @quick
@@ -235,14 +256,16 @@ def test_bounds_of_some_pairs():
     steps=st.sampled_from(STEPS),
     metric=st.sampled_from(dtw.METRICS),
     split_too=st.booleans(),
+    numbers=st.sampled_from([halving.BFLOAT, halving.WHOLE]),
 )
-def test_a_filter_of_halves_changes_no_answer(seed, steps, metric, split_too):
+def test_a_filter_of_halves_changes_no_answer(seed, steps, metric, split_too, numbers):
     queries, trajectories = sets(seed)
     exact = {"k": 4, "steps": steps, "metric": metric}
     expected = dtw.search(queries, trajectories, backend="reference", **exact)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(halves, "pays", lambda *size: True)
-        patch.setattr(halves, "usable", lambda dim: split_too)
+        patch.setattr(halves, "has_tiles", lambda dim: split_too)
+        patch.setattr(halves, "fastest", lambda: numbers)
         patch.setattr(cpu, "SPLIT_FROM", 1)
         found = dtw.search(queries, trajectories, **exact)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
@@ -250,8 +273,10 @@ def test_a_filter_of_halves_changes_no_answer(seed, steps, metric, split_too):
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype):
+@pytest.mark.parametrize("numbers", [halving.BFLOAT, halving.WHOLE])
+def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype, numbers):
     monkeypatch.setattr(halves, "pays", lambda *size: True)
+    monkeypatch.setattr(halves, "fastest", lambda: numbers)
     rng = np.random.default_rng(0)
     frames = [rng.standard_normal((20, 40)).astype(dtype) for _ in range(3)]
     frames[1][7, 5] = wrong
@@ -259,17 +284,38 @@ def test_a_filter_of_halves_reports_what_is_no_number(monkeypatch, wrong, dtype)
         dtw.search([frames[0][:5]], frames, k=1)
 
 
-def test_halves_are_used_where_they_pay(monkeypatch):
-    monkeypatch.setattr(amx, "available", lambda: True)
+@pytest.mark.parametrize(
+    ("tiles", "lanes", "numbers"),
+    [(True, True, halving.BFLOAT), (True, False, halving.BFLOAT), (False, True, halving.WHOLE)],
+)
+def test_halves_are_used_where_they_pay(monkeypatch, tiles, lanes, numbers):
+    monkeypatch.setattr(amx, "available", lambda: tiles)
+    monkeypatch.setattr(vnni, "available", lambda: lanes)
     assert halves.pays(250, 32768, 768)
+    assert halves.fastest() == numbers
+    assert halves.has_tiles(768) is tiles
     assert not halves.pays(250, 100, 768)
     assert not halves.pays(250, 32768, 2**17)
-    assert not halves.usable(2**17)
+    assert not halves.has_tiles(2**17)
+
+
+def test_halves_are_not_used_where_they_are_slow(monkeypatch):
     monkeypatch.setattr(amx, "available", lambda: False)
+    monkeypatch.setattr(vnni, "available", lambda: False)
     assert not halves.pays(250, 32768, 768)
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(16, 192), (1, 1), (33, 40), (70, 200)])
+SIZES = [(16, 192), (1, 1), (33, 40), (48, 128), (70, 200)]
+
+
+def padded(numbers, step):
+    out = pieces.aligned((halving.FRAMES, -(-numbers.shape[1] // step) * step), np.uint16)
+    out[:] = 0
+    out[:, : numbers.shape[1]] = numbers
+    return out
+
+
+@pytest.mark.parametrize(("rows", "dim"), SIZES)
 def test_products_of_tiles(rows, dim):
     """By the processor's tile registers where it has them, else by the plain loop."""
     rng = np.random.default_rng(rows)
@@ -280,28 +326,82 @@ def test_products_of_tiles(rows, dim):
     def bits_of(values):
         return (values.view(np.uint32) >> 16).astype(np.uint16)
 
-    queries, frames = bfloats(rows), bfloats(amx.FRAMES)
-    packed = amx.packed(bits_of(queries))
-    padded = pieces.aligned((amx.FRAMES, packed.shape[1] * amx.STEP), np.uint16)
-    padded[:] = 0
-    padded[:, :dim] = bits_of(frames)
-    found = pieces.aligned((amx.FRAMES, len(packed) * amx.ROWS + amx.BESIDE), np.float32)
-    for count in (amx.FRAMES, 17, 1):
-        found[:] = np.nan
-        amx.multiply(padded, count, packed, found)
-        assert np.array_equal(found[:count, :rows], frames[:count] @ queries.T)
-        assert not found[:count, rows : -amx.BESIDE].any()
-        if amx.available():
-            amx._plainly(padded, count, packed, again := np.empty_like(found))
-            assert np.array_equal(found[:count, : -amx.BESIDE], again[:count, : -amx.BESIDE])
+    queries, frames = bfloats(rows), bfloats(halving.FRAMES)
+    packed, taken = amx.packed(bits_of(queries)), padded(bits_of(frames), amx.STEP)
+    columns = len(packed) * halving.ROWS
+    found = pieces.aligned((halving.FRAMES, columns + halving.BESIDE), np.float32)
+    for multiply in {amx.multiply, amx._plainly}:
+        for count in (halving.FRAMES, 17, 1):
+            found[:] = np.nan
+            multiply(taken, count, packed, found)
+            assert np.array_equal(found[:count, :rows], frames[:count] @ queries.T)
+            assert not found[:count, rows:columns].any()
+
+
+@pytest.mark.parametrize(("rows", "dim"), SIZES)
+def test_products_of_integers(rows, dim):
+    """By the processor's own instruction where it has it, else by the plain loop."""
+    rng = np.random.default_rng(rows)
+    most = 46340 // max(2, int(dim**0.5))  # so that products are just below 2³¹
+    queries = rng.choice([-most, most, 3], (rows, dim)).astype(np.int16)
+    frames = rng.choice([-most, most, 5], (halving.FRAMES, dim)).astype(np.int16)
+    frames[0] = queries[0]
+    packed, taken = vnni.packed(queries.view(np.uint16)), padded(frames.view(np.uint16), vnni.STEP)
+    columns = len(packed) * halving.ROWS
+    found = pieces.aligned((halving.FRAMES, columns + halving.BESIDE), np.float32)
+    expected = frames.astype(np.int64) @ queries.T.astype(np.int64)
+    for multiply in {vnni.multiply, vnni._plainly}:
+        for count in (halving.FRAMES, 17, 1):
+            found.view(np.int32)[:] = -1
+            multiply(taken, count, packed, found)
+            assert np.array_equal(found.view(np.int32)[:count, :rows], expected[:count])
+            assert not found[:count, rows:columns].any()
 
 
 @pytest.mark.parametrize(
-    ("features", "expected"), [("", False), ("+avx2,+amx-tile,+amx-bf16", True), ("+avx2", False)]
+    "frame",
+    [
+        np.eye(1, 300, 7),  # one number holds all of the length
+        np.ones((1, 300)),
+        np.zeros((1, 300)),
+        np.full((1, 300), 1e-16),
+        np.full((1, 300), 1e-20),
+        np.full((1, 300), 3e13),
+        np.linspace(-1, 1, 300)[None] ** 9,
+    ],
 )
-def test_tiles_are_used_where_numba_compiles_for_them(monkeypatch, features, expected):
-    monkeypatch.setattr(numba.core.config, "CPU_FEATURES", features)
-    assert amx._compilable() is expected
+def test_integers_stand_for_a_frame(frame):
+    frame = frame.astype(np.float32)
+    whole, (square, error), worth = (
+        np.zeros((1, 300), np.uint16),
+        np.empty((2, 1)),
+        np.empty(1, np.float32),
+    )
+    mean, one = np.zeros(300, np.float32), np.float32(1)
+    halving.round_frames(frame, mean, one, halving.WHOLE, whole, square, error, worth)
+    integers = whole.view(np.int16).astype(np.int64)
+    assert (integers**2).sum() < 2**31
+    stands = integers * np.float64(worth)
+    np.testing.assert_allclose(square, (stands**2).sum(), rtol=1e-12)
+    off = np.linalg.norm(frame.astype(np.float64) - stands)
+    assert off <= halving.raised(error[0], square[0])
+    assert off <= 1e-3 * np.linalg.norm(frame) + 1e-13
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen", "expected"),
+    [
+        ("+avx2,+amx-tile,+amx-bf16", None, True),
+        ("+avx2,+amx-tile,-amx-bf16", None, False),
+        ("+avx2,+amx-tile,+amx-bf16", "+avx2", False),
+        ("+avx2,+amx-tile,+amx-bf16", "", False),
+        ("+avx2", "+avx2,+amx-tile,+amx-bf16", False),
+    ],
+)
+def test_instructions_are_used_where_numba_compiles_for_them(monkeypatch, there, chosen, expected):
+    monkeypatch.setattr(instructions, "get_host_cpu_features", lambda: there)
+    monkeypatch.setattr(numba.core.config, "CPU_FEATURES", chosen)
+    assert instructions.has("amx-tile", "amx-bf16") is expected
 
 
 def test_memory_begins_with_a_cache_line():
@@ -314,24 +414,39 @@ def test_memory_begins_with_a_cache_line():
 
 def test_numbers_and_their_bits():
     @numba.njit
-    def all_of(halves, singles, wide, near, upper):
+    def all_of(halves, singles, wide, near, upper, whole, lower, off, large):
         for i in range(halves.shape[0]):
             wide[i] = bits.number(halves[i])
         for i in range(singles.shape[0]):
             near[i] = bits.nearest_bfloat(singles[i])
             upper[i] = bits.upper_half(singles[i])
+            raised = bits.shifted(singles[i], np.float32(1000))
+            whole[i], lower[i] = bits.unshifted(raised), bits.lower_half(raised)
+            off[i] = bits.off_by(singles[i], np.float32(1000), whole[i])
+            large[i] = bits.of_magnitude(bits.magnitude(singles[i]))
+        total = np.int32(0)
+        for i in range(lower.shape[0]):
+            total = bits.add_square(total, lower[i])
+        return total
 
     halves_ = np.arange(2**16, dtype=np.uint16)
     singles = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     wide, near = np.empty(2**16, np.float32), np.empty(1000, np.float32)
-    upper = np.empty(1000, np.uint16)
-    all_of(halves_, singles, wide, near, upper)
+    upper, lower = np.empty((2, 1000), np.uint16)
+    whole, off, large = np.empty((3, 1000), np.float32)
+    total = all_of(halves_, singles, wide, near, upper, whole, lower, off, large)
+    assert total == (lower.view(np.int16).astype(np.int64) ** 2).sum() < 2**31
     with np.errstate(invalid="ignore"):
         expected = halves_.view(np.float16).astype(np.float32)
     assert np.array_equal(wide, expected, equal_nan=True)
     assert np.array_equal(upper, singles.view(np.uint32) >> 16)
     assert not (near.view(np.uint32) & 0xFFFF).any()
     assert (np.abs(near - singles) <= 2.0**-8 * np.abs(singles)).all()
+    exact = singles.astype(np.float64) * 1000
+    assert np.array_equal(whole, np.rint(exact))
+    assert np.array_equal(lower.view(np.int16), whole)
+    assert np.array_equal(off, (exact - whole).astype(np.float32))
+    assert np.array_equal(large, np.abs(singles))
 
 
 def test_many_query_frames_go_in_groups(monkeypatch):

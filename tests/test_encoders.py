@@ -336,6 +336,24 @@ def test_devices() -> None:
             load_encoder("efficientnet-lite0", device="cuda")
 
 
+@pytest.mark.parametrize("size", [64, 96])
+def test_norms_folded_into_convolutions_change_nothing(size: int) -> None:
+    import torch
+
+    from strap.encoders.efficientnet import EfficientNetLite0, checkpoint, fold_norms
+
+    model = EfficientNetLite0()
+    weights = torch.load(checkpoint(), weights_only=True)
+    model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
+    images = torch.rand((2, 3, size, size), generator=torch.Generator().manual_seed(0)) * 2 - 1
+    with torch.inference_mode():
+        plain = model.eval()(images)
+        fold_norms(model)
+        folded = model(images)
+    assert not any(isinstance(own, torch.nn.BatchNorm2d) for own in model.modules())
+    torch.testing.assert_close(folded, plain, atol=1e-4, rtol=1e-4)
+
+
 def test_efficientnet_sees() -> None:
     """Real ImageNet weights: a disc moved a little is nearer than a chessboard."""
     encoder = load_encoder("efficientnet-lite0", device="cpu")

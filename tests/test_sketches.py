@@ -15,10 +15,10 @@ from tests.stores import make_store
 import strap.dtw as dtw
 from strap.cli import main
 from strap.dtw import cpu, halves
-from strap.dtw.sketches import Finer, Sketched, Sketcher, SketchFilter
+from strap.dtw.sketches import Sketcher, Sketches, SketchFilter
 from strap.errors import StrapError
 from strap.search import corpus, search_stores
-from strap.sketches import open_sketches, sketch_store
+from strap.sketches import Kind, open_sketches, sketch_store, usual_kinds
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -38,76 +38,135 @@ def data(seed: int, dtype: type = np.float16, dim: int = 24):
     return queries, trajectories
 
 
-def sketched(trajectories, sizes: tuple[int, ...] = (8, 16)) -> Sketched:
+PLAIN = ((8, 1), (16, 1))
+COARSE = ((5, 4), (10, 2), (16, 1))
+
+
+def sketched(trajectories, kinds=PLAIN) -> list[Sketches]:
     """As a store has them: the directions of short sketches are the first of long ones."""
-    longest = Sketcher.fit(np.concatenate(trajectories), size=sizes[-1])
-    short, *longer = (longest.shorter(size) for size in sizes)
-    made = [short(own) for own in trajectories]
+    longest = Sketcher.fit(np.concatenate(trajectories), size=kinds[-1][0])
+    return [sketches_of(longest.shorter(*kind), trajectories) for kind in kinds]
+
+
+def sketches_of(sketcher: Sketcher, trajectories, first: int = 0) -> Sketches:
+    made = [sketcher(own) for own in trajectories]
     blocks = [
-        dtw.Block(rows, np.array([0, len(rows)]), np.array([i])) for i, (rows, _) in enumerate(made)
+        (dtw.Block(rows, np.array([0, len(rows)]), np.array([first + i])), scales)
+        for i, (rows, scales) in enumerate(made)
     ]
-    finer = [finer_of(own, trajectories) for own in longer]
-    return Sketched(short, blocks, lambda index: float(made[index][1].max()), finer)
-
-
-def finer_of(sketcher: Sketcher, trajectories) -> Finer:
-    def fetch(index: int):
-        rows, errors = sketcher(trajectories[index])
-        return rows, float(errors.max())
-
-    return Finer(sketcher, fetch)
+    return Sketches(sketcher, lambda: blocks, lambda index: made[index - first])
 
 
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
 @settings(max_examples=15, deadline=None)
-@given(seed=seeds)
-def test_bounds_never_exceed_costs(steps, seed):
+@given(seed=seeds, by_integers=st.booleans(), every=st.integers(1, 5))
+def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
     queries, trajectories = data(seed)
-    parts = sketched(trajectories)
-    rows = [block.frames for block in parts.blocks]
-    ends = np.cumsum([0, *map(len, rows)])
-    errors = np.array([parts.error(index) for index in range(len(rows))])
-    every = np.ones((len(queries), len(rows)), np.bool_)
+    every = every if steps == "strap" else 1
+    kinds = sketched(trajectories, ((8, every), (16, 1)))
     some = np.array([[True], [False], [True]])
-    (longer,) = parts.finer
-    with ThreadPoolExecutor(1) as pool:
-        sketchers = [parts.sketcher, longer.sketcher]
-        short, finer = SketchFilter.ladder(queries, sketchers, steps, pool)
-    lows = short.bounds(np.concatenate(rows), ends, errors, every)
-    for t, own_rows in enumerate(rows):
-        own = short.bounds(own_rows, np.array([0, len(own_rows)]), errors[t : t + 1], some)
-        np.testing.assert_array_equal(own[some], lows[[0, 2], t])
-        assert own[1, 0] == 0
-        sketches, error = longer.fetch(t)
-        own_ends = np.array([0, len(sketches)])
-        better = finer.bounds(sketches, own_ends, np.array([error]), some)
-        lows[:, t] = np.maximum(lows[:, t], better[:, 0])
-    for q, query in enumerate(queries):
-        for t, own in enumerate(trajectories):
-            match = dtw.best_match(query, own, steps=steps)
-            assert lows[q, t] <= (np.inf if match is None else match.cost)
+    found = [[dtw.best_match(q, t, steps=steps) for t in trajectories] for q in queries]
+    costs = np.array([[np.inf if m is None else m.cost for m in own] for own in found])
+    with (
+        ThreadPoolExecutor(1) as pool,
+        mock.patch.object(halves, "by_integers", return_value=by_integers),
+    ):
+        bounds = SketchFilter.ladder(queries, [own.sketcher for own in kinds], steps, pool)
+    for own, bound in zip(kinds, bounds, strict=True):
+        rows, scales = zip(*(own.fetch(t) for t in range(len(trajectories))), strict=True)
+        ends = np.cumsum([0, *map(len, rows)])
+        together = np.concatenate(rows), np.concatenate(scales)
+        lows = bound.bounds(*together, ends, np.ones(costs.shape, np.bool_))
+        assert (lows <= costs).all()
+        for t, alone in enumerate(zip(rows, scales, strict=True)):
+            one = bound.bounds(*alone, np.array([0, len(alone[0])]), some)
+            np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5)
+            assert one[1, 0] == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, every=st.integers(2, 5), length=st.integers(1, 30), rows=st.integers(1, 40))
+def test_a_sketch_stands_for_every_way_through_its_block(seed, every, length, rows):
+    """Any path at all costs at least what means and balls say of its groups of frames."""
+    rng = np.random.default_rng(seed)
+    trajectory, query = curved(rng, rows, 10), curved(rng, length, 10)
+    sketcher = Sketcher.fit(np.concatenate([trajectory, query]), size=6, every=every)
+    numbers, scales = sketcher(trajectory)
+    assert len(numbers) == rows // every
+    centres = numbers * scales[:, :1].astype(float)
+    np.testing.assert_allclose((centres**2).sum(axis=1), scales[:, 2], rtol=1e-6)
+    assert ((centres**2).sum(axis=1) >= scales[:, 2]).all()
+    places = np.cumsum([rng.integers(rows), *rng.integers(1, 3, length - 1)])
+    exact, own = sketcher.exact(query), sketcher.exact(trajectory)
+    for first in range(0, length - every + 1, every):
+        group = slice(first, first + every)
+        if places[group][-1] < rows:
+            block = places[first] // every
+            cost = np.linalg.norm(exact[group] - own[places[group]], axis=1).sum()
+            away = np.linalg.norm(exact[group].mean(axis=0) - centres[block])
+            assert cost >= every * (away - scales[block, 1]) * (1 - 1e-12)
+            if first + every < length:
+                assert places[first + every] // every - block in (1, 2)
+
+
+@pytest.mark.parametrize("value", [1e25, np.inf, np.nan])
+def test_a_sketch_that_can_not_be_integers_says_nothing(value):
+    """Integers must stay so short that their products fit in 32 bits."""
+    rng = np.random.default_rng(0)
+    sketcher = Sketcher.fit(rng.standard_normal((50, 30)), size=20)
+    frames = np.full((3, 30), 3e4) @ sketcher.basis[:, :1].astype(float) * sketcher.basis[:, 0]
+    frames = frames + sketcher.basis.sum(axis=1) * 3e4
+    frames[1] += value * sketcher.basis[:, 3].astype(float)
+    with np.errstate(invalid="ignore"):
+        numbers, scales = sketcher(frames)
+    assert ((numbers.astype(float) ** 2).sum(axis=1) < 2**31).all()
+    assert (numbers[[0, 2]] != 0).any(axis=1).all()
+    assert not numbers[1].any()
+    assert scales[1, 1] > 1e24
+
+
+def test_balls_are_small():
+    """On a line the centre is the middle of the ways, and the radius half of what they span."""
+    line = np.arange(40.0)[:, None] * [[0.6, 0.8, 0.0]]
+    numbers, scales = Sketcher.fit(line, size=2, every=4)(line)
+    middle = (numbers * scales[:, :1])[3, 0]
+    means = [np.mean([12, 13, 14, 15]), np.mean([15, 17, 19, 21])]  # the first way and the last
+    assert abs(middle) == pytest.approx(abs(np.mean(means) - 19.5), abs=0.15)
+    assert scales[3, 1] == pytest.approx((means[1] - means[0]) / 2, abs=0.15)
+
+
+def whole(trajectories) -> dtw.Block:
+    offsets = np.cumsum([0, *map(len, trajectories)])
+    return dtw.Block(np.concatenate(trajectories), offsets, np.arange(len(trajectories)))
 
 
 @pytest.mark.parametrize("then_halves", [False, True])
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
 @settings(max_examples=15, deadline=None)
-@given(seed=seeds, k=st.integers(1, 8), sizes=st.sampled_from([(5,), (4, 12), (3, 6, 16)]))
-def test_the_answer_is_the_same(steps, then_halves, seed, k, sizes):
+@given(
+    by_integers=st.booleans(),
+    seed=seeds,
+    k=st.integers(1, 8),
+    kinds=st.sampled_from([((5, 1),), ((5, 3),), ((4, 1), (12, 1)), COARSE]),
+)
+def test_the_answer_is_the_same(steps, then_halves, by_integers, seed, k, kinds):
     queries, trajectories = data(seed, np.float32)
     tally = dtw.Tally()
     with (
         mock.patch.object(halves, "pays", return_value=then_halves),
-        mock.patch.object(halves, "usable", return_value=then_halves),
+        mock.patch.object(halves, "has_tiles", return_value=then_halves),
+        mock.patch.object(halves, "by_integers", return_value=by_integers),
         mock.patch.object(cpu, "SPLIT_FROM", 1),
     ):
+        usable = steps == "strap" or any(every == 1 for _, every in kinds)
         found = dtw.search_blocks(
             queries,
-            iter(()),  # with sketches the frames aren't streamed
+            iter(() if usable else [whole(trajectories)]),  # with sketches nothing is streamed
             k=k,
             fetch=trajectories.__getitem__,
             steps=steps,
             exclude=[{1}, set(), {4}],
-            sketched=[sketched(trajectories, sizes)],
+            sketched=[sketched(trajectories, kinds)],
             tally=tally,
         )
     expected = dtw.search(queries, trajectories, k=k, steps=steps, exclude=[{1}, set(), {4}])
@@ -145,19 +204,18 @@ def test_directions_of_their_own_give_bounds_too(sizes):
         for sketcher, bound in zip(
             alone, SketchFilter.ladder(queries, alone, "strap", pool), strict=True
         ):
-            rows, errors = sketcher(longest)
             wanted = np.ones((len(queries), 1), np.bool_)
-            lows = bound.bounds(rows, ends, errors.max(keepdims=True), wanted)[:, 0]
+            lows = bound.bounds(*sketcher(longest), ends, wanted)[:, 0]
             costs = [dtw.best_match(query, longest).cost for query in queries]
             assert (lows <= costs).all()
             assert (lows[1:] > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["too large for float16", "queries of no ordinary size"])
+@pytest.mark.parametrize("kind", ["far too large", "queries of no ordinary size"])
 def test_what_can_not_be_bounded_is_looked_at(kind):
     queries, trajectories = data(6, np.float64)
-    if kind == "too large for float16":
-        trajectories[7] = trajectories[7] * 1e6
+    if kind == "far too large":
+        trajectories[7] = trajectories[7] * 1e40
         queries[1] = trajectories[7][:4].copy()
     else:
         queries = [query * 1e-30 for query in queries]
@@ -173,22 +231,12 @@ def test_stores_with_sketches_of_different_lengths():
     queries, trajectories = data(8, np.float32)
     half = len(trajectories) // 2
     parts = []
-    for first, own, sizes in (
-        (0, trajectories[:half], (6,)),
-        (half, trajectories[half:], (4, 8, 12)),
+    for first, own, kinds in (
+        (0, trajectories[:half], ((6, 1),)),
+        (half, trajectories[half:], ((4, 4), (8, 2), (12, 1))),
     ):
-        alone = sketched(own, sizes)
-        parts.append(
-            Sketched(
-                alone.sketcher,
-                [dtw.Block(b.frames, b.offsets, b.ids + first) for b in alone.blocks],
-                lambda index, alone=alone, first=first: alone.error(index - first),
-                [
-                    Finer(f.sketcher, lambda index, f=f, first=first: f.fetch(index - first))
-                    for f in alone.finer
-                ],
-            )
-        )
+        longest = Sketcher.fit(np.concatenate(own), size=kinds[-1][0])
+        parts.append([sketches_of(longest.shorter(*kind), own, first) for kind in kinds])
     found = dtw.search_blocks(
         queries, iter(()), k=4, fetch=trajectories.__getitem__, sketched=parts
     )
@@ -233,7 +281,7 @@ def test_where_sketches_leave_much_the_rest_is_bounded_together():
         iter(()),
         k=2,
         fetch=trajectories.__getitem__,
-        sketched=[sketched(trajectories, (4,))],
+        sketched=[sketched(trajectories, ((4, 1),))],
         tally=tally,
     )
     expected = dtw.search(queries, trajectories, k=2, backend="reference")
@@ -253,17 +301,18 @@ def store(tmp_path: Path):
 
 @pytest.mark.parametrize("has_tiles", [False, True])
 @pytest.mark.parametrize("is_small", [False, True])
-def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, has_tiles, is_small):
-    monkeypatch.setattr(halves, "usable", lambda dim: has_tiles)
+@pytest.mark.parametrize("k", [1, 5])
+def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, has_tiles, is_small, k):
+    monkeypatch.setattr(halves, "has_tiles", lambda dim: has_tiles)
     monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes if is_small else 0)
     queries, _ = data(1)
-    plain = search_stores(queries, [store], k=5, backend="cpu")
-    sketches = sketch_store(store, sizes=(8, 12))
+    plain = search_stores(queries, [store], k=k, backend="cpu")
+    sketches = sketch_store(store, kinds=[(8, 1), (12, 1)])
     assert [own.missing for own in sketches] == [[], []]
     tally = dtw.Tally()
-    found = search_stores(queries, [store], k=5, backend="cpu", tally=tally)
+    found = search_stores(queries, [store], k=k, backend="cpu", tally=tally)
     assert found == plain
-    assert (tally.by_sketches > 0) != (has_tiles and is_small)
+    assert (tally.by_sketches > 0) != (is_small and k * (16 if has_tiles else 8) > 30)
 
 
 def test_replaced_trajectories_are_left_out_of_sketches(store):
@@ -273,24 +322,24 @@ def test_replaced_trajectories_are_left_out_of_sketches(store):
     store = make_store(store.path, new, dtype="float16")
     assert [len(run) for run in store.live_runs(next(iter(store.shards.values())))] == [4, 2, 4]
     plain = search_stores(queries, [store], k=5, backend="cpu")
-    sketch_store(store, sizes=(4, 8, 12))
+    sketch_store(store, kinds=[(4, 4), (8, 2), (12, 1)])
     assert search_stores(queries, [store], k=5, backend="cpu") == plain
     assert plain[0][0].trajectory_id == "t7"
 
 
 def test_shorter_sketches_use_the_first_directions_of_longer_ones(store):
-    short, long = sketch_store(store, sizes=(4, 10))
+    short, long = sketch_store(store, kinds=[(4, 1), (10, 1)])
     assert short.sketcher.begins(long.sketcher)
     assert not long.sketcher.begins(short.sketcher)
 
 
 def test_sketches_of_other_rows_are_not_used(store):
-    (sketches,) = sketch_store(store, sizes=(8,))
+    (sketches,) = sketch_store(store, kinds=[(8, 1)])
     note = sorted(sketches.folder.glob("*.json"))[0]
-    note.write_text('{"version": 1, "rows": "others"}')
+    note.write_text('{"version": 2, "rows": "others"}')
     (opened,) = open_sketches(store)
     assert len(opened.missing) == 12
-    assert sketch_store(store, sizes=(8,))[0].missing == []
+    assert sketch_store(store, kinds=[(8, 1)])[0].missing == []
 
 
 def test_other_directions_are_noticed(store):
@@ -304,9 +353,37 @@ def test_other_directions_are_noticed(store):
 
 def test_sizes_that_make_no_sense(store):
     with pytest.raises(StrapError, match="size is 99: it must be at least 2 and at most 24"):
-        sketch_store(store, sizes=(8, 99))
+        sketch_store(store, kinds=[(8, 1), (99, 1)])
+
+
+def test_what_a_sketch_can_not_stand_for(store):
+    with pytest.raises(StrapError, match="can't stand for 9 frames: at least 1, at most 6"):
+        sketch_store(store, kinds=[(8, 9)])
+
+
+@pytest.mark.parametrize("dim", [2, 3, 24, 384, 768, 1280])
+def test_usual_kinds_suit_all_dimensions(dim):
+    kinds = usual_kinds(dim)
+    assert all(2 <= kind.size <= dim for kind in kinds)
+    assert [kind.every for kind in kinds] == [4, 2, 1]
+    if dim == 1280:
+        assert [str(kind) for kind in kinds] == ["64x4", "256x2", "256x1"]
+
+
+def test_sketches_of_earlier_versions_are_replaced(store):
+    old = store.path / "sketches" / "16-abcdef01"
+    old.mkdir(parents=True)
+    (old / "000000.npy").write_bytes(b"old")
+    sketch_store(store)
+    assert not old.exists()
+    assert len(open_sketches(store)) == 3
 
 
 def test_the_command(store, capsys):
-    assert main(["store", "sketch", str(store.path), "--sizes", "8"]) == 0
-    assert "30 trajectories, 33 % of their vectors" in capsys.readouterr().out
+    assert main(["store", "sketch", str(store.path), "--sizes", "8", "6x3"]) == 0
+    shown = capsys.readouterr().out
+    assert "30 trajectories, 33 % of their vectors" in shown
+    assert "30 trajectories, 8 % of their vectors" in shown
+    assert main(["store", "sketch", str(store.path), "--sizes", "8by2"]) == 2
+    assert "'8by2' is no kind of sketch" in capsys.readouterr().err
+    assert Kind.parse("64x4") == (64, 4)

@@ -10,7 +10,7 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
-from strap.sketches import sketch_store
+from strap.sketches import Kind, sketch_store
 from strap.store import open_store
 from strap.store.upkeep import collect_garbage, describe, drop_damaged, merge, verify_path
 
@@ -142,8 +142,9 @@ class Sketch:
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
-    sizes: tuple[int, ...] = ()
-    """numbers in a sketch, several lengths one after the other (default: 16, 64 and 256)"""
+    sizes: tuple[str, ...] = ()
+    """numbers in a sketch, or numbers and the frames it stands for, several one after the other
+    (default: 64x4 256x2 256)"""
     cameras: tuple[str, ...] = ()
     """average these cameras (default: all), as the search will"""
 
@@ -151,9 +152,10 @@ class Sketch:
         """Sketch, then say what there is."""
         store = open_store(self.store, cameras=self.cameras or None)
         with showing() as progress:
-            found = sketch_store(store, sizes=self.sizes, progress=progress)
+            kinds = [Kind.parse(size) for size in self.sizes]
+            found = sketch_store(store, kinds=kinds, progress=progress)
         for own in found:
-            share = own.sketcher.size / store.dim
+            share = own.sketcher.size / own.sketcher.every / store.dim
             print(f"{own.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors")
 
 

@@ -18,58 +18,38 @@ to be scarce. All memory must begin at a multiple of 64 bytes, else tiles take f
 read.
 
 Frames lie row by row, as they are. Queries are packed once, in the order in which they are read;
-the tile wants pairs of neighbouring numbers side by side: [rows/16, d/192, 6, 16, 16, 2].
+the tile wants pairs of neighbouring numbers side by side: [rows/16, d/192, 6·16·16·2].
 """
 
 from __future__ import annotations
 
 import ctypes
-import platform
+import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
-from numba.core.codegen import get_host_cpu_features
+from numba.core import cgutils
 
+from strap.dtw.instructions import has
 from strap.dtw.jit import intrinsic, njit
 from strap.dtw.pieces import aligned
 from strap.dtw.types import Halves, Singles
 
-ROWS = 16  # to whose multiples query rows are filled up
-FRAMES = 64  # multiplied together, at most
 HELD = 6  # tiles of queries
 STEP = HELD * 32  # to whose multiples the numbers of a frame are filled up
-BESIDE = 16  # sums beside each row that stay unused: else rows compete for the same cache lines
-
-SIDE = 16  # rows of a tile
+SIDE = 16  # rows of a tile, to whose multiples query rows are filled up
 BYTES = 64  # of a tile's row
 TILE = SIDE * BYTES
 SUMS, FIRST, FRAME = 0, 1, 7  # registers
-NEEDED = {"amx_tile", "amx_bf16"}
 
 
 @cache
 def available() -> bool:
     """Whether the processor has such registers, and the system lets us use them."""
-    if platform.machine() != "x86_64":
-        return False
-    try:
-        with Path("/proc/cpuinfo").open() as lines:
-            flags = next((set(line.split()) for line in lines if line.startswith("flags")), set())
-    except OSError:
-        return False
-    return flags >= NEEDED and _compilable() and _permitted()
-
-
-def _compilable() -> bool:
-    """Whether numba compiles for such a processor: NUMBA_CPU_FEATURES may say otherwise."""
-    chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
-    features = get_host_cpu_features() if chosen is None else chosen  # type: ignore[no-untyped-call]
-    return {"+amx-tile", "+amx-bf16"} <= set(features.split(","))
+    return has("amx-tile", "amx-bf16") and sys.platform == "linux" and _permitted()
 
 
 def _permitted() -> bool:
@@ -81,12 +61,12 @@ def _permitted() -> bool:
 def packed(rows: Halves) -> Halves:
     """Query rows [R d] as `multiply` takes them; what is missing to whole tiles is 0."""
     count, dim = rows.shape
-    blocks, steps = -(-count // ROWS), -(-dim // STEP)
-    whole = np.zeros((blocks * ROWS, steps * STEP), np.uint16)
+    blocks, steps = -(-count // SIDE), -(-dim // STEP)
+    whole = np.zeros((blocks * SIDE, steps * STEP), np.uint16)
     whole[:count, :dim] = rows
     parts = whole.reshape(blocks, SIDE, steps, HELD, SIDE, 2).transpose(0, 2, 3, 4, 1, 5)
-    out = aligned(parts.shape, np.uint16)
-    out[:] = parts
+    out = aligned((blocks, steps, STEP * SIDE), np.uint16)
+    out.reshape(parts.shape)[:] = parts
     return out
 
 
@@ -235,8 +215,8 @@ def _plainly(frames: Halves, count: int, queries: Halves, out: Singles) -> None:
     out[:] = 0
     for block in range(blocks):
         for k in range(0, steps * STEP, 2):
-            held = queries[block, k // STEP, k % STEP // 32, k % 32 // 2]
-            _as_singles(held.reshape(-1), pairs.view(np.uint32))
+            held = queries[block, k // STEP, k % STEP * SIDE :]
+            _as_singles(held[: 2 * SIDE], pairs.view(np.uint32))
             for m in range(count):
                 _as_singles(frames[m, k : k + 2], wide.view(np.uint32))
                 for n in range(SIDE):
@@ -247,6 +227,6 @@ def _plainly(frames: Halves, count: int, queries: Halves, out: Singles) -> None:
 multiply = _by_tiles if available() else _plainly
 """(frames [64 d'], how many of them, packed queries, out [64 R' + 16]) -> out = their products.
 
-d' is a multiple of STEP and R' one of ROWS; all lie row by row. Rows of `out` beyond the count may
+d' is a multiple of STEP and R' one of 16; all lie row by row. Rows of `out` beyond the count may
 be anything.
 """

@@ -16,7 +16,7 @@ from strap.dtw.types import Alignment, Backend, Block, Fetch, Frames, Lengths, N
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
-    from strap.dtw.sketches import Sketched
+    from strap.dtw.sketches import Sketches
 
 BACKENDS = ("auto", "cpu", "gpu", "reference")
 
@@ -181,7 +181,7 @@ def search_blocks(
     backend: str = "cpu",
     exclude: Sequence[Collection[int]] | None = None,
     name: Name | None = None,
-    sketched: Sequence[Sketched] = (),
+    sketched: Sequence[Sequence[Sketches]] = (),
     tally: Tally | None = None,
 ) -> list[TopK]:
     """As `search`, over trajectories laid end to end in blocks: for stores larger than memory.
@@ -191,8 +191,9 @@ def search_blocks(
         blocks: read once, in any order; the result does not depend on how they are cut.
         fetch: global index -> frames [m d]; called for the few that are evaluated exactly.
         name: global index -> what an error message calls it ("trajectory 7" unless given).
-        sketched: sketches of all trajectories; with them, the CPU backend under l2 reads only
-            those that they don't rule out. They never change a result.
+        sketched: sketches of all trajectories, of one or more kinds for each part of them, those
+            that are bounded fastest first; with them, the CPU backend under l2 reads only what
+            they don't rule out. They never change a result.
         tally: filled with how many pairs each bound removed.
 
     Returns:
@@ -240,7 +241,7 @@ def _search(
     backend: str,
     exclude: Sequence[Collection[int]] | None,
     name: Name,
-    sketched: Sequence[Sketched] = (),
+    sketched: Sequence[Sequence[Sketches]] = (),
     tally: Tally | None = None,
 ) -> list[TopK]:
     checks.options(steps, metric)

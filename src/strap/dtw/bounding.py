@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from strap.dtw import bits
 from strap.dtw.jit import njit, njit_reordered
-from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
+from strap.dtw.types import Floats, Frames, Halves, Ints, Singles, Whole
 
 Real: TypeAlias = float | np.float32
 RUN = 256  # dimensions summed in float32 before they go to float64
@@ -64,27 +64,9 @@ def center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Flo
 
 
 @njit
-def _move(flat: Singles, means: Singles, scale: np.float32, out: Singles) -> None:
-    for i in range(flat.shape[0]):
-        out[i] = (flat[i] - means[i]) * scale
-
-
-@njit_reordered
-def _square(row: Singles) -> np.float32:
-    total = np.float32(0)
-    for k in range(row.shape[0]):
-        total += row[k] * row[k]
-    return total
-
-
-@njit
-def _center_together(
-    frames: Singles, means: Singles, scale: np.float32, out: Singles, squares: Floats
-) -> None:
-    """As `center`, for rows of at most RUN numbers that lie end to end, as the means [m d] do."""
-    _move(frames.reshape(-1), means.reshape(-1), scale, out.reshape(-1))
-    for i in range(frames.shape[0]):
-        squares[i] = np.float64(_square(out[i]))
+def _spread(numbers: Whole, worth: np.float32, out: Singles) -> None:
+    for k in range(out.shape[0]):
+        out[k] = np.float32(numbers[k]) * worth
 
 
 @njit
@@ -178,10 +160,36 @@ def _strap_row(
 
 
 @njit
+def _strap_row_off(
+    alpha: np.float32,
+    beta: Singles,
+    product: Singles,
+    off: Singles,
+    one: Singles,
+    two: Singles,
+    out: Singles,
+) -> None:
+    """As `_strap_row`, with something taken off from every cell."""
+    zero = np.float32(0)
+    for m in range(out.shape[0]):
+        square = (alpha + beta[m]) + product[m]
+        cost = max(np.sqrt(max(square, zero)) - off[m], zero)
+        out[m] = cost + min(one[m], two[m])
+
+
+@njit
+def _take_off(row: Singles, off: Singles) -> None:
+    zero = np.float32(0)
+    for m in range(off.shape[0]):
+        row[m] = max(row[m] - off[m], zero)
+
+
+@njit
 def low_costs(
     alpha: Singles,
     beta: Singles,
     products: Singles,
+    off: Singles,
     offsets: Ints,
     code: int,
     half: bool,
@@ -189,8 +197,9 @@ def low_costs(
 ) -> None:
     """out [t] = least D(N, m) over lower-bound cells, for one query and t trajectories.
 
-    A cell's square is alpha [n] + beta [F] + products [n F], see `bounds`; trajectory i is
-    columns offsets[i]:offsets[i + 1]. No starts are carried: only the winners need them.
+    A cell's square is alpha [n] + beta [F] + products [n F], see `bounds`; off [F], unless it is
+    empty, is taken from its cost. Trajectory i is columns offsets[i]:offsets[i + 1]. No starts are
+    carried: only the winners need them.
     """
     N, longest = alpha.shape[0], longest_of(offsets)
     D = np.empty((3, longest + 2), np.float32)
@@ -209,10 +218,15 @@ def low_costs(
                 now[lo + 1] = np.float32(np.inf)
                 back, further = one[lo + 1 : hi + 1], one[lo:hi]
                 out_row = now[lo + 2 : hi + 2]
-                _strap_row(alpha[n], beta[here], products[n, here], back, further, out_row)
+                own = products[n, here]
+                if off.shape[0] > 0:
+                    _strap_row_off(alpha[n], beta[here], own, off[here], back, further, out_row)
+                else:
+                    _strap_row(alpha[n], beta[here], own, back, further, out_row)
                 continue
             _squares(alpha[n], beta[here], products[n, here], row[: hi - lo])
             root(half, row[: hi - lo])
+            _take_off(row, off[here])
             accumulate(n, code, lo, hi, row[: hi - lo], D)
         out[i] = least(D, N, M, code)
 
@@ -221,38 +235,39 @@ class Rows(NamedTuple):
     """All queries' frames as `bounds` prepares them, for compiled loops."""
 
     frames: Singles
-    """[R d] moved, scaled, times −2"""
+    """[R d] scaled, times −2; not moved"""
     borders: Ints
     """[q + 1]"""
     alpha: Singles
     """[R]"""
-    mean: Singles
     scale: np.float32
     shrink: float
+    reach: float
+    """the largest norm of frames, before −2"""
 
 
 @njit
 def _wanted_of_one(
     rows: Rows,
     wanted: NDArray[np.bool_],
-    frames: Singles,
+    numbers: Whole,
+    scales: Singles,
     code: int,
-    means: Singles,
     room: Singles,
     out: Singles,
 ) -> None:
-    """out [q] = `low_costs` of one trajectory [m d] for the wanted queries [q]."""
-    M, Q = frames.shape[0], wanted.shape[0]
-    values, left = room[: frames.size].reshape(frames.shape), room[frames.size :]
-    squares, beta = np.empty(M), np.empty(M, np.float32)
-    if frames.shape[1] <= RUN:
-        _center_together(frames, means[:M], rows.scale, values, squares)
-    else:
-        center(frames, rows.mean, rows.scale, values, squares)
+    """out [q] = `low_costs` of one trajectory's sketches [m r] for the wanted queries [q]."""
+    M, Q = numbers.shape[0], wanted.shape[0]
+    values, left = room[: numbers.size].reshape(numbers.shape), room[numbers.size :]
+    beta, off = np.empty(M, np.float32), np.empty(M, np.float32)
     for m in range(M):
-        if not squares[m] <= LARGEST_SQUARE:
+        _spread(numbers[m], scales[m, 0] * rows.scale, values[m])
+        square = scales[m, 2] * np.float64(rows.scale) ** 2
+        if not square <= LARGEST_SQUARE:
             return
-        beta[m] = np.float32(rows.shrink * squares[m] * (1 - 2.0**-23))
+        beta[m] = np.float32(rows.shrink * square * (1 - 2.0**-23))
+        norms = np.sqrt(square) + rows.reach
+        off[m] = np.float32((scales[m, 1] * rows.scale + norms * 2.0**-21) * (1 + 2.0**-20))
     ends = np.array([0, M])
     q = 0
     while q < Q:
@@ -268,58 +283,29 @@ def _wanted_of_one(
         for own in range(first, q):
             part = slice(rows.borders[own], rows.borders[own + 1])
             here = products[part.start - top : part.stop - top]
-            low_costs(rows.alpha[part], beta, here, ends, code, False, out[own : own + 1])
-
-
-@njit
-def _repeated(mean: Singles, times: int, room: Singles) -> tuple[Singles, Singles]:
-    """The mean [d] as rows [times d], where `_center_together` needs them; what is left of room."""
-    rows = times if mean.shape[0] <= RUN else 0
-    means = room[: rows * mean.shape[0]].reshape((rows, mean.shape[0]))
-    for i in range(rows):
-        means[i] = mean
-    return means, room[means.size :]
+            low_costs(rows.alpha[part], beta, here, off, ends, code, False, out[own : own + 1])
 
 
 @njit
 def wanted_low_costs(
     rows: Rows,
     wanted: NDArray[np.bool_],
-    frames: Singles,
+    numbers: Whole,
+    scales: Singles,
     offsets: Ints,
     code: int,
     room: Singles,
     out: Singles,
 ) -> None:
-    """out [t q] = `low_costs` of the wanted pairs [t q], for frames [F d] end to end.
+    """out [t q] = `low_costs` of the wanted pairs [t q], for sketches [F r] end to end.
 
-    Everything in one call: threads that come back to Python between steps of microseconds wait for
-    each other most of the time. What is too large or no number is left as it is. Squares are
-    rounded down but for less than 2⁻¹⁵⁰. `room` is memory to work in: 3 d + R numbers for each
-    frame of the longest trajectory.
+    A sketch is its integers times scales[:, 0], its squared norm scales[:, 2]; scales[:, 1] and
+    what a root may err by are taken off from its cells. Everything in one call: threads that come
+    back to Python between steps of microseconds wait for each other most of the time. What is too
+    large or no number is left as it is. Squares are rounded down but for less than 2⁻¹⁵⁰. `room`
+    is memory to work in: r + R numbers for each sketch of the longest trajectory.
     """
-    means, left = _repeated(rows.mean, longest_of(offsets), room)
     for i in range(offsets.shape[0] - 1):
         if wanted[i].any():
-            own = frames[offsets[i] : offsets[i + 1]]
-            _wanted_of_one(rows, wanted[i], own, code, means, left, out[i])
-
-
-@njit
-def wanted_low_costs_of_halves(
-    rows: Rows,
-    wanted: NDArray[np.bool_],
-    frames: Halves,
-    offsets: Ints,
-    code: int,
-    room: Singles,
-    out: Singles,
-) -> None:
-    """As `wanted_low_costs`, for the bits of float16 frames."""
-    means, left = _repeated(rows.mean, longest_of(offsets), room)
-    for i in range(offsets.shape[0] - 1):
-        if wanted[i].any():
-            halves = frames[offsets[i] : offsets[i + 1]]
-            own = left[: halves.size].reshape(halves.shape)
-            widened(halves, own)
-            _wanted_of_one(rows, wanted[i], own, code, means, left[halves.size :], out[i])
+            part = slice(offsets[i], offsets[i + 1])
+            _wanted_of_one(rows, wanted[i], numbers[part], scales[part], code, room, out[i])

@@ -35,11 +35,12 @@ from numpy.typing import NDArray
 
 from strap.dtw import bounding, checks, kernels
 from strap.dtw.pieces import Buffers, Piece, Stacked, as_values, tiles
-from strap.dtw.types import Floats, Frames, Ints, Name, Singles
+from strap.dtw.types import Floats, Frames, Ints, Name, Singles, Whole
 
 U = 2.0**-24
 UNDERFLOW = 1e-33
 LARGEST_DIM = 2**20  # κ stays small
+_NOTHING = np.empty(0, np.float32)
 
 
 def round_down(values: Floats) -> Singles:
@@ -60,12 +61,13 @@ def certain(lows: Singles, cells: Floats, scale: float, proved: NDArray[np.bool_
 class Moved:
     """The queries' frames moved, scaled and rounded (step 1), and trajectories treated alike."""
 
-    def __init__(self, queries: Sequence[Frames], metric: str) -> None:
-        self.stacked = Stacked.of(queries, metric)
+    def __init__(self, stacked: Stacked) -> None:
+        self.stacked = stacked
         rows, dim = self.stacked.frames.shape
         self.rows, squares = np.empty((rows, dim), np.float32), np.empty(rows)
         bounding.center(*self.stacked.move(self.stacked.frames), self.rows, squares)
         self.usable = dim <= LARGEST_DIM
+        self._reach = float(np.sqrt(squares.max(initial=0)))
         terms = dim + bounding.RUN + 16
         self.shrink = 1 - terms * U / (1 - terms * U)
         self.alpha = round_down(self.shrink * squares - UNDERFLOW)
@@ -82,42 +84,35 @@ class Moved:
         return round_down(self.shrink * squares)
 
     @cached_property
-    def compiled(self) -> bounding.Rows | None:
-        """As compiled loops take them; None where the scale is no ordinary one."""
-        if not self.stacked.is_ordinary:
-            return None
+    def _compiled(self) -> bounding.Rows:
         return bounding.Rows(
             self.rows,
             self.stacked.borders,
             self.alpha,
-            self.stacked.single_mean,
             np.float32(self.stacked.scale),
             self.shrink,
+            self._reach,
         )
 
     def low_costs(
-        self, frames: Frames, offsets: Ints, wanted: NDArray[np.bool_], code: int
+        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_], code: int
     ) -> Singles | None:
-        """Steps 1 to 4 and the recurrences for frames end to end, in one compiled call.
+        """Steps 1 to 4 and the recurrences for sketches end to end, in one compiled call.
+
+        Their integers times scales[:, 0] are the frames, scales[:, 2] their squared norms, and
+        scales[:, 1] is taken off from every cell. A root errs by less than 4u of itself and is at
+        most |a'| + |b'|: 8u of those are taken off with it. Queries must not have been moved.
 
         Returns:
             What step 5 is still to be done for [q t], 0 where it isn't wanted or can't be had;
-            None where queries or frames are of no ordinary kind.
+            None where the queries' scale is no ordinary one.
         """
-        if not self.usable or self.compiled is None:
-            return None
-        if frames.dtype not in (np.float16, np.float32):
+        if not self.usable or not self.stacked.is_ordinary:
             return None
         lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
-        plain = np.ascontiguousarray(frames)
-        numbers = 3 * frames.shape[1] + len(self.rows)
-        room = self.buffers.get("room", np.float32, int(np.diff(offsets).max()), numbers).ravel()
-        if frames.dtype == np.float16:
-            bounding.wanted_low_costs_of_halves(
-                self.compiled, asked, plain.view(np.uint16), offsets, code, room, lows
-            )
-        else:
-            bounding.wanted_low_costs(self.compiled, asked, plain, offsets, code, room, lows)
+        size = numbers.shape[1] + len(self.rows)
+        room = self.buffers.get("room", np.float32, int(np.diff(offsets).max()), size).ravel()
+        bounding.wanted_low_costs(self._compiled, asked, numbers, scales, offsets, code, room, lows)
         return lows.T
 
 
@@ -172,7 +167,7 @@ class Filter(Tiled):
     """Bounds from float32 products."""
 
     def __init__(self, queries: Sequence[Frames], steps: str, metric: str, pool: Executor) -> None:
-        self.moved = Moved(queries, metric)
+        self.moved = Moved(Stacked.of(queries, metric))
         super().__init__(self.moved.stacked, steps, metric, pool)
 
     def _tile(
@@ -223,6 +218,7 @@ class Filter(Tiled):
                 self.moved.alpha[borders[q] : borders[q + 1]],
                 beta,
                 products[borders[q] - top : borders[q + 1] - top],
+                _NOTHING,
                 offsets,
                 self.code,
                 self.metric == "cosine",

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from strap.dtw import halves, kernels
+from strap.dtw import halves, halving, kernels
 from strap.dtw.bounds import Filter, Tiled
 from strap.dtw.climb import Climb, least
 from strap.dtw.corridor import Corridor
 from strap.dtw.halves import HalfFilter
 from strap.dtw.pieces import PIECE_FRAMES, as_values, pieces
 from strap.dtw.refinement import Refinement, exact
-from strap.dtw.sketches import Sketched
+from strap.dtw.sketches import Sketches
 from strap.dtw.types import (
     Alignment,
     Fetch,
@@ -38,7 +38,7 @@ ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
 TOGETHER = 8  # trajectories whose bounds are raised in one call
 SPLIT_FROM = 32  # pairs left from which on another filter of their own pays
-TILED = 8  # times as long as a sketch are frames that tile products bound as fast
+TILED = 8  # times as much work are frames that tile products bound as fast as sketches
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -75,7 +75,7 @@ def search(
     metric: str,
     exclude: Sequence[Collection[int]] | None,
     name: Name,
-    sketched: Sequence[Sketched] = (),
+    sketched: Sequence[Sequence[Sketches]] = (),
     tally: Tally | None = None,
 ) -> list[TopK]:
     """Each query's k best of the (id, frames) in stream; `fetch(id)` reads frames again.
@@ -83,11 +83,12 @@ def search(
     With sketches the stream isn't read: only the frames of trajectories that their bound leaves.
     """
     tally = tally or Tally()
+    sketched = [[own for own in kinds if own.sketcher.suits(steps)] for kinds in sketched]
     # One thread per tile or trajectory, and each one's product on that thread alone.
     with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
         refinement = Refinement(queries, fetch, name, k, steps, metric, pool)
         asked = _Asked(queries, steps, metric, exclude, name, pool)
-        if sketched and metric == "l2":
+        if metric == "l2" and sketched and all(sketched):
             indices, lows = _begin_with_sketches(refinement, asked, sketched, fetch, tally)
         else:
             indices, lows = asked.bounds(stream)
@@ -96,7 +97,7 @@ def search(
             refinement.expect(indices, lows)
             refinement.round(k)
         left = refinement.left()
-        if asked.is_rough and left.sum() >= SPLIT_FROM and halves.usable(queries[0].shape[1]):
+        if asked.is_rough and left.sum() >= SPLIT_FROM and halves.has_tiles(queries[0].shape[1]):
             asked.raise_by_split(indices, left, lows, fetch)
             refinement.expect(indices, lows)
         while refinement.round(ROUND):
@@ -109,7 +110,7 @@ def search(
 def _begin_with_sketches(
     refinement: Refinement,
     asked: _Asked,
-    sketched: Sequence[Sketched],
+    sketched: Sequence[Sequence[Sketches]],
     fetch: Fetch,
     tally: Tally,
 ) -> tuple[Ints, Floats]:
@@ -129,9 +130,9 @@ def _begin_with_sketches(
     refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
     dim = asked.queries[0].shape[1]
-    has_tiles = halves.usable(dim)
+    has_tiles = halves.has_tiles(dim)
     for level in range(climb.levels):
-        if has_tiles and climb.size(level) > dim / TILED:
+        if has_tiles and climb.work(level) > dim / TILED:
             break
         refinement.expect(indices, lows)
         climb.rise(level, refinement.left())
@@ -157,7 +158,7 @@ class _Asked:
     name: Name
     pool: Executor
     is_rough: bool = True
-    """whether bounds are still of sketches, or of bfloat16 products"""
+    """whether bounds are still of sketches, or of products of 16-bit numbers"""
 
     def hide(self, indices: Ints, lows: Floats) -> None:
         """Excluded trajectories are out of reach."""
@@ -180,14 +181,14 @@ class _Asked:
         """The one that suits pieces of so many frames."""
         size = sum(map(len, self.queries)), frames, self.queries[0].shape[1]
         self.is_rough = halves.pays(*size)
-        kind = HalfFilter if self.is_rough else Filter
-        return kind(self.queries, self.steps, self.metric, self.pool)
+        asked = self.queries, self.steps, self.metric, self.pool
+        return HalfFilter(*asked, halves.fastest()) if self.is_rough else Filter(*asked)
 
     def raise_by_split(
         self, indices: Ints, some: NDArray[np.bool_], lows: Floats, fetch: Fetch
     ) -> None:
         """Raise the lows [q t] of some pairs [q t] by products of split numbers."""
-        bound = HalfFilter(self.queries, self.steps, self.metric, self.pool, split=True)
+        bound = HalfFilter(self.queries, self.steps, self.metric, self.pool, halving.SPLIT)
 
         def work(columns: Ints) -> None:
             frames = [fetch(int(index)) for index in indices[columns]]

@@ -1,7 +1,9 @@
-"""Lower bounds from bfloat16 products, for processors that multiply those by themselves (AMX).
+"""Lower bounds from products of 16-bit numbers, for processors that multiply those faster.
 
 What is proved here: `HalfFilter.bounds` never exceeds the cost that `kernels.align` returns. As in
 `bounds`, let u = 2⁻²⁴, a, b be frames in float64, μ a mean and s a power of two.
+
+First bfloat16 numbers (`amx`):
 
 1. Both are moved, scaled, rounded to float32 and then to bfloat16: s(a − μ) = a' + f. |f| is
    computed: the second rounding exactly, the first is at most u(1 + 2⁻²⁸) of its result. So
@@ -23,21 +25,34 @@ a₁ took off, rounded itself; A is |a₁ + a₂|². P is the product of −2(a�
 3d numbers instead of d. That is −2a'·b' but for 2a₂·b₂, and |a₂| ≤ 2⁻⁸|a₁| ≤ 2⁻⁸(1 + 2⁻⁷)|a'|, so
 that another 2⁻¹⁵(A + B) covers it. The sums' absolute values are at most (1 + 2⁻⁵)|a'||b'|, and
 2·2⁻²³ for each of 3d additions covers those.
+
+Integers (`vnni`) are ten times as close as bfloat16: a' = ρi, where ρ is a float32 number of the
+frame's own and i the integers nearest to the moved float32 numbers x, times the inverse of ρ. In
+step 1 |x − ρi| is ρ times the computed distance from i, and at most 2.1u|x| more, as the inverse
+and the multiplication are rounded: together with step 4 12u|a'| cover it. In step 2 products and
+sums of integers are exact, squares too, because they fit in 31 bits: ρ is chosen so that |i| is at
+most 46,100, 2⁻⁹ of that (float32 sums choose ρ) and √d/2, whose square is below 2³¹, and no product
+is more than |i||j|. It is also so large that no integer has more than 16 bits. P = −2ρσ(i·j) has
+three more roundings of values below A + B: κ = 32u covers all of step 3. A frame whose numbers are
+all below 1e−15 is taken as 0, and its length as an error. Sketches are such numbers already, with
+errors of their own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import amx, bounding, checks, halving
+from strap.dtw import amx, bounding, checks, halving, vnni
 from strap.dtw.bounds import Tiled, U, round_down
-from strap.dtw.halving import Rows
+from strap.dtw.halving import BESIDE, BFLOAT, FRAMES, ROWS, SPLIT, WHOLE, Rows
 from strap.dtw.pieces import Stacked, aligned, as_values
-from strap.dtw.types import Floats, Frames, Singles
+from strap.dtw.types import Floats, Frames, Ints, Singles, Whole
 
 WORTH = 1e8  # multiplications from which on a filter of its own pays
 LARGEST_DIM = 2**16
@@ -45,17 +60,175 @@ UNDERFLOW = 1e-32
 
 
 def pays(rows: int, frames: int, dim: int) -> bool:
-    """Whether a search whose first piece has that many frames should use bfloat16 products."""
-    return rows * frames * dim > WORTH and usable(dim)
+    """Whether a search whose first piece has that many frames should use 16-bit numbers."""
+    able = amx.available() or vnni.available()
+    return rows * frames * dim > WORTH and dim <= LARGEST_DIM and able
 
 
-def usable(dim: int) -> bool:
-    """Whether the processor multiplies such numbers by itself, and bounds of them are any good."""
+def has_tiles(dim: int) -> bool:
+    """Whether the processor multiplies such frames on tile registers, far faster than float32."""
     return dim <= LARGEST_DIM and amx.available()
 
 
+def by_integers(dim: int) -> bool:
+    """Whether products of integers are faster than of float32, for some pairs."""
+    return vnni.available() and vnni.STEP // 2 <= dim <= LARGEST_DIM
+
+
+def fastest() -> int:
+    """The kind of numbers that bound all pairs in the least time."""
+    return BFLOAT if amx.available() or not vnni.available() else WHOLE
+
+
+class Prepared:
+    """Queries as 16-bit numbers."""
+
+    def __init__(self, stacked: Stacked, metric: str, numbers: int, *, alone: bool) -> None:
+        """`alone`: each query is a group of its own, for searches that ask for few pairs."""
+        self.stacked, self.numbers = stacked, numbers
+        self.is_plain = metric == "l2" and stacked.is_ordinary
+        self.metric, dim = metric, stacked.frames.shape[1]
+        step = vnni.STEP if numbers == WHOLE else amx.STEP
+        self.width = -(-dim * (3 if numbers == SPLIT else 1) // step) * step
+        queries = range(len(stacked.borders) - 1)
+        groups = [range(q, q + 1) for q in queries] if alone else stacked.groups()
+        self.rows = self._rows(groups)
+        self._columns = int(np.diff(self.rows.blocks).max()) * ROWS + BESIDE
+        self._kept = threading.local()
+
+    def _rows(self, groups: list[range]) -> Rows:
+        rows, dim = self.stacked.frames.shape
+        halves = np.zeros((rows, self.width), np.uint16)
+        squares, errors = np.empty((2, rows))
+        worth = np.empty(rows, np.float32)
+        mean, scale = self.stacked.mean, self.stacked.scale
+        halving.round_frames(
+            self.stacked.frames, mean, scale, self.numbers, halves, squares, errors, worth
+        )
+        if self.numbers == SPLIT:  # what meets (b₂, b₁, b₁)
+            halves[:, : 2 * dim] = np.roll(halves[:, : 2 * dim], dim, axis=1)
+        if self.numbers != WHOLE:
+            doubled = (halves.astype(np.uint32) << 16).view(np.float32) * np.float32(-2)  # exact
+            halves = (doubled.view(np.uint32) >> 16).astype(np.uint16)
+        shrink = 1 - self._sums(dim) - 32 * U
+        alpha = round_down(shrink * squares - UNDERFLOW)
+        slack = halving.raise_all(errors, squares)
+        borders = self.stacked.borders
+        parts = [slice(borders[group.start], borders[group.stop]) for group in groups]
+        packed = vnni.packed if self.numbers == WHOLE else amx.packed
+        tiles = [packed(halves[part]) for part in parts]
+        blocks = np.cumsum([0, *map(len, tiles)])
+        begins = np.empty(len(borders) - 1, np.int64)
+        padded = np.zeros((4, blocks[-1] * ROWS), np.float32)
+        for group, part, block in zip(groups, parts, blocks, strict=False):
+            first = block * ROWS
+            begins[group.start : group.stop] = (
+                borders[group.start : group.stop] - part.start + first
+            )
+            own = alpha[part], -2 * worth[part], slack[part]
+            padded[:3, first : first + part.stop - part.start] = own
+        padded[3] = np.inf
+        padded[3, begins] = 0
+        whole = aligned((blocks[-1], *tiles[0].shape[1:]), np.uint16)
+        np.concatenate(tiles, out=whole)
+        return Rows(
+            whole,
+            padded[0],
+            padded[1],
+            padded[2],
+            padded,
+            begins,
+            begins + np.diff(borders),
+            np.array([group.start for group in groups] + [groups[-1].stop]),
+            blocks,
+            mean,
+            self.stacked.single_mean,
+            scale,
+            shrink,
+            self.metric == "cosine",
+            self.numbers,
+        )
+
+    def _sums(self, dim: int) -> float:
+        """Steps 2 and 3: what sums may err by, and what is left out of them."""
+        if self.numbers == WHOLE:
+            return 0.0
+        if self.numbers == SPLIT:
+            return (2 * 3 * dim + 16) * 2.0**-23 + 2.0**-15 + bounding.RUN * U
+        return (dim + 16) * 2.0**-23 + bounding.RUN * U
+
+    @property
+    def room(self) -> halving.Room:
+        """This thread's memory for the frames that are multiplied together."""
+        if not hasattr(self._kept, "room"):
+            self._kept.room = halving.Room(
+                aligned((FRAMES, self.width), np.uint16),
+                np.empty(FRAMES),
+                np.empty(FRAMES),
+                np.empty(FRAMES, np.float32),
+                np.empty(FRAMES, np.float32),
+                np.empty(FRAMES, np.float32),
+                aligned((FRAMES, self._columns), np.float32),
+                np.empty(FRAMES, np.float32),
+            )
+            self._kept.room.values[:] = 0
+        return cast("halving.Room", self._kept.room)
+
+    def plain(self, frames: Frames) -> Frames:
+        """Frames as compiled loops read them from memory: float16, float32 or float64."""
+        if self.is_plain and frames.dtype.type in _KINDS:
+            return np.ascontiguousarray(frames)
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+            return np.ascontiguousarray(as_values(frames, self.metric), np.float64)
+
+    def low_costs(
+        self,
+        frames: Sequence[Frames],
+        wanted: NDArray[np.bool_],
+        code: int,
+        lows: Singles,
+        proved: NDArray[np.bool_],
+    ) -> None:
+        """Steps 1 to 4 and the recurrences, in one compiled call: fill lows [q t] of the wanted
+        pairs and proved [t]. Frames are plain.
+        """
+        found = np.empty(lows.T.shape, np.float32)
+        halving.low_costs(
+            self.rows,
+            np.ascontiguousarray(wanted.T),
+            np.array([own.__array_interface__["data"][0] for own in frames], np.intp),
+            np.array([_KINDS[own.dtype.type] for own in frames], np.int64),
+            np.array([len(own) for own in frames]),
+            self.stacked.frames.shape[1],
+            code,
+            self.room,
+            found,
+            proved,
+        )
+        lows[:] = found.T
+
+    def low_costs_of_sketches(
+        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_], code: int
+    ) -> Singles:
+        """As `bounds.Moved.low_costs`; queries must not have been moved."""
+        found = np.empty(wanted.T.shape, np.float32)
+        proved = np.empty(len(found), np.bool_)
+        halving.low_costs_of_sketches(
+            self.rows,
+            np.ascontiguousarray(wanted.T),
+            numbers.view(np.uint16),
+            scales,
+            offsets,
+            code,
+            self.room,
+            found,
+            proved,
+        )
+        return np.where(wanted & proved, found.T, np.float32(0))
+
+
 class HalfFilter(Tiled):
-    """Bounds from bfloat16 products: as `bounds.Filter` gives them, a little lower.
+    """Bounds from products of 16-bit numbers: as `bounds.Filter` gives them, a little lower.
 
     With split numbers they are as close, and for some pairs only they can be had for less.
     """
@@ -68,66 +241,10 @@ class HalfFilter(Tiled):
         steps: str,
         metric: str,
         pool: Executor,
-        *,
-        split: bool = False,
+        numbers: int,
     ) -> None:
         super().__init__(Stacked.of(queries, metric), steps, metric, pool)
-        self.split = split
-        numbers = self.stacked.frames.shape[1] * (3 if split else 1)
-        self.width = -(-numbers // amx.STEP) * amx.STEP
-        self._rows = self._prepared()
-        self._columns = int(np.diff(self._rows.blocks).max()) * amx.ROWS + amx.BESIDE
-
-    def _prepared(self) -> Rows:
-        rows, dim = self.stacked.frames.shape
-        halves = np.zeros((rows, self.width), np.uint16)
-        squares, errors = np.empty((2, rows))
-        mean, scale = self.stacked.mean, self.stacked.scale
-        halving.round_frames(self.stacked.frames, mean, scale, self.split, halves, squares, errors)
-        if self.split:  # what meets (b₂, b₁, b₁)
-            halves[:, : 2 * dim] = np.roll(halves[:, : 2 * dim], dim, axis=1)
-        additions = 2 * 3 * dim if self.split else dim
-        shrink = 1 - (additions + 16) * 2.0**-23 - (bounding.RUN + 32) * U
-        shrink -= 2.0**-15 if self.split else 0
-        doubled = (halves.astype(np.uint32) << 16).view(np.float32) * np.float32(-2)  # exact
-        halves = (doubled.view(np.uint32) >> 16).astype(np.uint16)
-        alpha = round_down(shrink * squares - UNDERFLOW)
-        slack = [halving.raised(*pair) for pair in zip(errors, squares, strict=True)]
-        borders, groups = self.stacked.borders, self._groups()
-        parts = [slice(borders[group.start], borders[group.stop]) for group in groups]
-        tiles = [amx.packed(halves[part]) for part in parts]
-        blocks = np.cumsum([0, *map(len, tiles)])
-        begins = np.empty(len(borders) - 1, np.int64)
-        padded = np.zeros((2, blocks[-1] * amx.ROWS), np.float32)
-        for group, part, block in zip(groups, parts, blocks, strict=False):
-            first = block * amx.ROWS
-            begins[group.start : group.stop] = (
-                borders[group.start : group.stop] - part.start + first
-            )
-            padded[:, first : first + part.stop - part.start] = alpha[part], slack[part]
-        whole = aligned((blocks[-1], *tiles[0].shape[1:]), np.uint16)
-        np.concatenate(tiles, out=whole)
-        return Rows(
-            whole,
-            padded[0],
-            padded[1],
-            begins,
-            begins + np.diff(borders),
-            np.array([group.start for group in groups] + [groups[-1].stop]),
-            blocks,
-            mean,
-            self.stacked.single_mean,
-            scale,
-            shrink,
-            self.metric == "cosine",
-            self.split,
-        )
-
-    def _groups(self) -> list[range]:
-        """Queries that are multiplied together: each on its own where few are asked for."""
-        if self.split:
-            return [range(q, q + 1) for q in range(len(self.stacked.borders) - 1)]
-        return self.stacked.groups()
+        self._prepared = Prepared(self.stacked, metric, numbers, alone=numbers == SPLIT)
 
     def some(self, frames: Sequence[Frames], wanted: NDArray[np.bool_]) -> Floats:
         """Lower bounds of the wanted pairs [q t], 0 for the others; on the caller's thread.
@@ -158,31 +275,8 @@ class HalfFilter(Tiled):
         proved: NDArray[np.bool_],
     ) -> None:
         """Fill lows [q t] of the wanted pairs and proved [t], in one compiled call."""
-        plain = [self._plain(own) for own in frames]
-        lengths = np.array([len(own) for own in frames])
-        longest = -(-int(lengths.max()) // amx.FRAMES) * amx.FRAMES
-        found = np.empty(lows.T.shape, np.float32)
-        halving.low_costs(
-            self._rows,
-            np.ascontiguousarray(wanted.T),
-            np.array([own.__array_interface__["data"][0] for own in plain], np.intp),
-            np.array([_KINDS[own.dtype.type] for own in plain], np.int64),
-            lengths,
-            self.stacked.frames.shape[1],
-            self.code,
-            self.buffers.get("values", np.uint16, longest, self.width),
-            self.buffers.get("cells", np.float32, amx.FRAMES, self._columns),
-            found,
-            proved,
-        )
-        lows[:] = found.T
-
-    def _plain(self, frames: Frames) -> Frames:
-        """Frames as the compiled loop reads them from memory."""
-        if self.metric == "l2" and self.stacked.is_ordinary and frames.dtype.type in _KINDS:
-            return np.ascontiguousarray(frames)
-        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
-            return np.ascontiguousarray(as_values(frames, self.metric), np.float64)
+        plain = [self._prepared.plain(own) for own in frames]
+        self._prepared.low_costs(plain, wanted, self.code, lows, proved)
 
 
 _KINDS = {

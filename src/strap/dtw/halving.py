@@ -1,4 +1,4 @@
-"""The compiled loops of lower bounds from bfloat16 products, see `halves`.
+"""The compiled loops of lower bounds from products of 16-bit numbers, see `halves`.
 
 As in `bounding`, step sets come as numbers, and the innermost loops run over whole slices from 0.
 """
@@ -10,23 +10,34 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import amx, bits, bounding
+from strap.dtw import amx, bits, bounding, lanes, vnni
 from strap.dtw.bounds import U
 from strap.dtw.jit import carray, njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
 
 BITS_OF_HALVES, SINGLES, DOUBLES = 0, 1, 2  # kinds of frames
+BFLOAT, SPLIT, WHOLE = 0, 1, 2  # kinds of numbers that are multiplied
+FRAMES = 64  # multiplied together, at most
+ROWS = 16  # to whose multiples the query rows of a group are filled up
+BESIDE = 16  # sums beside each row that stay unused: else rows compete for the same cache lines
+LONGEST = 46100.0  # frame of integers: products with others as long fit in 31 bits
+LARGEST = 32767.0  # integer
+LEAST = 1e-15  # number of a frame that isn't taken as 0
 
 
 class Rows(NamedTuple):
     """The queries' frames, for compiled loops: in groups, each filled up to whole tiles."""
 
     tiles: Halves
-    """−2a' of all groups, packed"""
+    """a' of all groups, packed"""
     alpha: Singles
     """[R']"""
+    factor: Singles
+    """[R'] −2ρ of integers; of others −2 is in the tiles"""
     slack: Singles
     """[R'] bounds of |f|"""
+    lanes: Singles
+    """[4 R'] the three before, and the gates of `lanes`: 0 at first rows, ∞ elsewhere"""
     begins: Ints
     """[q] a query's first row"""
     ends: Ints
@@ -40,27 +51,40 @@ class Rows(NamedTuple):
     scale: float
     shrink: float
     is_cosine: bool
-    is_split: bool
+    numbers: int
 
 
-class _Tile(NamedTuple):
-    """One trajectory's frames, for compiled loops."""
+class Room(NamedTuple):
+    """Memory for 64 frames of a trajectory: no more, so that the queries stay in the cache too."""
 
     values: Halves
-    """[m d'] moved and rounded"""
+    """[64 d'] moved and rounded, 0 beyond d"""
+    squares: Floats
+    errors: Floats
     beta: Singles
-    """[m]"""
     slack: Singles
-    """[m] bounds of |e|"""
+    """bounds of |e|"""
+    factor: Singles
+    """ρ of integers"""
     cells: Singles
-    """memory for those of 64 frames, [64 R' + 16]"""
+    """[64 R' + 16]"""
+    carry: Singles
 
 
 @njit
 def raised(error: float, square: float) -> np.float32:
     """Steps 1 and 4: a bound of |e|, rounded up, from its computed square."""
-    sure = np.sqrt(error) * (1 + 2.0**-10) + 10 * U * np.sqrt(square) + 1e-30
+    sure = np.sqrt(error) * (1 + 2.0**-10) + 12 * U * np.sqrt(square) + 1e-30
     return np.float32(sure * (1 + 2.0**-20))
+
+
+@njit
+def raise_all(errors: Floats, squares: Floats) -> Singles:
+    """`raised` of each."""
+    out = np.empty(errors.shape[0], np.float32)
+    for i in range(errors.shape[0]):
+        out[i] = raised(errors[i], squares[i])
+    return out
 
 
 @njit_reordered
@@ -107,27 +131,82 @@ def _split_run(
     return total, off
 
 
+@njit_reordered
+def _move(
+    frame: NDArray[Any], mean: Frames, scale: bounding.Real, out: Singles
+) -> tuple[np.float32, np.float32]:
+    """out = (frame − mean)·scale as float32; about its squared norm, and its largest number."""
+    total, most = np.float32(0), np.uint32(0)
+    for k in range(frame.shape[0]):
+        single = np.float32((bits.number(frame[k]) - mean[k]) * scale)
+        out[k] = single
+        total += single * single
+        most = max(most, bits.magnitude(single))
+    return total, bits.of_magnitude(most)
+
+
+@njit_reordered
+def _to_whole(singles: Singles, inverse: np.float32, out: Halves) -> np.float32:
+    """out = the nearest integers to singles·inverse; the squared norm of what that takes off."""
+    off = np.float32(0)
+    for k in range(singles.shape[0]):
+        raised = bits.shifted(singles[k], inverse)
+        out[k] = bits.lower_half(raised)
+        difference = bits.off_by(singles[k], inverse, bits.unshifted(raised))
+        off += difference * difference
+    return off
+
+
+@njit
+def _whole_square(whole: Halves) -> np.int32:
+    total = np.int32(0)
+    for k in range(whole.shape[0]):
+        total = bits.add_square(total, whole[k])
+    return total
+
+
+@njit
+def _whole_frame(
+    frame: NDArray[Any], mean: Frames, scale: bounding.Real, singles: Singles, out: Halves
+) -> tuple[float, float, np.float32]:
+    """A frame as integers: squared norms as in `round_frames`, and ρ, what one of them is worth."""
+    square, most = _move(frame, mean, scale, singles)
+    if not square <= bounding.LARGEST_SQUARE or most < LEAST:
+        out[:] = 0
+        return 0.0 * np.float64(square), frame.shape[0] * np.float64(most) ** 2, np.float32(1)
+    worth = np.float32(max(np.sqrt(square) / LONGEST, most / LARGEST))
+    off = _to_whole(singles, np.float32(1) / worth, out) * (1 + 2 * frame.shape[0] * U)
+    unit = np.float64(worth) ** 2
+    return _whole_square(out) * unit, off * unit, worth
+
+
 @njit
 def round_frames(
     frames: NDArray[Any],
     mean: Frames,
     scale: bounding.Real,
-    is_split: bool,
+    numbers: int,
     out: Halves,
     squares: Floats,
     errors: Floats,
+    factors: Singles,
 ) -> None:
     """Step 1: out [m d'] = (frames [m d] − mean)·scale; [m] squared norms, and those of errors.
 
-    Split numbers are (b₂, b₁, b₁).
+    Split numbers are (b₂, b₁, b₁). Integers are worth their frame's factor [m] each.
     """
     dim = frames.shape[1]
+    singles = np.empty(dim if numbers == WHOLE else 0, np.float32)
     for i in range(frames.shape[0]):
-        squares[i], errors[i] = 0, 0
+        if numbers == WHOLE:
+            found = _whole_frame(frames[i], mean, scale, singles, out[i, :dim])
+            squares[i], errors[i], factors[i] = found
+            continue
+        squares[i], errors[i], factors[i] = 0, 0, 1
         for k in range(0, dim, bounding.RUN):
             end = min(k + bounding.RUN, dim)
             own, middle, row = frames[i, k:end], mean[k:end], out[i]
-            if is_split:
+            if numbers == SPLIT:
                 low, high = row[k:end], row[dim + k : dim + end]
                 again = row[2 * dim + k : 2 * dim + end]
                 more, off = _split_run(own, middle, scale, low, high, again)
@@ -137,90 +216,206 @@ def round_frames(
             errors[i] += np.float64(off)
 
 
-@njit
-def _costs(
-    alpha: Singles, slack: Singles, beta: np.float32, more: np.float32, products: Singles
-) -> None:
-    """Products [R] to lower bounds of one frame's distances, in place."""
-    zero = np.float32(0)
-    for n in range(products.shape[0]):
-        square = (alpha[n] + beta) + products[n]
-        products[n] = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+# The loops below run over rows of whole arrays: a slice for each row would take longer than its
+# numbers.
 
 
 @njit
-def _halve_squares(costs: Singles) -> None:
-    for n in range(costs.shape[0]):
-        costs[n] = np.float32(0.5) * (costs[n] * costs[n])
-
-
-@njit
-def _cells(rows: Rows, group: int, tile: _Tile, first: int) -> int:
-    """Fill tile.cells with lower bounds of the costs of up to 64 frames; returns how many."""
-    top, bottom = rows.blocks[group], rows.blocks[group + 1]
-    count: int = min(tile.beta.shape[0] - first, amx.FRAMES)
-    amx.multiply(tile.values[first:], count, rows.tiles[top:bottom], tile.cells)
-    part = slice(top * amx.ROWS, bottom * amx.ROWS)
-    alpha, slack, R = rows.alpha[part], rows.slack[part], part.stop - part.start
+def _costs(alpha: Singles, slack: Singles, count: int, room: Room) -> None:
+    """Products of rows [R] and `count` frames to lower bounds of their distances, in place."""
+    zero, cells = np.float32(0), room.cells
     for i in range(count):
-        _costs(alpha, slack, tile.beta[first + i], tile.slack[first + i], tile.cells[i, :R])
-        if rows.is_cosine:
-            _halve_squares(tile.cells[i, :R])
+        beta, more = room.beta[i], room.slack[i]
+        for n in range(alpha.shape[0]):
+            square = (alpha[n] + beta) + cells[i, n]
+            cells[i, n] = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+
+
+@njit
+def _whole_costs(alpha: Singles, factor: Singles, slack: Singles, count: int, room: Room) -> None:
+    """As `_costs`, of products that are integers."""
+    zero, cells = np.float32(0), room.cells
+    for i in range(count):
+        beta, worth, more = room.beta[i], room.factor[i], room.slack[i]
+        for n in range(alpha.shape[0]):
+            square = (alpha[n] + beta) + bits.whole(cells[i, n]) * (factor[n] * worth)
+            cells[i, n] = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+
+
+@njit
+def _halve_squares(width: int, count: int, cells: Singles) -> None:
+    for i in range(count):
+        for n in range(width):
+            cells[i, n] = np.float32(0.5) * (cells[i, n] * cells[i, n])
+
+
+@njit
+def take(
+    rows: Rows, frames: NDArray[Any], mean: Frames, scale: bounding.Real, first: int, room: Room
+) -> int:
+    """Move and round up to 64 frames; returns how many, 0 where they are too large, or none."""
+    own = frames[first : first + FRAMES]
+    count: int = own.shape[0]
+    squares, errors = room.squares, room.errors
+    round_frames(own, mean, scale, rows.numbers, room.values, squares, errors, room.factor)
+    for i in range(count):
+        if not squares[i] + errors[i] <= bounding.LARGEST_SQUARE:
+            return 0
+        room.beta[i] = np.float32(rows.shrink * squares[i] * (1 - 2.0**-23))
+        room.slack[i] = raised(errors[i], squares[i])
     return count
 
 
 @njit
-def _walk(
-    cells: Singles, count: int, first: int, begins: Ints, ends: Ints, before: Singles, out: Singles
-) -> None:
-    """Go on by `count` frames; queries are rows begins[q]:ends[q] of the cells."""
-    R = before.shape[1] - 1
-    for i in range(count):
-        m = first + i
-        now = before[m % 3]
-        one, two = before[(m + 2) % 3, :R], before[(m + 1) % 3, :R]
-        bounding.add_least(cells[i, :R], one, two, now[1:])
-        for q in range(begins.shape[0]):
-            out[q] = min(out[q], now[ends[q]])
-        for q in range(begins.shape[0]):
-            now[begins[q]] = 0
-
-
-@njit
-def _by_frame(rows: Rows, group: int, tile: _Tile, out: Singles) -> None:
-    """out [q] = least D(N, m) of steps `strap` for a group, frame by frame, all queries at once.
-
-    Predecessors lie one row up and one or two frames back, so that a frame's cells don't wait for
-    each other. `before` keeps of the last frames, for every row, the D one row up: 0 above a
-    query's first row.
+def _take_sketches(rows: Rows, numbers: Halves, scales: Singles, first: int, room: Room) -> int:
+    """As `take`, of sketches: integers that are worth scales[:, 0], with errors scales[:, 1] and
+    squared norms scales[:, 2].
     """
-    top, bottom = rows.blocks[group] * amx.ROWS, rows.blocks[group + 1] * amx.ROWS
-    own = slice(rows.groups[group], rows.groups[group + 1])
-    begins, ends = rows.begins[own] - top, rows.ends[own] - top
-    before = np.full((3, bottom - top + 1), np.float32(np.inf))
-    for q in range(begins.shape[0]):
-        before[:, begins[q]] = 0
-    for first in range(0, tile.beta.shape[0], amx.FRAMES):
-        count = _cells(rows, group, tile, first)
-        _walk(tile.cells, count, first, begins, ends, before, out[own])
+    count: int = min(FRAMES, numbers.shape[0] - first)
+    values = room.values
+    for i in range(count):
+        for k in range(numbers.shape[1]):
+            values[i, k] = numbers[first + i, k]
+        square = scales[first + i, 2] * rows.scale**2
+        if not square <= bounding.LARGEST_SQUARE:
+            return 0
+        room.factor[i] = np.float32(scales[first + i, 0] * rows.scale)
+        room.beta[i] = np.float32(rows.shrink * square * (1 - 2.0**-23))
+        radius = scales[first + i, 1] * rows.scale
+        room.slack[i] = np.float32((raised(0.0, square) + radius) * (1 + 2.0**-20))
+    return count
 
 
 @njit
-def _by_row(rows: Rows, group: int, tile: _Tile, code: int, out: Singles) -> None:
-    """As `_by_frame`, for any steps, row by row."""
-    top, bottom = rows.blocks[group] * amx.ROWS, rows.blocks[group + 1] * amx.ROWS
-    M = tile.beta.shape[0]
-    costs = np.empty((bottom - top, M), np.float32)
-    for first in range(0, M, amx.FRAMES):
-        count = _cells(rows, group, tile, first)
-        costs[:, first : first + count] = tile.cells[:count, : bottom - top].T
+def _take(
+    rows: Rows,
+    frames: NDArray[Any],
+    scales: Singles,
+    mean: Frames,
+    scale: bounding.Real,
+    first: int,
+    room: Room,
+) -> int:
+    """`take`, or `_take_sketches` where there are scales."""
+    if scales.shape[0] > 0:
+        return _take_sketches(rows, frames, scales, first, room)
+    return take(rows, frames, mean, scale, first, room)
+
+
+@njit
+def _multiply(rows: Rows, group: int, count: int, room: Room) -> None:
+    """Fill room.cells with the products of the frames that were taken."""
+    tiles = rows.tiles[rows.blocks[group] : rows.blocks[group + 1]]
+    if rows.numbers == WHOLE:
+        vnni.multiply(room.values, count, tiles, room.cells)
+    else:
+        amx.multiply(room.values, count, tiles, room.cells)
+
+
+@njit
+def fill(rows: Rows, group: int, count: int, room: Room) -> None:
+    """Fill room.cells with lower bounds of the costs of the frames that were taken."""
+    _multiply(rows, group, count, room)
+    part = slice(rows.blocks[group] * ROWS, rows.blocks[group + 1] * ROWS)
+    alpha, factor, slack = rows.alpha[part], rows.factor[part], rows.slack[part]
+    if rows.numbers == WHOLE:
+        _whole_costs(alpha, factor, slack, count, room)
+    else:
+        _costs(alpha, slack, count, room)
+    if rows.is_cosine:
+        _halve_squares(part.stop - part.start, count, room.cells)
+
+
+@njit
+def _walk(rows: Rows, group: int, count: int, room: Room, state: Singles) -> None:
+    """Go on by the frames that were multiplied, block of rows by block."""
+    top, bottom = rows.blocks[group], rows.blocks[group + 1]
+    room.carry[:count] = np.inf
+    frames, width = np.intp(count), np.intp(room.cells.shape[1] * 4)
+    beta, worth = np.intp(room.beta.ctypes.data), np.intp(room.factor.ctypes.data)
+    more, carry = np.intp(room.slack.ctypes.data), np.intp(room.carry.ctypes.data)
+    far = np.intp(state.shape[1] * 4)
+    for block in range(top, bottom):
+        cells = np.intp(room.cells.ctypes.data) + (block - top) * (ROWS * 4)
+        own = np.intp(rows.lanes.ctypes.data) + block * (ROWS * 4)
+        kept = np.intp(state.ctypes.data) + block * (ROWS * 4)
+        given = (cells, width, frames, beta, worth, more, carry, own, kept, far)
+        if rows.numbers == WHOLE and rows.is_cosine:
+            lanes.walk_whole_cosine(given)
+        elif rows.numbers == WHOLE:
+            lanes.walk_whole(given)
+        elif rows.is_cosine:
+            lanes.walk_floats_cosine(given)
+        else:
+            lanes.walk_floats(given)
+
+
+@njit
+def _by_frame(
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    frames: NDArray[Any],
+    scales: Singles,
+    mean: Frames,
+    scale: bounding.Real,
+    room: Room,
+    out: Singles,
+) -> bool:
+    """`_low_costs_of_one` under steps `strap`, frame by frame, see `lanes`.
+
+    `state` keeps D of all rows for the last two frames, and the least of all frames.
+    """
+    groups = rows.groups.shape[0] - 1
+    state = np.full((3, rows.alpha.shape[0]), np.float32(np.inf))
+    asked = np.empty(groups, np.bool_)
+    for group in range(groups):
+        asked[group] = wanted[rows.groups[group] : rows.groups[group + 1]].any()
+    for first in range(0, frames.shape[0], FRAMES):
+        count = _take(rows, frames, scales, mean, scale, first, room)
+        if count == 0:
+            return False
+        for group in range(groups):
+            if asked[group]:
+                _multiply(rows, group, count, room)
+                _walk(rows, group, count, room, state)
+    for q in range(out.shape[0]):
+        out[q] = state[2, rows.ends[q] - 1]
+    return True
+
+
+@njit
+def _by_row(
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    frames: NDArray[Any],
+    scales: Singles,
+    mean: Frames,
+    scale: bounding.Real,
+    code: int,
+    room: Room,
+    out: Singles,
+) -> bool:
+    """`_low_costs_of_one` under any steps: the cells of a group, then row by row."""
+    M = frames.shape[0]
     D = np.empty((3, M + 2), np.float32)
-    for q in range(rows.groups[group], rows.groups[group + 1]):
-        N = rows.ends[q] - rows.begins[q]
-        D[:] = np.inf
-        for n in range(N):
-            bounding.accumulate(n, code, 0, M, costs[rows.begins[q] - top + n], D)
-        out[q] = bounding.least(D, N, M, code)
+    for group in range(rows.groups.shape[0] - 1):
+        if not wanted[rows.groups[group] : rows.groups[group + 1]].any():
+            continue
+        top, bottom = rows.blocks[group] * ROWS, rows.blocks[group + 1] * ROWS
+        costs = np.empty((bottom - top, M), np.float32)
+        for first in range(0, M, FRAMES):
+            count = _take(rows, frames, scales, mean, scale, first, room)
+            if count == 0:
+                return False
+            fill(rows, group, count, room)
+            costs[:, first : first + count] = room.cells[:count, : bottom - top].T
+        for q in range(rows.groups[group], rows.groups[group + 1]):
+            N = rows.ends[q] - rows.begins[q]
+            D[:] = np.inf
+            for n in range(N):
+                bounding.accumulate(n, code, 0, M, costs[rows.begins[q] - top + n], D)
+            out[q] = bounding.least(D, N, M, code)
+    return True
 
 
 @njit
@@ -228,35 +423,19 @@ def _low_costs_of_one(
     rows: Rows,
     wanted: NDArray[np.bool_],
     frames: NDArray[Any],
+    scales: Singles,
     mean: Frames,
     scale: bounding.Real,
     code: int,
-    values: Halves,
-    cells: Singles,
+    room: Room,
     out: Singles,
 ) -> bool:
     """out [q] = least D(N, m) over lower-bound cells of one trajectory [m d], for groups of which
-    some are wanted [q]; values are memory for its moved frames, 0 beyond d. False where the numbers
-    are too large, or none.
+    some are wanted [q]. False where the numbers are too large, or none.
     """
-    M = frames.shape[0]
-    squares, errors = np.empty(M), np.empty(M)
-    beta, slack = np.empty(M, np.float32), np.empty(M, np.float32)
-    round_frames(frames, mean, scale, rows.is_split, values, squares, errors)
-    for m in range(M):
-        if not squares[m] + errors[m] <= bounding.LARGEST_SQUARE:
-            return False
-        beta[m] = np.float32(rows.shrink * squares[m] * (1 - 2.0**-23))
-        slack[m] = raised(errors[m], squares[m])
-    tile = _Tile(values, beta, slack, cells)
-    for group in range(rows.groups.shape[0] - 1):
-        if not wanted[rows.groups[group] : rows.groups[group + 1]].any():
-            continue
-        if code == 0:
-            _by_frame(rows, group, tile, out)
-        else:
-            _by_row(rows, group, tile, code, out)
-    return True
+    if code == 0:
+        return _by_frame(rows, wanted, frames, scales, mean, scale, room, out)
+    return _by_row(rows, wanted, frames, scales, mean, scale, code, room, out)
 
 
 @njit
@@ -268,8 +447,7 @@ def low_costs(
     lengths: Ints,
     dim: int,
     code: int,
-    values: Halves,
-    cells: Singles,
+    room: Room,
     out: Singles,
     proved: NDArray[np.bool_],
 ) -> None:
@@ -278,23 +456,45 @@ def low_costs(
 
     In one call: threads that come back to Python between small steps wait for each other.
     """
-    values[:, (3 if rows.is_split else 1) * dim :] = 0
     mean, scale = rows.single_mean, np.float32(rows.scale)
+    nothing = np.empty((0, 2), np.float32)
     for i in range(addresses.shape[0]):
         place, shape, own = bits.pointer(addresses[i]), (lengths[i], dim), out[i]
         own[:] = np.inf
         if kinds[i] == BITS_OF_HALVES:
             halves = carray(place, shape, np.uint16)
             proved[i] = _low_costs_of_one(
-                rows, wanted[i], halves, mean, scale, code, values, cells, own
+                rows, wanted[i], halves, nothing, mean, scale, code, room, own
             )
         elif kinds[i] == SINGLES:
             singles = carray(place, shape, np.float32)
             proved[i] = _low_costs_of_one(
-                rows, wanted[i], singles, mean, scale, code, values, cells, own
+                rows, wanted[i], singles, nothing, mean, scale, code, room, own
             )
         else:
             doubles = carray(place, shape, np.float64)
             proved[i] = _low_costs_of_one(
-                rows, wanted[i], doubles, rows.mean, rows.scale, code, values, cells, own
+                rows, wanted[i], doubles, nothing, rows.mean, rows.scale, code, room, own
             )
+
+
+@njit
+def low_costs_of_sketches(
+    rows: Rows,
+    wanted: NDArray[np.bool_],
+    numbers: Halves,
+    scales: Singles,
+    offsets: Ints,
+    code: int,
+    room: Room,
+    out: Singles,
+    proved: NDArray[np.bool_],
+) -> None:
+    """As `low_costs`, of sketches [F r] end to end; see `_take_sketches`. Queries are not moved."""
+    mean, scale = rows.single_mean, np.float32(rows.scale)
+    for i in range(offsets.shape[0] - 1):
+        part = slice(offsets[i], offsets[i + 1])
+        out[i] = np.inf
+        proved[i] = not wanted[i].any() or _low_costs_of_one(
+            rows, wanted[i], numbers[part], scales[part], mean, scale, code, room, out[i]
+        )

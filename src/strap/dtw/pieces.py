@@ -79,6 +79,11 @@ def as_values(frames: Frames, metric: str, buffers: Buffers | None = None) -> Fr
     return out
 
 
+def as_doubles(frames: Frames) -> Floats:
+    """Frames [m d] as float64, row by row; faster than numpy from float16."""
+    return np.ascontiguousarray(as_values(frames, "l2"), np.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Stacked:
     """All query frames end to end, and how frames are moved and scaled before rounding.
@@ -94,12 +99,12 @@ class Stacked:
     scale: float
 
     @classmethod
-    def of(cls, queries: Sequence[Frames], metric: str) -> Stacked:
-        """Stack the queries."""
+    def of(cls, queries: Sequence[Frames], metric: str, *, moved: bool = True) -> Stacked:
+        """Stack the queries; the mean is 0 where frames are not to be moved."""
         frames = np.concatenate([as_values(query, metric) for query in queries], dtype=np.float64)
         with np.errstate(over="ignore"):
             mean = frames.mean(axis=0).astype(np.float32).astype(np.float64)
-        if not np.isfinite(mean).all():
+        if not moved or not np.isfinite(mean).all():
             mean = np.zeros_like(mean)
         # As the largest |frames − mean|: the differences' rounding keeps their order.
         largest = float(max((frames.max(axis=0) - mean).max(), (mean - frames.min(axis=0)).max()))

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw import checks, reference
-from strap.dtw.corridor import Corridor, Ready
+from strap.dtw.corridor import Corridor
+from strap.dtw.pieces import as_doubles
 from strap.dtw.types import Alignment, Fetch, Floats, Frames, Ints, Name
 
 
@@ -18,7 +19,7 @@ def exact(frames: Frames, metric: str) -> Floats:
     """A query as the exact pass wants it."""
     if metric == "cosine":
         return reference.unit(frames)
-    return np.ascontiguousarray(frames, np.float64)
+    return as_doubles(frames)
 
 
 @dataclass
@@ -37,8 +38,10 @@ class Best:
         return self.found[-1][0] if len(self.found) == self.k else np.inf
 
     def expect(self, ids: Ints, lows: Floats) -> None:
-        """Put what wasn't looked at yet in the order of its bounds."""
-        new = np.isfinite(lows) & ~np.isin(ids, list(self.done))
+        """Put what wasn't looked at yet and may be among the best in the order of its bounds."""
+        able = np.isfinite(lows) & (lows <= self.worst)
+        ids, lows = ids[able], lows[able]
+        new = ~np.isin(ids, list(self.done))
         ids, lows = ids[new], lows[new]
         order = np.lexsort((ids, lows))
         self.waiting, self.lows = ids[order], lows[order]
@@ -80,7 +83,10 @@ class Refinement:
         self.bests = [Best(k) for _ in queries]
         self.evaluated = 0
         self._fetch, self._name, self._pool, self._metric = fetch, name, pool, metric
-        self._corridor = Corridor([exact(query, metric) for query in queries], steps, metric)
+        # Prepared while others are busy with sketches: it is wanted in the first round.
+        self._corridor = pool.submit(
+            lambda: Corridor([exact(query, metric) for query in queries], steps, metric)
+        )
 
     @property
     def looked_at(self) -> int:
@@ -98,7 +104,8 @@ class Refinement:
         worst = np.array([[best.worst] for best in self.bests])
         left = np.isfinite(self._lows) & (self._lows <= worst)
         for best, row in zip(self.bests, left, strict=True):
-            row[np.isin(self._indices, list(best.done))] = False
+            some = np.flatnonzero(row)
+            row[some[np.isin(self._indices[some], list(best.done))]] = False
         return np.asarray(left)
 
     def round(self, count: int) -> bool:
@@ -108,10 +115,17 @@ class Refinement:
             for index in best.take(count):
                 wanted.setdefault(index, []).append(q)
         beat = [best.worst for best in self.bests]
+        corridor = self._corridor.result()
 
         def work(item: tuple[int, list[int]]) -> list[tuple[int, int, Alignment | None]]:
             index, asking = item
-            looks = self._corridor.look(asking, self._ready(index), [beat[q] for q in asking])
+            frames = self._fetch(index)
+            looks = corridor.look(
+                asking,
+                frames,
+                [beat[q] for q in asking],
+                lambda: checks.values(frames, self._name(index), self._metric),
+            )
             return [
                 (q, index, look.match)
                 for q, look in zip(asking, looks, strict=True)
@@ -124,9 +138,3 @@ class Refinement:
                 if match is not None:
                     self.bests[q].add(index, match)
         return bool(wanted)
-
-    def _ready(self, index: int) -> Ready:
-        frames = self._fetch(index)
-        return self._corridor.ready(
-            frames, lambda: checks.values(frames, self._name(index), self._metric)
-        )

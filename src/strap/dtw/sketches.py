@@ -9,11 +9,20 @@ Distances between sketches never exceed those between frames: with z = a − b t
 by Vᵀz, the second by at most |z − VVᵀz|, and |Vᵀz|² + |z − VVᵀz|² = |z|². V is orthonormal only up
 to η = |VᵀV − I|; then |S(a) − S(b)|² ≤ |z|²(1 + η(1 + η)), which `stretch` takes off.
 
-Sketches are kept as float16: |rounded − exact| is computed for every frame and its largest value in
-each trajectory kept as `error`; the query's sketch isn't rounded, but has a (tiny) error too. So
-every cell of a path costs at least the sketches' distance minus both errors, and the same
-recurrence over sketches, minus the path's cells times the errors, bounds the cost from below. A
-sketch never changes a result.
+One sketch may also stand for g frames (`every`), under steps `strap`, where each query frame meets
+one frame, one or two further on than the one before. Take g query frames aᵢ whose first meets frame
+m of the block k, gk ≤ m < gk + g. They cost Σ|S(aᵢ) − S(bᵢ)| ≥ g|ā − b̄|, the distance of the means.
+There are at most g·2^(g−1) ways from any m of the block through g frames: a ball with centre C(k)
+and radius R(k) around their means b̄ holds them all, so the cost is at least g(|ā − C(k)| − R(k)).
+The next g frames begin g to 2g frames after m, which is one or two blocks on: means and centres are
+aligned under the steps of frames, with a quarter of the cells for g = 2, a sixteenth for g = 4.
+What is left over of a query, less than g frames, costs at least 0.
+
+Sketches are kept as integers of 16 bits, of which each is worth the sketch's own ρ, as in `halves`:
+processors multiply them as they are. How far rounding moved a sketch goes into its radius, which is
+0 otherwise where g is 1. The query's sketch isn't rounded, but has a (tiny) error too. So every
+cell of a path costs at least the sketches' distance minus radius and error. A sketch never changes
+a result.
 """
 
 from __future__ import annotations
@@ -22,15 +31,18 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import kernels
-from strap.dtw.bounds import Moved, certain
-from strap.dtw.types import Block, Floats, Frames, Ints, Singles
+from strap.dtw import coarsening, halves, kernels
+from strap.dtw.bounds import Moved, certain, round_down
+from strap.dtw.halving import LARGEST, LEAST, LONGEST, WHOLE
+from strap.dtw.pieces import Stacked, as_doubles
+from strap.dtw.types import Block, Floats, Frames, Ints, Singles, Whole
+from strap.processors import processors
 
-SIZES = (16, 64, 256)  # numbers in a sketch, the length of the rest among them; short ones first
 SAMPLE = 8192  # frames from which the directions are found
 SLICE = 4096  # frames sketched at a time
 
@@ -41,16 +53,18 @@ class Sketcher:
 
     mean: Floats  # [d]
     basis: Singles  # [d r]
+    every: int = 1
+    """frames that a sketch stands for"""
 
     @classmethod
-    def fit(cls, frames: Frames, *, size: int = SIZES[0]) -> Sketcher:
+    def fit(cls, frames: Frames, *, size: int, every: int = 1) -> Sketcher:
         """The main directions of a sample of frames [m d]."""
         sample = np.asarray(frames, np.float64)
         mean = sample.mean(axis=0)
         moved = sample - mean
         _, vectors = np.linalg.eigh(moved.T @ moved)
         rank = min(size - 1, sample.shape[1])
-        return cls(mean, np.ascontiguousarray(vectors[:, ::-1][:, :rank], np.float32))
+        return cls(mean, np.ascontiguousarray(vectors[:, ::-1][:, :rank], np.float32), every)
 
     @property
     def size(self) -> int:
@@ -85,13 +99,17 @@ class Sketcher:
             self.basis, other.basis[:, :count]
         )
 
-    def shorter(self, size: int) -> Sketcher:
+    def shorter(self, size: int, every: int = 1) -> Sketcher:
         """The same directions, fewer of them."""
-        return Sketcher(self.mean, np.ascontiguousarray(self.basis[:, : size - 1]))
+        return Sketcher(self.mean, np.ascontiguousarray(self.basis[:, : size - 1]), every)
+
+    def suits(self, steps: str) -> bool:
+        """Whether its sketches bound costs under these steps."""
+        return self.every == 1 or steps == "strap"
 
     def along(self, frames: Frames) -> tuple[Floats, Floats]:
         """Coordinates [m r] along the directions, and the squares [m] of the moved frames."""
-        moved = np.asarray(frames, np.float64) - self.mean
+        moved = as_doubles(frames) - self.mean
         return moved @ self._directions, np.einsum("md,md->m", moved, moved)
 
     def quick(self, along: Floats, squares: Floats) -> tuple[Floats, Floats]:
@@ -112,41 +130,50 @@ class Sketcher:
             errors = np.fmin(np.sqrt(slack), slack / rest) * 1.01 + np.sqrt(squares) * 1e-11
         return np.concatenate([along, rest[:, None]], axis=1), errors
 
-    def __call__(self, frames: Frames) -> tuple[Frames, Singles]:
-        """Sketches [m r + 1] as float16, and how far rounding moved each [m], rounded up."""
-        rounded = np.empty((len(frames), self.size), np.float16)
-        errors = np.empty(len(frames), np.float32)
-        for first in range(0, len(frames), SLICE):
-            part = slice(first, first + SLICE)
-            exact = self.exact(frames[part])
-            with np.errstate(over="ignore"):
-                rounded[part] = exact
-            moved = np.linalg.norm(exact - rounded[part], axis=1)
+    def __call__(self, trajectory: Frames) -> tuple[Whole, Singles]:
+        """Sketches [m // every, r + 1] of a trajectory [m d], and their scales [m // every, 3]:
+        what an integer is worth, the radius, which is ∞ where a sketch says nothing, and the
+        sketch's squared norm.
+        """
+        exact = np.empty((len(trajectory), self.size))
+        for first in range(0, len(trajectory), SLICE):
+            exact[first : first + SLICE] = self.exact(trajectory[first : first + SLICE])
+        with np.errstate(invalid="ignore", over="ignore"):
+            centres = coarsening.centres(exact, self.every) if self.every > 1 else exact
+            numbers, worth = _as_integers(centres)
+            radii = np.empty(len(numbers))
+            coarsening.radii(exact, self.every, numbers * worth[:, None], radii)
             # The sums of `exact` err too, by far less than a millionth of their length.
-            errors[part] = moved * (1 + 1e-6) + 1e-10 * np.linalg.norm(exact, axis=1) + 1e-30
-        return rounded, errors
+            longest = np.linalg.norm(exact, axis=1).max(initial=0)
+            radii = radii * (1 + 1e-6) + 1e-10 * longest + 1e-30
+            radii[~np.isfinite(radii)] = np.inf
+            squares = np.einsum("mr,mr->m", numbers, numbers, dtype=np.float64) * worth**2
+            scales = np.stack([worth, radii, round_down(squares)], axis=1).astype(np.float32)
+        return numbers, scales
+
+
+def _as_integers(vectors: Floats) -> tuple[Whole, Floats]:
+    """Vectors [m r] as integers, and what one of each is worth [m], a float32 number.
+
+    They are 0 where a vector is very long, or no numbers.
+    """
+    worth = np.linalg.norm(vectors, axis=1) / LONGEST
+    worth = np.maximum(worth, np.abs(vectors).max(axis=1, initial=0) / LARGEST)
+    usable = (worth > LEAST) & (worth < 1 / LEAST)
+    worth = np.where(usable, worth * (1 + 2.0**-20), 1).astype(np.float32).astype(np.float64)
+    scaled = np.where(usable[:, None], vectors, 0) / worth[:, None]
+    return np.rint(scaled).astype(np.int16), worth
 
 
 @dataclass(frozen=True, eq=False)
-class Sketched:
-    """The sketches of some trajectories, as `search_blocks` takes them."""
+class Sketches:
+    """The sketches of some trajectories, of one kind, as `Sketcher` makes them."""
 
     sketcher: Sketcher
-    blocks: Iterable[Block]
-    """sketches instead of frames, global indices as in the search"""
-    error: Callable[[int], float]
-    """global index -> the largest error of that trajectory's sketches"""
-    finer: Sequence[Finer] = ()
-    """longer and longer ones, each for those that the ones before leave"""
-
-
-@dataclass(frozen=True, eq=False)
-class Finer:
-    """Longer sketches of the same trajectories, read one by one."""
-
-    sketcher: Sketcher
-    fetch: Callable[[int], tuple[Frames, float]]
-    """global index -> its sketches [m r + 1], and their largest error"""
+    blocks: Callable[[], Iterable[tuple[Block, Singles]]]
+    """sketches instead of frames, global indices as in the search; and their scales"""
+    fetch: Callable[[int], tuple[Whole, Singles]]
+    """global index -> its sketches, and their scales"""
 
 
 class SketchFilter:
@@ -156,9 +183,19 @@ class SketchFilter:
         self, sketcher: Sketcher, done: Sequence[tuple[Floats, Floats]], steps: str
     ) -> None:
         """`done` are the queries' sketches and their errors, as `Sketcher.quick` gives them."""
-        self.stretch, self.steps, self.count = sketcher.stretch, steps, len(done)
-        self._moved = Moved([sketches for sketches, _ in done], "l2")
-        self._rows = np.array([[float(len(sketches))] for sketches, _ in done])
+        self.sketcher, self.steps, self.count = sketcher, steps, len(done)
+        self._empty = np.array([[len(sketches) < sketcher.every] for sketches, _ in done])
+        queries = [_means(sketches, sketcher.every) for sketches, _ in done]
+        self._code = kernels.CODES[steps]
+        stacked = Stacked.of(queries, "l2", moved=False)
+        self._scale = stacked.scale
+        self._low_costs: Callable[..., Singles | None]
+        if halves.by_integers(sketcher.size) and stacked.is_ordinary:
+            prepared = halves.Prepared(stacked, "l2", WHOLE, alone=True)
+            self._low_costs = prepared.low_costs_of_sketches
+        else:
+            self._low_costs = Moved(stacked).low_costs
+        self._rows = np.array([[float(len(rows))] for rows in queries])
         self._errors = np.array([[errors.max()] for _, errors in done])
 
     @classmethod
@@ -166,33 +203,53 @@ class SketchFilter:
         cls, queries: Sequence[Frames], sketchers: Sequence[Sketcher], steps: str, pool: Executor
     ) -> list[SketchFilter]:
         """One for each sketcher; queries are projected once for those that share directions."""
-        filters: dict[int, SketchFilter] = {}
+        frames, borders = np.concatenate([as_doubles(query) for query in queries]), _ends(queries)
+        parts = np.array_split(frames, processors())  # products of few rows take as long as of many
+        done: dict[int, list[tuple[Floats, Floats]]] = {}
         known: Sketcher | None = None
+        made: dict[int, tuple[Floats, Floats]] = {}
         for i in sorted(range(len(sketchers)), key=lambda i: -sketchers[i].size):
             sketcher = sketchers[i]
             if known is None or not sketcher.begins(known):
-                known, projected = sketcher, list(pool.map(sketcher.along, queries))
-            done = list(pool.map(sketcher.quick, *zip(*projected, strict=True)))
-            filters[i] = cls(sketcher, done, steps)
-        return [filters[i] for i in range(len(sketchers))]
+                known, projected = sketcher, list(pool.map(sketcher.along, parts))
+                made.clear()
+            if sketcher.size not in made:
+                found = zip(*pool.map(sketcher.quick, *zip(*projected, strict=True)), strict=True)
+                rows, errors = (np.concatenate(own) for own in found)
+                made[sketcher.size] = rows, errors
+            rows, errors = made[sketcher.size]
+            done[i] = [(rows[a:b], errors[a:b]) for a, b in pairwise(borders)]
+        each = range(len(sketchers))
+        return list(pool.map(lambda i: cls(sketchers[i], done[i], steps), each))
 
     def bounds(
-        self, sketches: Frames, offsets: Ints, errors: Floats, wanted: NDArray[np.bool_]
+        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_]
     ) -> Floats:
         """Lower bounds [q t] of the wanted pairs [q t]; 0 for the others.
 
         Args:
-            sketches: of trajectories end to end [F r + 1], float16.
-            offsets: where each begins [t + 1].
-            errors: the largest error of each [t].
+            numbers: sketches of trajectories end to end [F r + 1].
+            scales: theirs [F 3].
+            offsets: where each trajectory begins [t + 1].
             wanted: which pairs; where no path fits, the bound is ∞.
         """
-        lows = self._moved.low_costs(sketches, offsets, wanted, kernels.CODES[self.steps])
+        lows = self._low_costs(numbers, scales, offsets, wanted, self._code)
         if lows is None:
             return np.zeros(wanted.shape)
-        usable = np.isfinite(errors)  # a number that float16 can't hold makes its error infinite
         cells = self._rows + np.diff(offsets) if self.steps == "classic" else self._rows
-        sure = certain(lows, cells, self._moved.stacked.scale, np.ones(len(errors), np.bool_))
-        off = cells * (self._errors + np.where(usable, errors, 0)) * (1 + 1e-9)
-        sure = np.maximum((sure - off) * ((1 - 1e-9) / self.stretch), 0)
-        return np.where(usable | np.isinf(sure), sure, 0)
+        sure = certain(lows, cells, self._scale, np.ones(lows.shape[1], np.bool_))
+        off = cells * self._errors * (1 + 1e-9)
+        factor = self.sketcher.every * (1 - 1e-9) / self.sketcher.stretch
+        return np.where(self._empty, 0, np.maximum((sure - off) * factor, 0))
+
+
+def _ends(queries: Sequence[Frames]) -> list[int]:
+    """Where each begins when they lie end to end, and where the last ends."""
+    return [0, *accumulate(map(len, queries))]
+
+
+def _means(sketches: Floats, every: int) -> Floats:
+    """Means [n // g, r] of g sketches each; of all where there are fewer."""
+    count = len(sketches) // every
+    groups = sketches[: count * every].reshape(count, every, -1) if count else sketches[None]
+    return np.asarray(groups.mean(axis=1), np.float64)

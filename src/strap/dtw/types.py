@@ -14,7 +14,8 @@ Frames: TypeAlias = NDArray[Any]
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
 Halves: TypeAlias = NDArray[np.uint16]
-"""The bits of float16 or bfloat16 numbers."""
+"""The bits of float16 or bfloat16 numbers, or of integers."""
+Whole: TypeAlias = NDArray[np.int16]
 Ints: TypeAlias = NDArray[np.int64]
 Fetch: TypeAlias = Callable[[int], Frames]
 """Global trajectory index -> its frames [m d], read again for the exact pass."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from strap.encoders.network import NetworkEncoder, batch_for, prepare, weights_fingerprint
 from strap.encoders.preprocessing import Preprocessing
@@ -46,7 +47,12 @@ class _SameConv(nn.Conv2d):
         ):
             total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
             pads += [total // 2, total - total // 2]
-        return super().forward(F.pad(input, pads) if any(pads) else input)
+        left, right, above, below = pads
+        if left == right and above == below:  # without a copy
+            return F.conv2d(
+                input, self.weight, self.bias, self.stride, (above, left), 1, self.groups
+            )
+        return super().forward(F.pad(input, pads))
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -68,8 +74,8 @@ class _Block(nn.Module):
         self._bn2 = _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu6(self._bn0(self._expand_conv(x))) if self.expands else x
-        y = F.relu6(self._bn1(self._depthwise_conv(y)))
+        y = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.expands else x
+        y = F.relu6(self._bn1(self._depthwise_conv(y)), inplace=True)
         y = self._bn2(self._project_conv(y))
         result: Tensor = x + y if self.skips else y
         return result
@@ -88,10 +94,10 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[n 3 h w] -> [n 1280 h/32 w/32]"""
-        x = F.relu6(self._bn0(self._conv_stem(x)))
+        x = F.relu6(self._bn0(self._conv_stem(x)), inplace=True)
         for block in self._blocks:
             x = block(x)
-        features: Tensor = F.relu6(self._bn1(self._conv_head(x)))
+        features: Tensor = F.relu6(self._bn1(self._conv_head(x)), inplace=True)
         return features
 
 
@@ -114,6 +120,25 @@ def checkpoint() -> Path:
     return files[0]
 
 
+NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1"}
+BLOCK_NORMS = {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
+
+
+def fold_norms(model: EfficientNetLite0) -> None:
+    """Put what normalises into the convolutions before it, which it only scales and shifts.
+
+    The model must be in evaluation mode, and stay so.
+    """
+    places: list[tuple[nn.Module, dict[str, str]]] = [(model, NORMS)]
+    places += [(block, BLOCK_NORMS) for block in model._blocks]
+    for owner, norms in places:
+        for convolution, norm in norms.items():
+            if hasattr(owner, convolution):
+                fused = fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, norm))
+                setattr(owner, convolution, fused)
+                setattr(owner, norm, nn.Identity())
+
+
 def load_efficientnet(
     device: torch.device, *, size: int = SIZE, dtype: torch.dtype = torch.float32
 ) -> NetworkEncoder:
@@ -132,6 +157,7 @@ def load_efficientnet(
         mean=(127 / 255,) * 3, std=(128 / 255,) * 3, size=(size, size), resample="bicubic"
     )
     fingerprint = weights_fingerprint(model)
+    fold_norms(model.eval())
     return NetworkEncoder(
         name="efficientnet-lite0" if size == SIZE else f"efficientnet-lite0@{size}",
         model=prepare(model, device, dtype),

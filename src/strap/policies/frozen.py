@@ -7,14 +7,12 @@ places to one), projected on their main directions: where things are is kept, to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch import Tensor
 
 from strap.errors import StrapError
 from strap.types import Array
@@ -49,14 +47,15 @@ class FrozenVision:
     """uint8 images to feature maps."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        from strap.encoders.efficientnet import EfficientNetLite0, checkpoint
+        from strap.encoders.efficientnet import EfficientNetLite0, checkpoint, fold_norms
 
         weights = torch.load(checkpoint(), map_location="cpu", weights_only=True)
         model = EfficientNetLite0()
         model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
         model._blocks = model._blocks[: COARSE + 1]
         self.device = torch.device(device)
-        self.model = _fused(model.eval().requires_grad_(False)).to(self.device)
+        fold_norms(model.eval().requires_grad_(False))
+        self.model = model.to(self.device)
 
     @torch.inference_mode()
     def maps(self, images: Array | Tensor) -> Tensor:
@@ -87,18 +86,6 @@ class FrozenVision:
             for start in range(0, len(images), batch)
         ]
         return np.concatenate(parts)
-
-
-def _fused(model: Any) -> Any:
-    """Every batch normalisation worked into the convolution before it: a third less to do."""
-    pairs = [(model, "_conv_stem", "_bn0")]
-    for block in model._blocks:
-        pairs += [(block, "_expand_conv", "_bn0")] if block.expands else []
-        pairs += [(block, "_depthwise_conv", "_bn1"), (block, "_project_conv", "_bn2")]
-    for owner, conv, norm in pairs:
-        setattr(owner, conv, fuse_conv_bn_eval(getattr(owner, conv), getattr(owner, norm)))
-        setattr(owner, norm, nn.Identity())
-    return model
 
 
 def find_projection(maps: Tensor, channels: int = CHANNELS) -> Projection:

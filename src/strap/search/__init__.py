@@ -147,6 +147,6 @@ def search_corpus(
         backend=options.backend,
         exclude=exclude,
         name=corpus.describe,
-        sketched=corpus.sketched(progress) if short else (),
+        sketched=corpus.sketched(options.k, progress) if short else (),
         tally=tally,
     )

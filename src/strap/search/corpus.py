@@ -12,13 +12,15 @@ import numpy as np
 from strap import dtw
 from strap.artifacts import Progress
 from strap.dtw import halves
-from strap.dtw.sketches import Finer, Sketched
+from strap.dtw.sketches import Sketches
 from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore
 from strap.types import Array
 
 SMALL_BYTES = 2**29
 """of stores, together, that are small"""
+FEW, FEWER = 8, 16
+"""one in so many trajectories is not many; the latter where bounds of all dimensions cost little"""
 
 
 @dataclass(frozen=True)
@@ -63,44 +65,35 @@ class Corpus:
         index, key = self.names[number]
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
-    def sketched(self, progress: Progress) -> list[Sketched]:
+    def sketched(self, k: int, progress: Progress) -> list[list[Sketches]]:
         """The sketches of all stores; none unless every trajectory has one.
 
-        Nor where they don't pay: a small store on a processor with tile registers.
+        Nor where they don't pay: for a small store, of which many trajectories are asked for.
         """
-        if self.only is not None or (self.is_small and halves.usable(self.stores[0].dim)):
+        many = FEWER if halves.has_tiles(self.stores[0].dim) else FEW
+        if self.only is not None or (self.is_small and k * many > len(self.names)):
             return []
-        parts = []
-        for index, store in enumerate(self.stores):
-            whole = [one for one in open_sketches(store) if not one.missing]
-            if not whole:
-                return []
-            parts.append(self._sketched(index, whole, progress))
-        return parts
+        kinds = [
+            [
+                self._sketches(index, own, progress)
+                for own in open_sketches(store)
+                if not own.missing
+            ]
+            for index, store in enumerate(self.stores)
+        ]
+        return kinds if all(kinds) else []
 
-    def _sketched(self, index: int, sizes: Sequence[StoreSketches], progress: Progress) -> Sketched:
-        short = sizes[0]
-        errors = short.errors()
-
+    def _sketches(self, index: int, own: StoreSketches, progress: Progress) -> Sketches:
         def number(key: str) -> int:
             found = self.numbers[index, key]
             progress("searching", found, len(self.names))
             return found
 
-        def error(found: int) -> float:
-            return errors[self.names[found][1]]
-
-        finer = [self._finer(own) for own in sizes[1:]]
-        return Sketched(short.sketcher, short.blocks(number), error, finer)
-
-    def _finer(self, sketches: StoreSketches) -> Finer:
-        errors = sketches.errors()
-
-        def fetch(found: int) -> tuple[Array, float]:
-            key = self.names[found][1]
-            return sketches.fetch(key), errors[key]
-
-        return Finer(sketches.sketcher, fetch)
+        return Sketches(
+            own.sketcher,
+            lambda: own.blocks(number),
+            lambda found: own.fetch(self.names[found][1]),
+        )
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         """Trajectories that lie end to end, shard by shard.
