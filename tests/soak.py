@@ -87,7 +87,7 @@ def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
         (dtw.Block(rows, np.array([0, len(rows)]), np.array([i])), scales)
         for i, (rows, scales) in enumerate(made)
     ]
-    return Sketches(sketcher, lambda: parts, made.__getitem__)
+    return Sketches(sketcher, lambda: parts)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def sketches_of(sketcher: Sketcher, trajectories, first: int = 0) -> Sketches:
         (dtw.Block(rows, np.array([0, len(rows)]), np.array([first + i])), scales)
         for i, (rows, scales) in enumerate(made)
     ]
-    return Sketches(sketcher, lambda: blocks, lambda index: made[index - first])
+    return Sketches(sketcher, lambda: blocks)
 
 
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
@@ -73,13 +73,13 @@ def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
     ):
         bounds = SketchFilter.ladder(queries, [own.sketcher for own in kinds], steps, pool)
     for own, bound in zip(kinds, bounds, strict=True):
-        rows, scales = zip(*(own.fetch(t) for t in range(len(trajectories))), strict=True)
-        ends = np.cumsum([0, *map(len, rows)])
+        rows, scales = zip(*((block.frames, own) for block, own in own.blocks()), strict=True)
+        offsets = np.cumsum([0, *map(len, rows)])
         together = np.concatenate(rows), np.concatenate(scales)
-        lows = bound.bounds(*together, ends, np.ones(costs.shape, np.bool_))
+        lows = bound.bounds(*together, offsets[:-1], offsets[1:], np.ones(costs.shape, np.bool_))
         assert (lows <= costs).all()
         for t, alone in enumerate(zip(rows, scales, strict=True)):
-            one = bound.bounds(*alone, np.array([0, len(alone[0])]), some)
+            one = bound.bounds(*alone, np.array([0]), np.array([len(alone[0])]), some)
             np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5)
             assert one[1, 0] == 0
 
@@ -188,7 +188,8 @@ def test_quick_sketches_know_their_errors(inside, offset):
     quick, errors = sketcher.quick(*sketcher.along(frames))
     off = np.linalg.norm(quick - sketcher.exact(frames), axis=1)
     assert np.all(off <= errors)
-    assert np.all(errors < 1e-5 * np.linalg.norm(frames - sketcher.mean, axis=1))
+    share = 1e-3 if inside else 1e-5
+    assert np.all(errors < share * np.linalg.norm(frames - sketcher.mean, axis=1))
 
 
 @pytest.mark.parametrize("sizes", [(6, 12), (12, 6)])
@@ -199,13 +200,13 @@ def test_directions_of_their_own_give_bounds_too(sizes):
     alone = [Sketcher.fit(np.concatenate(trajectories[i:]), size=size) for i, size in starts]
     assert not alone[0].begins(alone[1])
     longest = max(trajectories, key=len)
-    ends = np.array([0, len(longest)])
+    begins, ends = np.array([0]), np.array([len(longest)])
     with ThreadPoolExecutor(2) as pool:
         for sketcher, bound in zip(
             alone, SketchFilter.ladder(queries, alone, "strap", pool), strict=True
         ):
             wanted = np.ones((len(queries), 1), np.bool_)
-            lows = bound.bounds(*sketcher(longest), ends, wanted)[:, 0]
+            lows = bound.bounds(*sketcher(longest), begins, ends, wanted)[:, 0]
             costs = [dtw.best_match(query, longest).cost for query in queries]
             assert (lows <= costs).all()
             assert (lows[1:] > 0).all()
@@ -367,7 +368,7 @@ def test_usual_kinds_suit_all_dimensions(dim):
     assert all(2 <= kind.size <= dim for kind in kinds)
     assert [kind.every for kind in kinds] == [4, 2, 1]
     if dim == 1280:
-        assert [str(kind) for kind in kinds] == ["64x4", "256x2", "256x1"]
+        assert [str(kind) for kind in kinds] == ["64x4", "256x2", "512x1"]
 
 
 def test_sketches_of_earlier_versions_are_replaced(store):

@@ -77,7 +77,7 @@ def bounds(queries: list, trajectories: list, sketcher: Sketcher) -> tuple[np.nd
     taken = []
     for _ in range(5):
         began = time.perf_counter()
-        lows = bound.bounds(*together, ends, every)
+        lows = bound.bounds(*together, ends[:-1], ends[1:], every)
         taken.append(time.perf_counter() - began)
     return lows, min(taken) / every.size
 

@@ -14,10 +14,9 @@ trajectory of a shard without sketches (or with those of other rows) is looked a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +32,16 @@ from strap.artifacts import (
     writing,
 )
 from strap.dtw.sketches import SAMPLE, Sketcher
-from strap.dtw.types import Block
+from strap.dtw.types import Block, Ints
 from strap.errors import StrapError
 from strap.store import EmbeddingStore
-from strap.store.layout import Shard
+from strap.store.layout import Entry, Shard
 from strap.types import Array
 
 VERSION = 2
-LONGEST = 256  # numbers in a usual sketch
+MIDDLE, LONGEST = 256, 512  # numbers in usual sketches, at most
+STEP = 128  # numbers that are multiplied together
+KEPT_BYTES = 2**31  # of a store whose sketches stay mapped after a search
 MOST_FRAMES = 6  # that a sketch stands for: the ways through a block double with each
 
 
@@ -66,63 +67,58 @@ class Kind(NamedTuple):
 
 
 def usual_kinds(dim: int) -> list[Kind]:
-    """Those that pay for vectors of so many numbers: a fifth of a 1280-d one, and less."""
-    long = max(2, min(LONGEST, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
-    return [Kind(max(2, long // 4), 4), Kind(long, 2), Kind(long)]
+    """Those that pay for vectors of so many numbers: two fifths of a 1280-d one, and less."""
+    middle = max(2, min(MIDDLE, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
+    long = max(middle, min(LONGEST, round(0.4 * dim / STEP) * STEP))
+    return [Kind(max(2, middle // 4), 4), Kind(middle, 2), Kind(long)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Live trajectories that lie end to end in a shard."""
+
+    shard: str
+    entries: Sequence[Entry]
+    first: int
+    """entries of the shard before them"""
+
+
+@dataclass(frozen=True, eq=False)
 class StoreSketches:
-    """The sketches of one store's shards, of one length."""
+    """The sketches of one store's shards, of one kind."""
 
     store: EmbeddingStore
     folder: Path
     sketcher: Sketcher
     shards: tuple[str, ...]
     """those that have sketches"""
+    runs: Sequence[Run]
+    """all of the store's, whichever have sketches"""
+    _kept: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
 
-    def blocks(self, number: Callable[[str], int]) -> Iterator[tuple[Block, Array]]:
-        """Sketches that lie end to end, and their scales; `number` gives a global index."""
-        for name in self.shards:
-            rows, scales = self._rows[name]
-            for run in self.store.live_runs(self.store.shards[name]):
-                borders = [self._places[run[0].id][1], *(self._places[e.id][2] for e in run)]
-                here = slice(borders[0], borders[-1])
-                ids = np.array([number(e.id) for e in run])
-                yield Block(rows[here], np.array(borders) - borders[0], ids), scales[here]
+    def blocks(self, indices: Sequence[Ints]) -> Iterator[tuple[Block, Array]]:
+        """Sketches that lie end to end, and their scales; `indices` are the global ones of each
+        run. All shards must have sketches.
+        """
+        files = self._kept if self.store.nbytes <= KEPT_BYTES else {}
+        for run, ids in zip(self.runs, indices, strict=True):
+            if run.shard not in files:
+                files[run.shard] = self._open(run.shard)
+            rows, scales, borders = files[run.shard]
+            own = borders[run.first : run.first + len(run.entries) + 1]
+            here = slice(int(own[0]), int(own[-1]))
+            yield Block(rows[here], own - own[0], ids), scales[here]
 
-    def fetch(self, key: str) -> tuple[Array, Array]:
-        """A trajectory's sketches [m size], and their scales [m 3]."""
-        shard, first, last = self._places[key]
-        rows, scales = self._rows[shard]
-        return rows[first:last], scales[first:last]
-
-    @cached_property
-    def _places(self) -> dict[str, tuple[str, int, int]]:
-        """Trajectory id -> shard, first row, row after the last; of live ones."""
-        found = {}
-        for name in self.shards:
-            shard = self.store.shards[name]
-            ends = np.cumsum([e.length // self.sketcher.every for e in shard.entries]).tolist()
-            places = {e.offset: p for e, p in zip(shard.entries, pairwise([0, *ends]), strict=True)}
-            for entry in self.store.live_entries(shard):
-                found[entry.id] = name, *places[entry.offset]
-        return found
-
-    @cached_property
-    def _rows(self) -> dict[str, tuple[Array, Array]]:
-        return {
-            name: (
-                _mapped(self.folder / f"{name}.npy"),
-                _mapped(self.folder / f"{name}.scales.npy"),
-            )
-            for name in self.shards
-        }
+    def _open(self, name: str) -> tuple[Array, Array, Ints]:
+        """A shard's sketches, their scales, and where each trajectory begins."""
+        rows, scales = (_mapped(self.folder / f"{name}{end}.npy") for end in ("", ".scales"))
+        lengths = [0, *(entry.length for entry in self.store.shards[name].entries)]
+        return rows, scales, np.cumsum(np.array(lengths) // self.sketcher.every)
 
     @property
     def missing(self) -> list[str]:
         """Trajectories without a sketch."""
-        return [key for key in self.store.ids if key not in self._places]
+        return [e.id for run in self.runs if run.shard not in self.shards for e in run.entries]
 
 
 def sketch_store(
@@ -167,15 +163,39 @@ def sketch_store(
 
 
 def open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
-    """A store's sketches, those compared in the least time first; without those of other rows."""
+    """A store's sketches, those compared in the least time first; without those of other rows.
+
+    They are kept with the store as long as their files stay as they are.
+    """
+    stamps = {
+        file: _written(file)
+        for file in (store.path / "sketches").glob(f"*x*-{_cameras(store)}/*")
+        if file.suffix == ".json" or file.name in ("basis.npy", "mean.npy")
+    }
+    before, found = store.kept.get("sketches", (None, []))
+    if before != stamps:
+        found = _open_sketches(store)
+        store.kept["sketches"] = stamps, found
+    return list(found)
+
+
+def _open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
     made = {shard.name: _made_from(shard) for shard in store.shards.values()}
+    runs = list(_runs(store))
     found = []
     for folder in (store.path / "sketches").glob(f"*x*-{_cameras(store)}"):
         sketcher = _read_sketcher(folder, store.dim)
         if sketcher is not None:
             names = tuple(name for name, own in made.items() if _is_current(folder, name, own))
-            found.append(StoreSketches(store, folder, sketcher, names))
+            found.append(StoreSketches(store, folder, sketcher, names, runs))
     return sorted(found, key=lambda own: own.sketcher.size / own.sketcher.every**2)
+
+
+def _runs(store: EmbeddingStore) -> Iterator[Run]:
+    for name, shard in store.shards.items():
+        places = {entry.offset: place for place, entry in enumerate(shard.entries)}
+        for run in store.live_runs(shard):
+            yield Run(name, run, places[run[0].offset])
 
 
 def _forget_old(store: EmbeddingStore) -> None:

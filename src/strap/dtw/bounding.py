@@ -292,12 +292,14 @@ def wanted_low_costs(
     wanted: NDArray[np.bool_],
     numbers: Whole,
     scales: Singles,
-    offsets: Ints,
+    begins: Ints,
+    ends: Ints,
     code: int,
     room: Singles,
     out: Singles,
 ) -> None:
-    """out [t q] = `low_costs` of the wanted pairs [t q], for sketches [F r] end to end.
+    """out [t q] = `low_costs` of the wanted pairs [t q], for sketches [F r] of which a trajectory's
+    are those from begins [t] to ends [t].
 
     A sketch is its integers times scales[:, 0], its squared norm scales[:, 2]; scales[:, 1] and
     what a root may err by are taken off from its cells. Everything in one call: threads that come
@@ -305,7 +307,7 @@ def wanted_low_costs(
     large or no number is left as it is. Squares are rounded down but for less than 2⁻¹⁵⁰. `room`
     is memory to work in: r + R numbers for each sketch of the longest trajectory.
     """
-    for i in range(offsets.shape[0] - 1):
+    for i in range(begins.shape[0]):
         if wanted[i].any():
-            part = slice(offsets[i], offsets[i + 1])
+            part = slice(begins[i], ends[i])
             _wanted_of_one(rows, wanted[i], numbers[part], scales[part], code, room, out[i])

@@ -95,9 +95,15 @@ class Moved:
         )
 
     def low_costs(
-        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_], code: int
+        self,
+        numbers: Whole,
+        scales: Singles,
+        begins: Ints,
+        ends: Ints,
+        wanted: NDArray[np.bool_],
+        code: int,
     ) -> Singles | None:
-        """Steps 1 to 4 and the recurrences for sketches end to end, in one compiled call.
+        """Steps 1 to 4 and the recurrences for sketches, in one compiled call.
 
         Their integers times scales[:, 0] are the frames, scales[:, 2] their squared norms, and
         scales[:, 1] is taken off from every cell. A root errs by less than 4u of itself and is at
@@ -111,8 +117,10 @@ class Moved:
             return None
         lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
         size = numbers.shape[1] + len(self.rows)
-        room = self.buffers.get("room", np.float32, int(np.diff(offsets).max()), size).ravel()
-        bounding.wanted_low_costs(self._compiled, asked, numbers, scales, offsets, code, room, lows)
+        room = self.buffers.get("room", np.float32, int((ends - begins).max()), size).ravel()
+        bounding.wanted_low_costs(
+            self._compiled, asked, numbers, scales, begins, ends, code, room, lows
+        )
         return lows.T
 
 

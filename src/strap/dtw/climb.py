@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,21 @@ from strap.dtw.sketches import Sketches, SketchFilter
 from strap.dtw.types import Block, Floats, Frames, Ints, Singles
 
 TILE_FRAMES = 4096  # whose shortest sketches are bounded in one call
-TOGETHER = 8  # trajectories whose longer sketches are bounded in one call, at most
+TOGETHER = 32  # trajectories whose longer sketches are bounded in one call, at most
 TASKS = 16  # at least, where there are as many trajectories: threads should end together
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Trajectories that lie end to end, in sketches of all kinds."""
+
+    store: int
+    first: int
+    """which column of the lows is its first trajectory's"""
+    kinds: Sequence[tuple[Block, Singles]]
+
+    def __len__(self) -> int:
+        return len(self.kinds[0][0].ids)
 
 
 class Climb:
@@ -35,18 +49,19 @@ class Climb:
             SketchFilter.ladder(queries, [own.sketcher for own in kinds], steps, pool)
             for kinds in sketched
         ]
-        ids, owners = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        lows = [np.empty((len(queries), 0))]
-        for number, (first, *_) in enumerate(sketched):
-            for block, scales in first.blocks():
-                lows.append(self._shortest(self._filters[number][0], block, scales))
-                ids.append(block.ids)
-                owners.append(np.full(len(block.ids), number))
+        self._runs: list[_Run] = []
+        ids, lows, count = [np.empty(0, np.int64)], [np.empty((len(queries), 0))], 0
+        for number, kinds in enumerate(sketched):
+            for same in zip(*(own.blocks() for own in kinds), strict=True):
+                run = _Run(number, count, same)
+                self._runs.append(run)
+                lows.append(self._shortest(run))
+                ids.append(same[0][0].ids)
+                count += len(run)
         self.indices: Ints = np.concatenate(ids, dtype=np.int64)
         """[t] global indices"""
         self.lows: Floats = np.concatenate(lows, axis=1)
         """[q t]"""
-        self._owners = np.concatenate(owners)
         self._height = np.zeros(self.lows.shape, np.int8)
 
     def work(self, level: int) -> float:
@@ -62,32 +77,37 @@ class Climb:
         some = some & (self._height <= level)
         self._height[some] = level + 1
 
-        def work(task: tuple[int, Ints]) -> None:
-            number, columns = task
-            own, bound = self._sketched[number][level + 1], self._filters[number][level + 1]
-            rows, scales = zip(*(own.fetch(int(i)) for i in self.indices[columns]), strict=True)
-            ends = np.cumsum([0, *map(len, rows)])
-            together = np.concatenate(rows), np.concatenate(scales)
-            better = bound.bounds(*together, ends, some[:, columns])
+        def work(task: tuple[_Run, Ints]) -> None:
+            run, places = task
+            columns = run.first + places
+            block, scales = run.kinds[level + 1]
+            better = self._filters[run.store][level + 1].bounds(
+                block.frames,
+                scales,
+                block.offsets[places],
+                block.offsets[places + 1],
+                some[:, columns],
+            )
             self.lows[:, columns] = np.maximum(self.lows[:, columns], better)
 
         tasks = []
-        for number, kinds in enumerate(self._sketched):
-            if level + 1 < len(kinds):
-                columns = np.flatnonzero(some.any(axis=0) & (self._owners == number))
-                size = min(TOGETHER, len(columns) // TASKS + 1)
-                tasks += [(number, columns[i : i + size]) for i in range(0, len(columns), size)]
+        for run in self._runs:
+            if level + 1 < len(run.kinds):
+                own = some[:, run.first : run.first + len(run)]
+                places = np.flatnonzero(own.any(axis=0))
+                size = min(TOGETHER, len(places) // TASKS + 1)
+                tasks += [(run, places[i : i + size]) for i in range(0, len(places), size)]
         list(self._pool.map(work, tasks))
 
-    def _shortest(self, bound: SketchFilter, block: Block, scales: Singles) -> Floats:
-        """Lower bounds [q t] of a whole block."""
+    def _shortest(self, run: _Run) -> Floats:
+        """Lower bounds [q t] of a whole run."""
+        bound, (block, scales) = self._filters[run.store][0], run.kinds[0]
         offsets = block.offsets
-        every = np.ones((bound.count, len(block.ids)), np.bool_)
 
         def work(tile: range) -> Floats:
-            part, own = slice(tile.start, tile.stop), offsets[tile.start : tile.stop + 1]
-            here = slice(own[0], own[-1])
-            return bound.bounds(block.frames[here], scales[here], own - own[0], every[:, part])
+            begins, ends = offsets[tile.start : tile.stop], offsets[tile.start + 1 : tile.stop + 1]
+            every = np.ones((bound.count, len(tile)), np.bool_)
+            return bound.bounds(block.frames, scales, begins, ends, every)
 
         return np.concatenate(list(self._pool.map(work, tiles(offsets, TILE_FRAMES))), axis=1)
 

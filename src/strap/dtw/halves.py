@@ -208,7 +208,13 @@ class Prepared:
         lows[:] = found.T
 
     def low_costs_of_sketches(
-        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_], code: int
+        self,
+        numbers: Whole,
+        scales: Singles,
+        begins: Ints,
+        ends: Ints,
+        wanted: NDArray[np.bool_],
+        code: int,
     ) -> Singles:
         """As `bounds.Moved.low_costs`; queries must not have been moved."""
         found = np.empty(wanted.T.shape, np.float32)
@@ -218,7 +224,8 @@ class Prepared:
             np.ascontiguousarray(wanted.T),
             numbers.view(np.uint16),
             scales,
-            offsets,
+            begins,
+            ends,
             code,
             self.room,
             found,

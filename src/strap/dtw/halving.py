@@ -484,16 +484,19 @@ def low_costs_of_sketches(
     wanted: NDArray[np.bool_],
     numbers: Halves,
     scales: Singles,
-    offsets: Ints,
+    begins: Ints,
+    ends: Ints,
     code: int,
     room: Room,
     out: Singles,
     proved: NDArray[np.bool_],
 ) -> None:
-    """As `low_costs`, of sketches [F r] end to end; see `_take_sketches`. Queries are not moved."""
+    """As `low_costs`, of sketches [F r] from begins [t] to ends [t]; see `_take_sketches`. Queries
+    are not moved.
+    """
     mean, scale = rows.single_mean, np.float32(rows.scale)
-    for i in range(offsets.shape[0] - 1):
-        part = slice(offsets[i], offsets[i + 1])
+    for i in range(begins.shape[0]):
+        part = slice(begins[i], ends[i])
         out[i] = np.inf
         proved[i] = not wanted[i].any() or _low_costs_of_one(
             rows, wanted[i], numbers[part], scales[part], mean, scale, code, room, out[i]

@@ -27,6 +27,7 @@ a result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -76,14 +77,15 @@ class Sketcher:
         return self.basis.astype(np.float64)
 
     @cached_property
-    def _products(self) -> Floats:
-        return self._directions.T @ self._directions
+    def skew(self) -> float:
+        """η, or a little more: sums of products err too."""
+        products = self._directions.T @ self._directions
+        return float(np.linalg.norm(products - np.eye(len(products)))) + 1e-9
 
-    @cached_property
+    @property
     def stretch(self) -> float:
         """How much longer than the frames' distance that of their exact sketches may be."""
-        eta = np.linalg.norm(self._products - np.eye(len(self._products)))
-        return float(np.sqrt(1 + eta * (1 + eta))) * (1 + 1e-12)
+        return math.sqrt(1 + self.skew * (1 + self.skew)) * (1 + 1e-12)
 
     def exact(self, frames: Frames) -> Floats:
         """Sketches [m r + 1] in float64."""
@@ -115,17 +117,17 @@ class Sketcher:
     def quick(self, along: Floats, squares: Floats) -> tuple[Floats, Floats]:
         """Sketches [m r + 1] for half the work, and how far each may be from the exact one [m].
 
-        With z = b − μ and c = Vᵀz the rest's square is |z|² − 2|c|² + cᵀVᵀVc. These sums err by at
-        most e = 4(d + 2r + 16)2⁻⁵²|z|², so a root x by at most √e, and by e/x.
+        With z = b − μ and c = Vᵀz the rest's square is |z|² − |c|² + cᵀ(VᵀV − I)c. The last term is
+        left out: it is at most η|c|². Sums err by less than 4(d + r + 16)2⁻⁵²|z|². With e for both
+        together a root x errs by at most √e, and by e/x.
 
         Args:
             along, squares: as `along` gives them; further columns are left alone.
         """
         along = along[:, : self.basis.shape[1]]
-        rest = np.einsum("mr,mr->m", along, along @ self._products - 2 * along) + squares
-        rest = np.sqrt(np.maximum(rest, 0))
-        terms = sum(self._directions.shape) + self.size + 16
-        slack = 4 * terms * 2.0**-52 * squares
+        within = np.einsum("mr,mr->m", along, along)
+        rest = np.sqrt(np.maximum(squares - within, 0))
+        slack = 4 * (sum(self._directions.shape) + 16) * 2.0**-52 * squares + self.skew * within
         with np.errstate(divide="ignore", invalid="ignore"):
             errors = np.fmin(np.sqrt(slack), slack / rest) * 1.01 + np.sqrt(squares) * 1e-11
         return np.concatenate([along, rest[:, None]], axis=1), errors
@@ -171,9 +173,8 @@ class Sketches:
 
     sketcher: Sketcher
     blocks: Callable[[], Iterable[tuple[Block, Singles]]]
-    """sketches instead of frames, global indices as in the search; and their scales"""
-    fetch: Callable[[int], tuple[Whole, Singles]]
-    """global index -> its sketches, and their scales"""
+    """sketches instead of frames, global indices as in the search; and their scales. All kinds of a
+    store give the same blocks"""
 
 
 class SketchFilter:
@@ -223,20 +224,25 @@ class SketchFilter:
         return list(pool.map(lambda i: cls(sketchers[i], done[i], steps), each))
 
     def bounds(
-        self, numbers: Whole, scales: Singles, offsets: Ints, wanted: NDArray[np.bool_]
+        self,
+        numbers: Whole,
+        scales: Singles,
+        begins: Ints,
+        ends: Ints,
+        wanted: NDArray[np.bool_],
     ) -> Floats:
         """Lower bounds [q t] of the wanted pairs [q t]; 0 for the others.
 
         Args:
-            numbers: sketches of trajectories end to end [F r + 1].
+            numbers: sketches [F r + 1].
             scales: theirs [F 3].
-            offsets: where each trajectory begins [t + 1].
+            begins, ends: which of them are a trajectory's [t].
             wanted: which pairs; where no path fits, the bound is ∞.
         """
-        lows = self._low_costs(numbers, scales, offsets, wanted, self._code)
+        lows = self._low_costs(numbers, scales, begins, ends, wanted, self._code)
         if lows is None:
             return np.zeros(wanted.shape)
-        cells = self._rows + np.diff(offsets) if self.steps == "classic" else self._rows
+        cells = self._rows + (ends - begins) if self.steps == "classic" else self._rows
         sure = certain(lows, cells, self._scale, np.ones(lows.shape[1], np.bool_))
         off = cells * self._errors * (1 + 1e-9)
         factor = self.sketcher.every * (1 - 1e-9) / self.sketcher.stretch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from strap import dtw
 from strap.artifacts import Progress
 from strap.dtw import halves
 from strap.dtw.sketches import Sketches
+from strap.dtw.types import Ints
 from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore
 from strap.types import Array
@@ -73,27 +74,28 @@ class Corpus:
         many = FEWER if halves.has_tiles(self.stores[0].dim) else FEW
         if self.only is not None or (self.is_small and k * many > len(self.names)):
             return []
-        kinds = [
-            [
-                self._sketches(index, own, progress)
-                for own in open_sketches(store)
-                if not own.missing
+        every = []
+        for index, store in enumerate(self.stores):
+            kinds = [own for own in open_sketches(store) if not own.missing]
+            if not kinds:
+                return []
+            numbers = [
+                np.array([self.numbers[index, entry.id] for entry in run.entries])
+                for run in kinds[0].runs
             ]
-            for index, store in enumerate(self.stores)
-        ]
-        return kinds if all(kinds) else []
+            first, *longer = kinds
+            seen = [Sketches(first.sketcher, partial(self._counted, first, numbers, progress))]
+            seen += [Sketches(own.sketcher, partial(own.blocks, numbers)) for own in longer]
+            every.append(seen)
+        return every
 
-    def _sketches(self, index: int, own: StoreSketches, progress: Progress) -> Sketches:
-        def number(key: str) -> int:
-            found = self.numbers[index, key]
-            progress("searching", found, len(self.names))
-            return found
-
-        return Sketches(
-            own.sketcher,
-            lambda: own.blocks(number),
-            lambda found: own.fetch(self.names[found][1]),
-        )
+    def _counted(
+        self, own: StoreSketches, numbers: Sequence[Ints], progress: Progress
+    ) -> Iterator[tuple[dtw.Block, Array]]:
+        """The blocks of sketches, with progress."""
+        for block, scales in own.blocks(numbers):
+            progress("searching", int(block.ids[0]), len(self.names))
+            yield block, scales
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
         """Trajectories that lie end to end, shard by shard.
