@@ -87,35 +87,58 @@ def looks_by_integers(
     beat: Floats,
     code: int,
     room: halving.Room,
+    products: Singles,
     out: Floats,
 ) -> bool:
     """As `looks`, for metric l2, with lower bounds from products of integers; each query is a group
     of its own. Frames are as they lie in memory. False where they are too large, or no numbers.
+
+    `products` is memory for those of every asking query with all frames, filled up to whole 64.
     """
-    M, total = frames.shape[0], 0
-    for q in asking:
-        total += borders[q + 1] - borders[q]
-    low = np.empty((total, M))
-    shrink = (1 - 2.0**-20) / rows.scale
+    M = frames.shape[0]
+    height = products.shape[0] // asking.shape[0]
+    beta, worth, more = np.empty((3, M), np.float32)
+    state = np.full((3, rows.alpha.shape[0]), np.float32(np.inf))
     for first in range(0, M, halving.FRAMES):
         count = halving.take(rows, frames, mean, scale, first, room)
         if count == 0:
             return False
-        top = 0
-        for q in asking:
-            N = borders[q + 1] - borders[q]
-            halving.fill(rows, q, count, room)
-            for j in range(count):
-                for n in range(N):
-                    low[top + n, first + j] = room.cells[j, n] * shrink
-            top += N
-    top = 0
+        beta[first : first + count] = room.beta[:count]
+        worth[first : first + count] = room.factor[:count]
+        more[first : first + count] = room.slack[:count]
+        for i in range(asking.shape[0]):
+            here = i * height + first
+            own = products[here : here + halving.FRAMES]
+            halving.multiply(rows, asking[i], count, room, own)
+            if code == 0:
+                halving.walk(rows, asking[i], count, room, own, state)
     for i in range(asking.shape[0]):
-        part = slice(borders[asking[i]], borders[asking[i] + 1])
-        bottom = top + part.stop - part.start
-        _decide(queries[part], frames, low[top:bottom], beat[i], code, False, out[i])
-        top = bottom
+        q = asking[i]
+        N = borders[q + 1] - borders[q]
+        if code == 0:
+            least = state[2, rows.ends[q] - 1] * (1 - (N + 8) * U) / rows.scale
+            if least > beat[i]:
+                out[i, 0], out[i, 1], out[i, 2] = np.inf, -1 if least == np.inf else -2, 0
+                continue
+        begin = rows.blocks[q] * halving.ROWS
+        part, own = slice(begin, begin + N), products[i * height : i * height + M]
+        halving.whole_costs(
+            rows.alpha[part], rows.factor[part], rows.slack[part], beta, worth, more, own
+        )
+        low = _turned(own, N, (1 - 2.0**-20) / rows.scale)
+        _decide(queries[borders[q] : borders[q + 1]], frames, low, beat[i], code, False, out[i])
     return True
+
+
+@njit
+def _turned(cells: Singles, N: int, shrink: float) -> Floats:
+    """The first n of each frame's cells [m …], as [n m], a little lower."""
+    M = cells.shape[0]
+    low = np.empty((N, M))
+    for m in range(M):
+        for n in range(N):
+            low[n, m] = cells[m, n] * shrink
+    return low
 
 
 @njit

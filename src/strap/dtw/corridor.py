@@ -27,7 +27,7 @@ from functools import cached_property
 
 import numpy as np
 
-from strap.dtw import cells, halves, kernels
+from strap.dtw import cells, halves, halving, kernels
 from strap.dtw.bounds import Moved
 from strap.dtw.halving import WHOLE
 from strap.dtw.pieces import Buffers, Stacked, as_values
@@ -92,6 +92,10 @@ class Corridor:
         stacked, rows = self._whole.stacked, self._whole.rows
         plain = self._whole.plain(trajectory)
         is_double = plain.dtype == np.float64
+        height = -(-len(plain) // halving.FRAMES) * halving.FRAMES
+        products = self._buffers.get(
+            "products", np.float32, len(asking) * height, self._whole.columns
+        )
         told = cells.looks_by_integers(
             rows,
             stacked.frames,
@@ -103,6 +107,7 @@ class Corridor:
             beat,
             self.code,
             self._whole.room,
+            products,
             found := np.empty((len(asking), 3)),
         )
         return found if told else None

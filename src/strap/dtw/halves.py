@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from strap.dtw import amx, bounding, checks, halving, vnni
 from strap.dtw.bounds import Tiled, U, round_down
 from strap.dtw.halving import BESIDE, BFLOAT, FRAMES, ROWS, SPLIT, WHOLE, Rows
-from strap.dtw.pieces import Stacked, aligned, as_values
+from strap.dtw.pieces import Stacked, aligned, aligned_copy, as_values
 from strap.dtw.types import Floats, Frames, Ints, Singles, Whole
 
 WORTH = 1e8  # multiplications from which on a filter of its own pays
@@ -93,7 +93,7 @@ class Prepared:
         queries = range(len(stacked.borders) - 1)
         groups = [range(q, q + 1) for q in queries] if alone else stacked.groups()
         self.rows = self._rows(groups)
-        self._columns = int(np.diff(self.rows.blocks).max()) * ROWS + BESIDE
+        self.columns = int(np.diff(self.rows.blocks).max()) * ROWS + BESIDE
         self._kept = threading.local()
 
     def _rows(self, groups: list[range]) -> Rows:
@@ -141,8 +141,8 @@ class Prepared:
             begins + np.diff(borders),
             np.array([group.start for group in groups] + [groups[-1].stop]),
             blocks,
-            mean,
-            self.stacked.single_mean,
+            aligned_copy(mean),
+            aligned_copy(self.stacked.single_mean),
             scale,
             shrink,
             self.metric == "cosine",
@@ -168,7 +168,7 @@ class Prepared:
                 np.empty(FRAMES, np.float32),
                 np.empty(FRAMES, np.float32),
                 np.empty(FRAMES, np.float32),
-                aligned((FRAMES, self._columns), np.float32),
+                aligned((FRAMES, self.columns), np.float32),
                 np.empty(FRAMES, np.float32),
             )
             self._kept.room.values[:] = 0

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import amx, bits, bounding, lanes, vnni
+from strap.dtw import amx, bits, bounding, lanes, vnni, wholes
 from strap.dtw.bounds import U
 from strap.dtw.jit import carray, njit, njit_reordered
 from strap.dtw.types import Floats, Frames, Halves, Ints, Singles
@@ -20,9 +20,6 @@ BFLOAT, SPLIT, WHOLE = 0, 1, 2  # kinds of numbers that are multiplied
 FRAMES = 64  # multiplied together, at most
 ROWS = 16  # to whose multiples the query rows of a group are filled up
 BESIDE = 16  # sums beside each row that stay unused: else rows compete for the same cache lines
-LONGEST = 46100.0  # frame of integers: products with others as long fit in 31 bits
-LARGEST = 32767.0  # integer
-LEAST = 1e-15  # number of a frame that isn't taken as 0
 
 
 class Rows(NamedTuple):
@@ -131,55 +128,6 @@ def _split_run(
     return total, off
 
 
-@njit_reordered
-def _move(
-    frame: NDArray[Any], mean: Frames, scale: bounding.Real, out: Singles
-) -> tuple[np.float32, np.float32]:
-    """out = (frame − mean)·scale as float32; about its squared norm, and its largest number."""
-    total, most = np.float32(0), np.uint32(0)
-    for k in range(frame.shape[0]):
-        single = np.float32((bits.number(frame[k]) - mean[k]) * scale)
-        out[k] = single
-        total += single * single
-        most = max(most, bits.magnitude(single))
-    return total, bits.of_magnitude(most)
-
-
-@njit_reordered
-def _to_whole(singles: Singles, inverse: np.float32, out: Halves) -> np.float32:
-    """out = the nearest integers to singles·inverse; the squared norm of what that takes off."""
-    off = np.float32(0)
-    for k in range(singles.shape[0]):
-        raised = bits.shifted(singles[k], inverse)
-        out[k] = bits.lower_half(raised)
-        difference = bits.off_by(singles[k], inverse, bits.unshifted(raised))
-        off += difference * difference
-    return off
-
-
-@njit
-def _whole_square(whole: Halves) -> np.int32:
-    total = np.int32(0)
-    for k in range(whole.shape[0]):
-        total = bits.add_square(total, whole[k])
-    return total
-
-
-@njit
-def _whole_frame(
-    frame: NDArray[Any], mean: Frames, scale: bounding.Real, singles: Singles, out: Halves
-) -> tuple[float, float, np.float32]:
-    """A frame as integers: squared norms as in `round_frames`, and ρ, what one of them is worth."""
-    square, most = _move(frame, mean, scale, singles)
-    if not square <= bounding.LARGEST_SQUARE or most < LEAST:
-        out[:] = 0
-        return 0.0 * np.float64(square), frame.shape[0] * np.float64(most) ** 2, np.float32(1)
-    worth = np.float32(max(np.sqrt(square) / LONGEST, most / LARGEST))
-    off = _to_whole(singles, np.float32(1) / worth, out) * (1 + 2 * frame.shape[0] * U)
-    unit = np.float64(worth) ** 2
-    return _whole_square(out) * unit, off * unit, worth
-
-
 @njit
 def round_frames(
     frames: NDArray[Any],
@@ -195,13 +143,11 @@ def round_frames(
 
     Split numbers are (b₂, b₁, b₁). Integers are worth their frame's factor [m] each.
     """
+    if numbers == WHOLE:
+        wholes.whole_frames(frames, mean, scale, out, squares, errors, factors)
+        return
     dim = frames.shape[1]
-    singles = np.empty(dim if numbers == WHOLE else 0, np.float32)
     for i in range(frames.shape[0]):
-        if numbers == WHOLE:
-            found = _whole_frame(frames[i], mean, scale, singles, out[i, :dim])
-            squares[i], errors[i], factors[i] = found
-            continue
         squares[i], errors[i], factors[i] = 0, 0, 1
         for k in range(0, dim, bounding.RUN):
             end = min(k + bounding.RUN, dim)
@@ -232,14 +178,21 @@ def _costs(alpha: Singles, slack: Singles, count: int, room: Room) -> None:
 
 
 @njit
-def _whole_costs(alpha: Singles, factor: Singles, slack: Singles, count: int, room: Room) -> None:
-    """As `_costs`, of products that are integers."""
-    zero, cells = np.float32(0), room.cells
-    for i in range(count):
-        beta, worth, more = room.beta[i], room.factor[i], room.slack[i]
+def whole_costs(
+    alpha: Singles,
+    factor: Singles,
+    slack: Singles,
+    beta: Singles,
+    worth: Singles,
+    more: Singles,
+    cells: Singles,
+) -> None:
+    """As `_costs`, of products that are integers, with numbers of as many frames as there are."""
+    zero = np.float32(0)
+    for i in range(beta.shape[0]):
         for n in range(alpha.shape[0]):
-            square = (alpha[n] + beta) + bits.whole(cells[i, n]) * (factor[n] * worth)
-            cells[i, n] = max(np.sqrt(max(square, zero)) - (slack[n] + more), zero)
+            square = (alpha[n] + beta[i]) + bits.whole(cells[i, n]) * (factor[n] * worth[i])
+            cells[i, n] = max(np.sqrt(max(square, zero)) - (slack[n] + more[i]), zero)
 
 
 @njit
@@ -303,23 +256,24 @@ def _take(
 
 
 @njit
-def _multiply(rows: Rows, group: int, count: int, room: Room) -> None:
-    """Fill room.cells with the products of the frames that were taken."""
+def multiply(rows: Rows, group: int, count: int, room: Room, cells: Singles) -> None:
+    """Fill cells [64 R' + 16] with the products of the frames that were taken."""
     tiles = rows.tiles[rows.blocks[group] : rows.blocks[group + 1]]
     if rows.numbers == WHOLE:
-        vnni.multiply(room.values, count, tiles, room.cells)
+        vnni.multiply(room.values, count, tiles, cells)
     else:
-        amx.multiply(room.values, count, tiles, room.cells)
+        amx.multiply(room.values, count, tiles, cells)
 
 
 @njit
-def fill(rows: Rows, group: int, count: int, room: Room) -> None:
+def _fill(rows: Rows, group: int, count: int, room: Room) -> None:
     """Fill room.cells with lower bounds of the costs of the frames that were taken."""
-    _multiply(rows, group, count, room)
+    multiply(rows, group, count, room, room.cells)
     part = slice(rows.blocks[group] * ROWS, rows.blocks[group + 1] * ROWS)
     alpha, factor, slack = rows.alpha[part], rows.factor[part], rows.slack[part]
     if rows.numbers == WHOLE:
-        _whole_costs(alpha, factor, slack, count, room)
+        own = room.beta[:count], room.factor[:count], room.slack[:count]
+        whole_costs(alpha, factor, slack, own[0], own[1], own[2], room.cells)
     else:
         _costs(alpha, slack, count, room)
     if rows.is_cosine:
@@ -327,16 +281,20 @@ def fill(rows: Rows, group: int, count: int, room: Room) -> None:
 
 
 @njit
-def _walk(rows: Rows, group: int, count: int, room: Room, state: Singles) -> None:
-    """Go on by the frames that were multiplied, block of rows by block."""
+def walk(rows: Rows, group: int, count: int, room: Room, products: Singles, state: Singles) -> None:
+    """Go on by the frames that were multiplied, block of rows by block, under steps `strap`.
+
+    `state` [3 R'] keeps D of all rows for the last two frames, and the least of all frames; it
+    begins at ∞.
+    """
     top, bottom = rows.blocks[group], rows.blocks[group + 1]
     room.carry[:count] = np.inf
-    frames, width = np.intp(count), np.intp(room.cells.shape[1] * 4)
+    frames, width = np.intp(count), np.intp(products.shape[1] * 4)
     beta, worth = np.intp(room.beta.ctypes.data), np.intp(room.factor.ctypes.data)
     more, carry = np.intp(room.slack.ctypes.data), np.intp(room.carry.ctypes.data)
     far = np.intp(state.shape[1] * 4)
     for block in range(top, bottom):
-        cells = np.intp(room.cells.ctypes.data) + (block - top) * (ROWS * 4)
+        cells = np.intp(products.ctypes.data) + (block - top) * (ROWS * 4)
         own = np.intp(rows.lanes.ctypes.data) + block * (ROWS * 4)
         kept = np.intp(state.ctypes.data) + block * (ROWS * 4)
         given = (cells, width, frames, beta, worth, more, carry, own, kept, far)
@@ -361,10 +319,7 @@ def _by_frame(
     room: Room,
     out: Singles,
 ) -> bool:
-    """`_low_costs_of_one` under steps `strap`, frame by frame, see `lanes`.
-
-    `state` keeps D of all rows for the last two frames, and the least of all frames.
-    """
+    """`_low_costs_of_one` under steps `strap`, frame by frame, see `lanes`."""
     groups = rows.groups.shape[0] - 1
     state = np.full((3, rows.alpha.shape[0]), np.float32(np.inf))
     asked = np.empty(groups, np.bool_)
@@ -376,8 +331,8 @@ def _by_frame(
             return False
         for group in range(groups):
             if asked[group]:
-                _multiply(rows, group, count, room)
-                _walk(rows, group, count, room, state)
+                multiply(rows, group, count, room, room.cells)
+                walk(rows, group, count, room, room.cells, state)
     for q in range(out.shape[0]):
         out[q] = state[2, rows.ends[q] - 1]
     return True
@@ -407,7 +362,7 @@ def _by_row(
             count = _take(rows, frames, scales, mean, scale, first, room)
             if count == 0:
                 return False
-            fill(rows, group, count, room)
+            _fill(rows, group, count, room)
             costs[:, first : first + count] = room.cells[:count, : bottom - top].T
         for q in range(rows.groups[group], rows.groups[group + 1]):
             N = rows.ends[q] - rows.begins[q]

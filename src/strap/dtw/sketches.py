@@ -39,9 +39,10 @@ from numpy.typing import NDArray
 
 from strap.dtw import coarsening, halves, kernels
 from strap.dtw.bounds import Moved, certain, round_down
-from strap.dtw.halving import LARGEST, LEAST, LONGEST, WHOLE
+from strap.dtw.halving import WHOLE
 from strap.dtw.pieces import Stacked, as_doubles
 from strap.dtw.types import Block, Floats, Frames, Ints, Singles, Whole
+from strap.dtw.wholes import LARGEST, LEAST, LONGEST
 from strap.processors import processors
 
 SAMPLE = 8192  # frames from which the directions are found
