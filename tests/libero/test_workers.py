@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,3 +50,38 @@ def test_every_job_is_done_once() -> None:
 def test_an_error_reaches_the_one_who_asked() -> None:
     with pytest.raises(StrapError, match="no luck"):
         list(run_each(fail, ["luck"], 2))
+
+
+def note_and_sleep(folder: str) -> None:
+    (Path(folder) / str(os.getpid())).touch()
+    time.sleep(600)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
+    script = (
+        "from strap.libero.workers import run_each\n"
+        "from tests.libero.test_workers import note_and_sleep\n"
+        f"list(run_each(note_and_sleep, [{str(tmp_path)!r}] * 2, 2))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+    parent.kill()
+    parent.wait()
+    children = [int(file.name) for file in tmp_path.iterdir()]
+    wait_until(lambda: not any(is_running(child) for child in children))
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

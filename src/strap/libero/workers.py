@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -50,7 +52,8 @@ def run_each(
     """Yield each job with its result as it ends.
 
     A process does one job and ends: environments hold on to memory, processes give it back. When
-    a process is killed, its job is started again; an error in one ends them all.
+    a process is killed, its job is started again; an error in one ends them all, and so does the
+    end of this one, however it comes.
     """
     left = deque((job, 1) for job in jobs)
     running: dict[Connection, _Running] = {}
@@ -90,9 +93,18 @@ def _start(function: Callable[[Any], Any], job: Any, attempt: int) -> _Running:
 
 
 def _work(function: Callable[[Any], Any], job: Any, answer: Connection) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         ending: tuple[str, Any] = "result", function(job)
     except Exception as error:  # carried to the one who asked
         ending = "error", error
     with suppress(BrokenPipeError):  # who asked is gone; what was made is on disk
         answer.send(ending)
+
+
+def _end_with_parent() -> None:
+    """Whoever asked for the job may be killed: nobody would end this process then."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
