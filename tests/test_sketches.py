@@ -16,6 +16,7 @@ import strap.dtw as dtw
 from strap.cli import main
 from strap.dtw import cpu, halves
 from strap.dtw.sketches import Sketcher, Sketches, SketchFilter
+from strap.dtw.types import Sketched
 from strap.errors import StrapError
 from strap.search import corpus, search_stores
 from strap.sketches import Kind, open_sketches, sketch_store, usual_kinds
@@ -76,10 +77,12 @@ def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
         rows, scales = zip(*((block.frames, own) for block, own in own.blocks()), strict=True)
         offsets = np.cumsum([0, *map(len, rows)])
         together = np.concatenate(rows), np.concatenate(scales)
-        lows = bound.bounds(*together, offsets[:-1], offsets[1:], np.ones(costs.shape, np.bool_))
+        every_pair = np.ones(costs.shape, np.bool_)
+        lows = bound.bounds(Sketched(*together, offsets[:-1], offsets[1:]), every_pair)
         assert (lows <= costs).all()
         for t, alone in enumerate(zip(rows, scales, strict=True)):
-            one = bound.bounds(*alone, np.array([0]), np.array([len(alone[0])]), some)
+            own_frames = np.array([0]), np.array([len(alone[0])])
+            one = bound.bounds(Sketched(*alone, *own_frames), some)
             np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5)
             assert one[1, 0] == 0
 
@@ -206,7 +209,7 @@ def test_directions_of_their_own_give_bounds_too(sizes):
             alone, SketchFilter.ladder(queries, alone, "strap", pool), strict=True
         ):
             wanted = np.ones((len(queries), 1), np.bool_)
-            lows = bound.bounds(*sketcher(longest), begins, ends, wanted)[:, 0]
+            lows = bound.bounds(Sketched(*sketcher(longest), begins, ends), wanted)[:, 0]
             costs = [dtw.best_match(query, longest).cost for query in queries]
             assert (lows <= costs).all()
             assert (lows[1:] > 0).all()

@@ -19,6 +19,7 @@ import numpy as np
 
 import strap.dtw as dtw
 from strap.dtw.sketches import SAMPLE, Sketcher, SketchFilter
+from strap.dtw.types import Sketched
 from strap.segments import read_segments
 from strap.sketches import Kind
 from strap.store import open_store
@@ -77,7 +78,7 @@ def bounds(queries: list, trajectories: list, sketcher: Sketcher) -> tuple[np.nd
     taken = []
     for _ in range(5):
         began = time.perf_counter()
-        lows = bound.bounds(*together, ends[:-1], ends[1:], every)
+        lows = bound.bounds(Sketched(*together, ends[:-1], ends[1:]), every)
         taken.append(time.perf_counter() - began)
     return lows, min(taken) / every.size
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from strap.dtw import bounding, checks, kernels
 from strap.dtw.pieces import Buffers, Piece, Stacked, as_values, tiles
-from strap.dtw.types import Floats, Frames, Ints, Name, Singles, Whole
+from strap.dtw.types import Floats, Frames, Ints, Name, Singles, Sketched
 
 U = 2.0**-24
 UNDERFLOW = 1e-33
@@ -94,15 +94,7 @@ class Moved:
             self._reach,
         )
 
-    def low_costs(
-        self,
-        numbers: Whole,
-        scales: Singles,
-        begins: Ints,
-        ends: Ints,
-        wanted: NDArray[np.bool_],
-        code: int,
-    ) -> Singles | None:
+    def low_costs(self, sketched: Sketched, wanted: NDArray[np.bool_], code: int) -> Singles | None:
         """Steps 1 to 4 and the recurrences for sketches, in one compiled call.
 
         Their integers times scales[:, 0] are the frames, scales[:, 2] their squared norms, and
@@ -116,10 +108,11 @@ class Moved:
         if not self.usable or not self.stacked.is_ordinary:
             return None
         lows, asked = np.zeros(wanted.T.shape, np.float32), np.ascontiguousarray(wanted.T)
+        numbers, begins, ends = sketched.numbers, sketched.begins, sketched.ends
         size = numbers.shape[1] + len(self.rows)
         room = self.buffers.get("room", np.float32, int((ends - begins).max()), size).ravel()
         bounding.wanted_low_costs(
-            self._compiled, asked, numbers, scales, begins, ends, code, room, lows
+            self._compiled, asked, numbers, sketched.scales, begins, ends, code, room, lows
         )
         return lows.T
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import bits, bounding, halving, kernels, ordered
+from strap.dtw import bits, bounding, halving, kernels, ordered, sweeps
 from strap.dtw.bounds import U
 from strap.dtw.jit import njit
 from strap.dtw.types import Floats, Frames, Ints, Singles
@@ -109,9 +109,9 @@ def looks_by_integers(
         for i in range(asking.shape[0]):
             here = i * height + first
             own = products[here : here + halving.FRAMES]
-            halving.multiply(rows, asking[i], count, room, own)
+            sweeps.multiply(rows, asking[i], count, room, own)
             if code == 0:
-                halving.walk(rows, asking[i], count, room, own, state)
+                sweeps.walk(rows, asking[i], count, room, own, state)
     for i in range(asking.shape[0]):
         q = asking[i]
         N = borders[q + 1] - borders[q]
@@ -122,7 +122,7 @@ def looks_by_integers(
                 continue
         begin = rows.blocks[q] * halving.ROWS
         part, own = slice(begin, begin + N), products[i * height : i * height + M]
-        halving.whole_costs(
+        sweeps.whole_costs(
             rows.alpha[part], rows.factor[part], rows.slack[part], beta, worth, more, own
         )
         low = _turned(own, N, (1 - 2.0**-20) / rows.scale)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from strap.dtw.pieces import tiles
 from strap.dtw.sketches import Sketches, SketchFilter
-from strap.dtw.types import Block, Floats, Frames, Ints, Singles
+from strap.dtw.types import Block, Floats, Frames, Ints, Singles, Sketched
 
 TILE_FRAMES = 4096  # whose shortest sketches are bounded in one call
 TOGETHER = 32  # trajectories whose longer sketches are bounded in one call, at most
@@ -81,12 +81,9 @@ class Climb:
             run, places = task
             columns = run.first + places
             block, scales = run.kinds[level + 1]
+            begins, ends = block.offsets[places], block.offsets[places + 1]
             better = self._filters[run.store][level + 1].bounds(
-                block.frames,
-                scales,
-                block.offsets[places],
-                block.offsets[places + 1],
-                some[:, columns],
+                Sketched(block.frames, scales, begins, ends), some[:, columns]
             )
             self.lows[:, columns] = np.maximum(self.lows[:, columns], better)
 
@@ -107,7 +104,7 @@ class Climb:
         def work(tile: range) -> Floats:
             begins, ends = offsets[tile.start : tile.stop], offsets[tile.start + 1 : tile.stop + 1]
             every = np.ones((bound.count, len(tile)), np.bool_)
-            return bound.bounds(block.frames, scales, begins, ends, every)
+            return bound.bounds(Sketched(block.frames, scales, begins, ends), every)
 
         return np.concatenate(list(self._pool.map(work, tiles(offsets, TILE_FRAMES))), axis=1)
 

@@ -48,11 +48,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import amx, bounding, checks, halving, vnni
+from strap.dtw import amx, bounding, checks, halving, sweeps, vnni
 from strap.dtw.bounds import Tiled, U, round_down
 from strap.dtw.halving import BESIDE, BFLOAT, FRAMES, ROWS, SPLIT, WHOLE, Rows
 from strap.dtw.pieces import Stacked, aligned, aligned_copy, as_values
-from strap.dtw.types import Floats, Frames, Ints, Singles, Whole
+from strap.dtw.types import Floats, Frames, Singles, Sketched
 
 WORTH = 1e8  # multiplications from which on a filter of its own pays
 LARGEST_DIM = 2**16
@@ -193,7 +193,7 @@ class Prepared:
         pairs and proved [t]. Frames are plain.
         """
         found = np.empty(lows.T.shape, np.float32)
-        halving.low_costs(
+        sweeps.low_costs(
             self.rows,
             np.ascontiguousarray(wanted.T),
             np.array([own.__array_interface__["data"][0] for own in frames], np.intp),
@@ -208,24 +208,18 @@ class Prepared:
         lows[:] = found.T
 
     def low_costs_of_sketches(
-        self,
-        numbers: Whole,
-        scales: Singles,
-        begins: Ints,
-        ends: Ints,
-        wanted: NDArray[np.bool_],
-        code: int,
+        self, sketched: Sketched, wanted: NDArray[np.bool_], code: int
     ) -> Singles:
         """As `bounds.Moved.low_costs`; queries must not have been moved."""
         found = np.empty(wanted.T.shape, np.float32)
         proved = np.empty(len(found), np.bool_)
-        halving.low_costs_of_sketches(
+        sweeps.low_costs_of_sketches(
             self.rows,
             np.ascontiguousarray(wanted.T),
-            numbers.view(np.uint16),
-            scales,
-            begins,
-            ends,
+            sketched.numbers.view(np.uint16),
+            sketched.scales,
+            sketched.begins,
+            sketched.ends,
             code,
             self.room,
             found,

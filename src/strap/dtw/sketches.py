@@ -41,7 +41,7 @@ from strap.dtw import coarsening, halves, kernels
 from strap.dtw.bounds import Moved, certain, round_down
 from strap.dtw.halving import WHOLE
 from strap.dtw.pieces import Stacked, as_doubles
-from strap.dtw.types import Block, Floats, Frames, Ints, Singles, Whole
+from strap.dtw.types import Block, Floats, Frames, Singles, Sketched, Whole
 from strap.dtw.wholes import LARGEST, LEAST, LONGEST
 from strap.processors import processors
 
@@ -224,26 +224,16 @@ class SketchFilter:
         each = range(len(sketchers))
         return list(pool.map(lambda i: cls(sketchers[i], done[i], steps), each))
 
-    def bounds(
-        self,
-        numbers: Whole,
-        scales: Singles,
-        begins: Ints,
-        ends: Ints,
-        wanted: NDArray[np.bool_],
-    ) -> Floats:
-        """Lower bounds [q t] of the wanted pairs [q t]; 0 for the others.
-
-        Args:
-            numbers: sketches [F r + 1].
-            scales: theirs [F 3].
-            begins, ends: which of them are a trajectory's [t].
-            wanted: which pairs; where no path fits, the bound is ∞.
-        """
-        lows = self._low_costs(numbers, scales, begins, ends, wanted, self._code)
+    def bounds(self, sketched: Sketched, wanted: NDArray[np.bool_]) -> Floats:
+        """Lower bounds [q t] of the wanted pairs [q t], ∞ where no path fits; 0 for the others."""
+        lows = self._low_costs(sketched, wanted, self._code)
         if lows is None:
             return np.zeros(wanted.shape)
-        cells = self._rows + (ends - begins) if self.steps == "classic" else self._rows
+        cells = (
+            self._rows + (sketched.ends - sketched.begins)
+            if self.steps == "classic"
+            else self._rows
+        )
         sure = certain(lows, cells, self._scale, np.ones(lows.shape[1], np.bool_))
         off = cells * self._errors * (1 + 1e-9)
         factor = self.sketcher.every * (1 - 1e-9) / self.sketcher.stretch

@@ -70,6 +70,18 @@ class Block:
     ids: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class Sketched:
+    """Sketches of some trajectories, wherever they lie: those of number t are
+    numbers[begins[t]:ends[t]].
+    """
+
+    numbers: Whole  # [F r]
+    scales: Singles  # [F 3]
+    begins: Ints  # [t]
+    ends: Ints  # [t]
+
+
 @dataclass
 class Tally:
     """How many (query, trajectory) pairs each step of a search removed; filled by the search."""
