@@ -132,8 +132,8 @@ def sketch_store(
     Args:
         store: the store; the cameras it was opened with are averaged.
         kinds: numbers in a sketch, and frames it stands for. By default 64 numbers for 4 frames,
-            which are compared with everything, then 256 for 2 frames and 256 for one, with what
-            is left each time; fewer numbers for vectors of less than 768.
+            which are compared with everything, then 256 for 2 frames and 512 for one, with what
+            is left each time; fewer numbers for vectors of less than 1,280.
         progress: called with (what, shards done, of how many).
     """
     wanted = [Kind(*kind) for kind in kinds] or usual_kinds(store.dim)

@@ -144,7 +144,7 @@ class Sketch:
     """the store's folder"""
     sizes: tuple[str, ...] = ()
     """numbers in a sketch, or numbers and the frames it stands for, several one after the other
-    (default: 64x4 256x2 256)"""
+    (default: 64x4 256x2 512, fewer for short vectors)"""
     cameras: tuple[str, ...] = ()
     """average these cameras (default: all), as the search will"""
 
