@@ -188,7 +188,8 @@ def whole_frames(
     Frames are float16 (their bits) or float32, with mean and scale in float32, or all float64. d'
     is at least d, and a multiple of 16; all lie row by row.
     """
-    # Memory that is reached by its address alone lives as long as its owner, which is not here.
+    # `_fill` reaches these by their addresses, which numba doesn't count as a use: it would free
+    # its own too early.
     singles, found = np.empty(frames.shape[1] + 3 * SIDE, np.float32), np.empty(2)
     _fill(frames, mean, scale, out, squares, errors, factors, singles, found)
 
