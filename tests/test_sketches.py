@@ -348,6 +348,7 @@ def test_sketches_of_other_rows_are_not_used(store):
 
 def test_other_directions_are_noticed(store):
     before = sketch_store(store)[0]
+    assert open_sketches(store)[0] is before  # kept as long as its files stay
     path = before.folder / "mean.npy"
     moved = before.sketcher.mean + 1
     path.unlink()

@@ -238,7 +238,7 @@ def low_costs(
     In one call: threads that come back to Python between small steps wait for each other.
     """
     mean, scale = rows.single_mean, np.float32(rows.scale)
-    nothing = np.empty((0, 2), np.float32)
+    nothing = np.empty((0, 3), np.float32)
     for i in range(addresses.shape[0]):
         place, shape, own = bits.pointer(addresses[i]), (lengths[i], dim), out[i]
         own[:] = np.inf
