@@ -11,11 +11,13 @@ from strap.dtw.gpu import kernels
 CELLS = {
     "pitch": "i32",
     "offsets": "*i64",
-    "tops": "*i32",
-    "counts": "*i32",
+    "tops": "*i64",
+    "counts": "*i64",
+    "step": "*fp64",
     "lows": "*fp64",
     "stride": "i32",
     "queries": "i32",
+    "top_row": "i32",
 }
 PAIRS = {
     "columns": "*fp16",
@@ -39,8 +41,11 @@ TILES = {
     "beta": "*fp32",
     "row_slack": "*fp32",
     "frame_slack": "*fp32",
+    "squares": "*fp64",
+    "reach": "fp32",
+    "unit": "*fp64",
+    "step": "*fp64",
     "gain": "fp32",
-    "scale": "fp32",
     "tiles": "i32",
     "row_tiles": "i32",
     "total": "i32",
@@ -56,7 +61,6 @@ def compiled(kernel, types, constants, **options) -> str:
 
 ROWS = {
     "frames": "*fp16",
-    "source": "*i32",
     "mean": "*fp64",
     "shift": "*fp64",
     "constants": "*fp64",
@@ -64,6 +68,8 @@ ROWS = {
     "alpha": "*fp32",
     "slack": "*fp32",
     "squares": "*fp64",
+    "first": "i32",
+    "used": "i32",
     "dim": "i32",
     "width": "i32",
 }
@@ -72,14 +78,14 @@ ROWS = {
 def main() -> None:
     for dtype in ("*fp16", "*fp32", "*fp64"):
         compiled(kernels.rows, {**ROWS, "frames": dtype}, {"BLOCK": 1024}, num_warps=4)
-    strap = {"PAIRS": 32, "UNROLL": 1}
+    strap = {"PITCH": 128, "PAIRS": 32, "UNROLL": 8}
     compiled(kernels.least_strap, {**CELLS, "cells": "*i32"}, strap, num_warps=1)
     for steps in (1, 2):
         others = {"ROWS": 64, "STEPS": steps}
         compiled(kernels.least_costs, {**CELLS, "cells": "*u16"}, others, num_warps=1)
-    paths = {"ROWS": 64, "STEPS": 0}
+    paths = {"ROWS": 64, "STEPS": 0, "AHEAD": 4}
     compiled(kernels.alignments, PAIRS, paths, num_warps=1, enable_fp_fusion=False)
-    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64}
+    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64, "AHEAD": 4}
     ptx = compiled(kernels.exact_costs, PAIRS, exact, num_warps=1, enable_fp_fusion=False)
     assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
     tile = {"DIM": 768, "FRAMES": 128, "ROWS": 256, "BLOCK": 64, "ROUNDED": False, "COSINE": False}

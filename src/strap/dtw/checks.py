@@ -68,9 +68,10 @@ def block(given: Block, dim: int) -> None:
 def largest(frames: Frames) -> float:
     """The largest absolute value; not finite where one of the numbers isn't."""
     if frames.dtype == np.float16:
-        # Without their sign, float16 numbers are ordered as their bits are: many times as fast.
-        bits = np.ascontiguousarray(frames).view(np.uint16) & 0x7FFF
-        return float(bits.max(initial=0).view(np.float16))
+        # Numbers of one sign are ordered as their bits are, which are compared many times as fast.
+        bits = np.ascontiguousarray(frames).view(np.int16)
+        above, below = bits.max(initial=0), bits.view(np.uint16).max(initial=0) & 0x7FFF
+        return float(np.uint16(max(above, below)).view(np.float16))
     return float(np.abs(frames).max(initial=0))
 
 

@@ -20,9 +20,11 @@ Let u = 2⁻²⁴; a, b the frames in float64 (divided by their norms under cosi
    α = ⌊A − 4u|A| − gτ|a'|² − 1e-12(…)⌋ and β = ⌊(1 − 4u − 1e-12)B − g|b'|²/τ⌋ (rounded down to
    float32) give a value that is at most |a' + μ' − b'|².
 6. The root's relative error is at most 2⁻²², and likewise the few operations after it. The kernel
-   multiplies by a power of two s that keeps all costs below 2¹⁶, subtracts ¾ and rounds to the
-   nearest whole number: what is lost, at least ¼, is more than 2¹⁶ · 2⁻¹⁹. So a cell is at most
-   s times the true cost. Sums and minima of whole numbers are exact.
+   multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾), the latter
+   rounded up to a multiple of ½, which is a float32 number; so the sum is rounded to the nearest whole
+   number. What is lost, ¼ at least but for s|f|'s own rounding (2⁻⁸), is more than 2¹⁶ · 2⁻¹⁹. So a
+   cell is at most s times the true cost. Where α + β − 2P is negative, a cell is 0. Sums and minima
+   of whole numbers are exact.
 7. The float64 cost of the definition is below the true one by at most (d + N + M)2⁻⁵² of it.
 
 A frame that has no float16 near it gets |e| = ∞, and so cells of 0.
@@ -35,24 +37,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from strap.dtw.checks import largest
 from strap.dtw.gpu import kernels
-from strap.dtw.gpu.asked import Asked, sent
+from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.frames import Loaded, Space
 from strap.dtw.pieces import as_values
-from strap.dtw.types import Frames, Ints
+from strap.dtw.types import Frames
 
-U = 2.0**-24
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128
 BLOCK = 64  # dimensions at a time
-LONGEST = 1024  # query frames that one warp can hold; of longer queries the first ones count
-CELLS = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +58,13 @@ class Rows:
     """Some whole queries' frames, padded to whole tiles, and what the kernel needs of them."""
 
     queries: range
-    tops: torch.Tensor  # [q] int32: even
-    counts: torch.Tensor  # [q] int32
+    first: int  # of all queries' rows
     values: torch.Tensor  # [R d'] float16: 2^−j a'
     alpha: torch.Tensor  # [R] float32
     slack: torch.Tensor  # [R] float32: |f|
+    squares: torch.Tensor  # [R] float64: |a'|²
     tile: int
-    gain: float  # 2^(j + 1)
     longest: int
-    reach: float  # largest |a'|
 
     @property
     def count(self) -> int:
@@ -111,68 +107,41 @@ class Filter:
         return groups
 
     @cached_property
-    def _counts(self) -> Ints:
-        return np.minimum(self.asked.counts, LONGEST)
+    def _counts(self) -> list[int]:
+        return [min(int(count), kernels.LONGEST) for count in self.asked.counts]
 
     @cached_property
     def _lift(self) -> int:
         """j: 0 unless a number could be too large for float16."""
         space = self.space
-        bound = space.scale * (self.largest + float(np.abs(space.mean).max(initial=0.0)))
-        if bound < 2.0**14:
+        if space.scale * (self.largest + space.farthest) < 2.0**14:
             return 0
         frames = self.asked.frames.to(torch.float64)
         moved = frames - space.on(self.device)[0][: frames.shape[1]]
         return max(0, math.frexp(float(moved.abs().max()) * space.scale)[1] - 14)
 
+    @cached_property
+    def _constants(self) -> torch.Tensor:
+        return self.space.constants(self.device, self._lift, 2 if self.cosine else 1)
+
     def _rows(self, group: range) -> Rows:
         """Steps 1, 2 and 5 for the rows of a group."""
-        space, device, j = self.space, self.device, self._lift
+        space, device, asked = self.space, self.device, self.asked
         counts = self._counts[group.start : group.stop]
-        tops = np.cumsum([0, *(counts[:-1] + counts[:-1] % 2)])
-        used = int(tops[-1] + counts[-1])
+        first = int(asked.tops[group.start])
+        used = int(asked.tops[group.stop - 1]) + counts[-1] - first
         tile = min(ROW_TILE, max(16, 1 << (used - 1).bit_length()))
-        count, q = tile * -(-used // tile), len(group)
-        whole = np.full(2 * q + count, -1, np.int32)  # tops, counts, and the frame of each row
-        whole[:q], whole[q : 2 * q] = tops, counts
-        for place, own, size in zip(tops, self.asked.tops[group.start :], counts, strict=False):
-            whole[2 * q + place : 2 * q + place + size] = np.arange(own, own + size)
-        table = sent(whole, device)
+        count = tile * -(-used // tile)
         mean, shift = space.on(device)
-        constants = np.array(
-            [
-                space.scale,
-                math.ldexp(1.0, -j),
-                math.ldexp(1.0, j),
-                self._g * space.balance,
-                space.shift_norm,
-            ]
-        )
         values = torch.empty(count, space.dim, dtype=torch.float16, device=device)
-        singles = torch.empty(2, count, dtype=torch.float32, device=device)
+        alpha, slack = torch.empty(2, count, dtype=torch.float32, device=device)
         squares = torch.empty(count, dtype=torch.float64, device=device)
-        given = sent(constants, device)
         kernels.rows[(count,)](
-            self.asked.frames, table[2 * q :], mean, shift, given,
-            values, singles[0], singles[1], squares, self.asked.frames.shape[1], space.dim,
+            asked.frames, mean, shift, self._constants, values, alpha, slack, squares,
+            first, used, asked.frames.shape[1], space.dim,
             BLOCK=min(1024, triton.next_power_of_2(space.dim)), num_warps=4,
         )  # fmt: skip
-        return Rows(
-            group,
-            table[:q],
-            table[q : 2 * q],
-            values,
-            singles[0],
-            singles[1],
-            tile,
-            math.ldexp(1.0, j + 1),
-            int(counts.max()),
-            math.sqrt(float(squares.max())),
-        )
-
-    @property
-    def _g(self) -> float:
-        return self.space.error + 4 * U
+        return Rows(group, first, values, alpha, slack, squares, tile, max(counts))
 
     def bounds(self, piece: Loaded, lows: torch.Tensor) -> None:
         """Fill lows [q t] float64 for the trajectories of a piece; ∞ where no path fits.
@@ -183,7 +152,7 @@ class Filter:
             self._group(piece, rows, lows[rows.queries.start : rows.queries.stop])
 
     def _group(self, piece: Loaded, rows: Rows, lows: torch.Tensor) -> None:
-        scale, step = self._scale(piece, rows)
+        step = torch.empty((), dtype=torch.float64, device=self.device)
         total, dim = piece.halves.shape
         cells = piece.cells(rows.count)
         tiles, row_tiles = triton.cdiv(total, FRAME_TILE), rows.count // rows.tile
@@ -196,8 +165,11 @@ class Filter:
             piece.beta,
             rows.slack,
             piece.slack,
-            rows.gain,
-            scale,
+            rows.squares,
+            piece.reach,
+            self._constants[5],
+            step,
+            math.ldexp(1.0, self._lift + 1),
             tiles,
             row_tiles,
             total,
@@ -210,41 +182,32 @@ class Filter:
             num_warps=8 if wide else 4,
             num_stages=3,
         )
-        with piece.scratch.beside(piece.offsets):
-            self._recurrence(piece, rows, cells, lows)
-            lows *= step
+        with piece.scratch.beside(piece.offsets, step):
+            self._recurrence(piece, rows, cells, step, lows)
 
     def _recurrence(
-        self, piece: Loaded, rows: Rows, cells: torch.Tensor, lows: torch.Tensor
+        self,
+        piece: Loaded,
+        rows: Rows,
+        cells: torch.Tensor,
+        step: torch.Tensor,
+        lows: torch.Tensor,
     ) -> None:
         grid = (len(piece.ids) * len(rows.queries),)
-        where = rows.count, piece.offsets, rows.tops, rows.counts, lows, lows.stride(0)
+        tops, counts = self.asked.table[:, rows.queries.start :]
+        where = piece.offsets, tops, counts, step, lows, lows.stride(0)
+        group = len(rows.queries), rows.first
         held = max(32, 1 << (rows.longest - 1).bit_length())
         if self.code == kernels.CODES["strap"]:
-            ahead = max(1, min(kernels.UNROLL, 512 // held))
+            together = max(1, min(kernels.UNROLL, 512 // held))
             kernels.least_strap[grid](
-                cells.view(torch.int32), *where, len(rows.queries),
-                PAIRS=held // 2, UNROLL=ahead, num_warps=1,
+                cells.view(torch.int32), *where, *group,
+                PITCH=rows.count // 2, PAIRS=held // 2, UNROLL=together, num_warps=1,
             )  # fmt: skip
         else:
             kernels.least_costs[grid](
-                cells, *where, len(rows.queries), ROWS=held, STEPS=self.code, num_warps=1
+                cells, rows.count, *where, *group, ROWS=held, STEPS=self.code, num_warps=1
             )
-
-    def _scale(self, piece: Loaded, rows: Rows) -> tuple[float, float]:
-        """Cells per unit of cost (a power of two), and the cost that a bound of one cell means."""
-        reach = (rows.reach + piece.reach) * (1 + 1e-3) + 1e-30
-        largest, unit = (
-            (0.5 * reach**2, self.space.scale**2)
-            if self.cosine
-            else (
-                reach,
-                self.space.scale,
-            )
-        )
-        scale = math.ldexp(1.0, math.floor(math.log2((CELLS - 1) / largest)))
-        scale = min(max(scale, 2.0**-100), 2.0**100)
-        return scale, (1 - 1e-9) / (scale * unit)
 
 
 def programs(device: torch.device) -> int:

@@ -13,7 +13,8 @@ from strap.dtw.gpu import kernels
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.types import Floats, Ints
 
-ROWS, COLUMNS, WARPS = 8, 128, 2  # of a tile of costs
+ROWS, COLUMNS, WARPS = 4, 128, 1  # of a tile of costs
+AHEAD = 4  # dimensions, and columns of costs, that are loaded together: latency is what costs
 TILE = 32  # frames and dimensions that are transposed together
 BYTES = 2**31  # of costs and of frames that are held at a time
 _TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
@@ -76,6 +77,7 @@ class Exact:
             ROWS=ROWS,
             COLUMNS=COLUMNS,
             ALL_ROWS=self.held,
+            AHEAD=AHEAD,
             num_warps=WARPS,
             enable_fp_fusion=False,
         )
@@ -92,6 +94,7 @@ class Exact:
             stop,
             ROWS=self.held,
             STEPS=self.code,
+            AHEAD=AHEAD,
             num_warps=1,
             enable_fp_fusion=False,
         )

@@ -21,6 +21,7 @@ U = 2.0**-24
 ALIGNED = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
 SLICE = 2**14  # frames converted at a time
 TARGET = 8  # converted frames of ordinary size lie around 2⁸: room on both sides in float16
+CENTERED = 1.25  # how much shorter vectors must become for a center to be worth rounding queries
 DTYPES = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32}
 
 
@@ -36,6 +37,9 @@ class Space:
     _sent: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = field(
         default_factory=dict, repr=False
     )
+    _constants: dict[tuple[torch.device, int, int], torch.Tensor] = field(
+        default_factory=dict, repr=False
+    )
 
     @classmethod
     def of(cls, sample: Frames, metric: str, *, rounded: bool) -> Space:
@@ -46,10 +50,14 @@ class Space:
         if not np.isfinite(mean).all():
             mean = np.zeros(values.shape[1])
         moved = values - mean
+        if not rounded and _balance(values, moved) < CENTERED:
+            # Then queries that are float16 are not rounded either.
+            mean, moved = np.zeros_like(mean), values
         largest = float(np.abs(moved).max(initial=0.0))
         exponent = TARGET - math.frexp(largest)[1] if rounded and largest > 0 else 0
         dim = ALIGNED * -(-values.shape[1] // ALIGNED)
-        return cls(mean, math.ldexp(1.0, exponent), dim, rounded, _balance(values, moved, rounded))
+        balance = 1.0 if rounded else _balance(values, moved)
+        return cls(mean, math.ldexp(1.0, exponent), dim, rounded, balance)
 
     @property
     def shift(self) -> Floats:
@@ -70,15 +78,29 @@ class Space:
             self._sent[device] = mean, shift
         return self._sent[device]
 
+    def constants(self, device: torch.device, lift: int, power: int) -> torch.Tensor:
+        """[6] float64 for the kernels: σ, 2^−j, 2^j, gτ, |μ'|, and a power of σ; sent once."""
+        key = device, lift, power
+        if key not in self._constants:
+            lifted = math.ldexp(1.0, -lift), math.ldexp(1.0, lift)
+            share = self.error * self.balance
+            numbers = self.scale, *lifted, share, self.shift_norm, self.scale**power
+            self._constants[key] = torch.tensor(numbers, dtype=torch.float64, device=device)
+        return self._constants[key]
+
+    @cached_property
+    def farthest(self) -> float:
+        """The largest number in μ, without its sign."""
+        return float(np.abs(self.mean).max(initial=0.0))
+
     @property
     def error(self) -> float:
-        """γ: what a product may err, as a share of the product of the norms."""
-        return (self.dim + 16) * 2.0**-22
+        """g: what a product and its sum may err, as a share of the product of the norms."""
+        return (self.dim + 16) * 2.0**-22 + 4 * U
 
 
-def _balance(values: Floats, moved: Floats, rounded: bool) -> float:
-    if rounded:
-        return 1.0
+def _balance(values: Floats, moved: Floats) -> float:
+    """How much shorter vectors are after they were moved."""
     sizes = np.linalg.norm(values, axis=1).mean(), np.linalg.norm(moved, axis=1).mean()
     return float(np.clip(sizes[0] / sizes[1], 1.0, 64.0)) if sizes[1] > 0 else 1.0
 
@@ -104,8 +126,8 @@ class Loaded:
         return replace(self, frames=frames, halves=halves, slack=slack)
 
     def cells(self, rows: int) -> torch.Tensor:
-        """Memory for the cells [F rows], and a few columns that are read ahead."""
-        return self.scratch.get((len(self.halves) + kernels.UNROLL) * rows).view(-1, rows)
+        """Memory for the cells [F rows]."""
+        return self.scratch.get(len(self.halves) * rows).view(-1, rows)
 
     def addresses(self) -> list[int]:
         """Where each trajectory lies in the device's memory."""
@@ -151,8 +173,7 @@ def load(
     kernels.norms[(triton.cdiv(total, 16),)](
         halves, shift, centered, plain, total, space.dim, ROWS=16, BLOCK=128, num_warps=4
     )
-    g = space.error + 4 * U
-    beta = (1 - 4 * U - 1e-12) * centered - g / space.balance * plain
+    beta = (1 - 4 * U - 1e-12) * centered - space.error / space.balance * plain
     reach = float(centered.max())
     unusual = not math.isfinite(reach) or bool(torch.isinf(slack).any())
     if unusual or metric == "cosine":

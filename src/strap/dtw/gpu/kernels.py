@@ -28,13 +28,16 @@ import triton
 import triton.language as tl
 
 CODES = {"strap": 0, "fmp": 1, "classic": 2}
-UNROLL = 8  # columns that are loaded ahead
+UNROLL = 8  # columns that are loaded together
+LONGEST = 1024  # query frames that one warp can hold; of longer queries the first ones count
 UNREACHED = 2**30  # in units of a cell: more than any path that fits
 _FAR = tl.constexpr(UNREACHED)
+_LONGEST = tl.constexpr(LONGEST)
 _FOUR_U = tl.constexpr(2.0**-22)
 _TINY = tl.constexpr(1e-12)
 _ROUND = tl.constexpr(2.0**-22)  # more than rounding to float32 can add
 _MAGIC = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest whole number in the low bits
+_POWER = tl.constexpr(0x7F800000)  # the bits of a float32 that make it a power of two
 
 
 @triton.jit
@@ -66,10 +69,9 @@ def norms(
     tl.store(plain + row, tl.sum(about_zero, 1), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first", "used"])
 def rows(
     frames,
-    source,
     mean,
     shift,
     constants,
@@ -77,18 +79,19 @@ def rows(
     alpha,
     slack,
     squares,
+    first,
+    used,
     dim,
     width,
     BLOCK: tl.constexpr,
 ):
     """A query frame for the filter: a', α and |f| of `bounds`, and |a'|².
 
-    Row r comes from frame source[r] of frames [n dim], or is padding where that is negative;
+    Row r comes from frame first + r of frames [n dim], or is padding from row `used` on;
     values [R width] holds 2^−j a'.
     """
     row = tl.program_id(0)
-    frame = tl.load(source + row + tl.zeros([BLOCK], tl.int32))
-    real = frame >= 0
+    real = row + tl.zeros([BLOCK], tl.int32) < used
     scale, back, forth = tl.load(constants), tl.load(constants + 1), tl.load(constants + 2)
     share, away = tl.load(constants + 3), tl.load(constants + 4)
     square = tl.zeros([BLOCK], tl.float64)
@@ -96,7 +99,7 @@ def rows(
     for k in range(0, width, BLOCK):
         column = k + tl.arange(0, BLOCK)
         inside = column < width
-        place = frames + frame.to(tl.int64) * dim + column
+        place = frames + (first + row).to(tl.int64) * dim + column
         value = tl.load(place, mask=(column < dim) & real, other=0.0).to(tl.float64)
         center = tl.load(mean + column, mask=inside, other=0.0)
         moved = tl.where(inside & real, (value - center) * scale, 0.0)
@@ -125,8 +128,11 @@ def cells(
     beta,
     row_slack,
     frame_slack,
+    squares,
+    reach,
+    unit,
+    step,
     gain,
-    scale,
     tiles,
     row_tiles,
     total,
@@ -139,8 +145,20 @@ def cells(
 ):
     """out [F R] = lower bounds of the local costs, as whole numbers below 2¹⁶; see `bounds`.
 
-    `frames`, `rows` and `out` are tensor descriptors.
+    `frames`, `rows` and `out` are tensor descriptors. Costs are scaled by a power of two, found
+    here from |a'|² (`squares`) and the largest |b' − μ'| (`reach`); `step` becomes what a bound of
+    one cell means.
     """
+    farthest = tl.zeros([ROWS], tl.float64)
+    for part in range(row_tiles):
+        farthest = tl.maximum(farthest, tl.load(squares + part * ROWS + tl.arange(0, ROWS)))
+    widest = (tl.sqrt(tl.max(farthest, 0)) + reach) * 1.001 + 1e-30
+    if COSINE:
+        widest = 0.5 * widest * widest
+    most = tl.minimum(tl.maximum(65535.0 / widest, 2.0**-100), 2.0**100).to(tl.float32)
+    scale = (most.to(tl.int32, bitcast=True) & _POWER).to(tl.float32, bitcast=True)
+    if tl.program_id(0) == 0:
+        tl.store(step, (1 - 1e-9) / (scale.to(tl.float64) * tl.load(unit)))
     for tile in tl.range(tl.program_id(0), tiles * row_tiles, tl.num_programs(0), flatten=True):
         first, top = (tile // row_tiles) * FRAMES, (tile % row_tiles) * ROWS
         products = tl.zeros([FRAMES, ROWS], tl.float32)
@@ -151,94 +169,117 @@ def cells(
         here = column < total
         a = tl.load(alpha + row)
         b = tl.load(beta + column, mask=here, other=0.0)
-        square = (a[None, :] + b[:, None]) - gain * products
-        cost = tl.sqrt(tl.maximum(square, 0.0)) - tl.load(row_slack + row)[None, :]
+        # Where rounding makes it negative its root is no number, and the last maximum leaves 0.
+        cost = tl.sqrt((a[None, :] + b[:, None]) - gain * products)
         if ROUNDED:
             cost -= tl.load(frame_slack + column, mask=here, other=0.0)[:, None]
+        less = tl.load(row_slack + row)
         if COSINE:
-            cost = tl.maximum(cost, 0.0)
+            cost = tl.maximum(cost - less[None, :], 0.0)
             cost = 0.5 * cost * cost
-        whole = tl.minimum(tl.maximum(cost * scale - 0.75, 0.0), 65535.0) + _MAGIC
-        out.store([first, top], (whole.to(tl.int32, bitcast=True) & 0xFFFF).to(tl.uint16))
+            less = tl.zeros([ROWS], tl.float32)
+        # A multiple of ½, so that it is what it is beside 2²³.
+        less = _MAGIC - 0.5 * tl.ceil(2 * (less * scale + 0.75))
+        whole = tl.maximum(cost * scale + less[None, :], _MAGIC)
+        out.store([first, top], whole.to(tl.int32, bitcast=True).to(tl.uint16))
 
 
 @triton.jit
-def _pair(offsets, tops, counts, queries):
+def _pair(offsets, tops, counts, queries, top_row):
     """This program's query and trajectory, their first rows and columns, and their lengths."""
     query = tl.program_id(0) % queries
     trajectory = tl.program_id(0) // queries
     first = tl.load(offsets + trajectory)
     M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
-    return query, trajectory, tl.load(tops + query), tl.load(counts + query), first, M
+    top = (tl.load(tops + query) - top_row).to(tl.int32)
+    N = tl.minimum(tl.load(counts + query), _LONGEST).to(tl.int32)
+    return query, trajectory, top, N, first, M
 
 
 @triton.jit
-def _store_least(values, low):
-    """The least of them as float64; ∞ where no path fits."""
+def _store_least(values, step, low):
+    """The least of them as a cost; ∞ where no path fits."""
     value = tl.min(values, 0)
-    tl.store(low, tl.where(value >= _FAR, float("inf"), value.to(tl.float64)))
+    cost = value.to(tl.float64) * tl.load(step)
+    tl.store(low, tl.where(value >= _FAR, float("inf"), cost))
 
 
 @triton.jit
+def _columns(base, inside, before, state, PITCH: tl.constexpr, COUNT: tl.constexpr):
+    """`least_strap` through COUNT columns: the state after them."""
+    even, odd, near_even, near_odd, least_even, least_odd = state
+    for i in tl.static_range(COUNT):
+        both = tl.load(base + i * PITCH, mask=inside, other=0).to(tl.uint32, bitcast=True)
+        shifted = tl.where(before < 0, 0, tl.gather(near_odd, tl.maximum(before, 0), 0))
+        now_odd = (both >> 16).to(tl.int32, bitcast=True) + near_even
+        now_even = (both & 0xFFFF).to(tl.int32, bitcast=True) + shifted
+        near_even, near_odd = tl.minimum(now_even, even), tl.minimum(now_odd, odd)
+        even, odd = now_even, now_odd
+        least_even, least_odd = tl.minimum(least_even, even), tl.minimum(least_odd, odd)
+    return even, odd, near_even, near_odd, least_even, least_odd
+
+
+@triton.jit(do_not_specialize=["top_row"])
 def least_strap(
     cells,
-    pitch,
     offsets,
     tops,
     counts,
+    step,
     lows,
     stride,
     queries,
+    top_row,
+    PITCH: tl.constexpr,
     PAIRS: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """lows [q t] = least D(N, m) under `strap` over cells [F R], in float64; ∞ if no path fits.
+    """lows [q t] = least D(N, m) under `strap` over cells [F R], times `step`; ∞ if no path fits.
 
     One program for each (trajectory, query); the queries of a trajectory run together, since they
-    read neighbouring cells. Even and odd rows are held apart, so that only every other row needs
-    the shuffle, and two cells come with one load:
+    read neighbouring cells. Cells begin with row `top_row` of all queries' rows. Even and odd rows
+    are held apart, so that only every other row needs the shuffle, and two cells come with one
+    load:
 
         lane      0      1      2
         even    row 0  row 2  row 4     from the odd row of the lane before
         odd     row 1  row 3  row 5     from the even row of the same lane
     """
-    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries)
+    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries, top_row)
     lane = tl.arange(0, PAIRS)
-    inside = 2 * lane < N
-    before = tl.maximum(lane - 1, 0)
-    even = tl.full([PAIRS], _FAR, tl.int32)
-    odd, near_even, near_odd, least = even, even, even, even
-    base = cells + (first * pitch + top) // 2 + lane
-    last_is_even = N % 2 == 1
-    for start in range(0, M, UNROLL):
-        for i in tl.static_range(UNROLL):
-            m = start + i
-            both = tl.load(base + m.to(tl.int64) * (pitch // 2), mask=inside, other=0)
-            shifted = tl.where(lane == 0, 0, tl.gather(near_odd, before, 0))
-            now_odd = ((both >> 16) & 0xFFFF) + near_even
-            now_even = (both & 0xFFFF) + shifted
-            near_even, near_odd = tl.minimum(now_even, even), tl.minimum(now_odd, odd)
-            even, odd = now_even, now_odd
-            last = tl.where(last_is_even, now_even, now_odd)
-            least = tl.minimum(least, tl.where(m < M, last, _FAR))
-    _store_least(tl.where(lane == (N - 1) // 2, least, _FAR), lows + query * stride + trajectory)
+    inside, before = 2 * lane < N, lane - 1
+    far = tl.full([PAIRS], _FAR, tl.int32)
+    state = far, far, far, far, far, far
+    base = cells + first * PITCH + top // 2 + lane
+    whole = M // UNROLL * UNROLL
+    for _ in range(0, whole, UNROLL):
+        state = _columns(base, inside, before, state, PITCH, UNROLL)
+        base += UNROLL * PITCH
+    for _ in range(whole, M):
+        state = _columns(base, inside, before, state, PITCH, 1)
+        base += PITCH
+    least = tl.where(N % 2 == 1, state[4], state[5])
+    low = lows + query * stride + trajectory
+    _store_least(tl.where(lane == (N - 1) // 2, least, _FAR), step, low)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top_row"])
 def least_costs(
     cells,
     pitch,
     offsets,
     tops,
     counts,
+    step,
     lows,
     stride,
     queries,
+    top_row,
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
 ):
     """As `least_strap`, for the other step sets."""
-    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries)
+    query, trajectory, top, N, first, M = _pair(offsets, tops, counts, queries, top_row)
     n = tl.arange(0, ROWS)
     up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
     one = tl.full([ROWS], _FAR, tl.int32)
@@ -262,7 +303,7 @@ def least_costs(
         near = tl.minimum(now, one)
         one = now
         least = tl.minimum(least, now)
-    _store_least(tl.where(n == N - 1, least, _FAR), lows + query * stride + trajectory)
+    _store_least(tl.where(n == N - 1, least, _FAR), step, lows + query * stride + trajectory)
 
 
 @triton.jit
@@ -293,6 +334,7 @@ def exact_costs(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ALL_ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """costs [places[p] + m, n] = |query frame n − frame m| of pair p in float64.
 
@@ -309,15 +351,13 @@ def exact_costs(
         query = queries + tl.load(tops + pair) + n
         frame = columns + place * dim + m
         squares = tl.zeros([ROWS, COLUMNS], tl.float64)
-        a = tl.load(query, mask=n < N, other=0.0)
-        b = tl.load(frame, mask=m < M, other=0.0)
-        for k in range(1, dim + 1):  # what comes next is loaded while this is added
-            following = tl.minimum(k, dim - 1)
-            next_a = tl.load(query + following * pitch, mask=n < N, other=0.0)
-            next_b = tl.load(frame + following * M, mask=m < M, other=0.0)
-            difference = a - b.to(tl.float64)
-            squares += difference * difference
-            a, b = next_a, next_b
+        for k in range(0, dim, AHEAD):
+            for i in tl.static_range(AHEAD):  # beyond the last dimension 0 is added
+                at = k + i + tl.zeros([1, 1], tl.int32)
+                a = tl.load(query + at * pitch, mask=(n < N) & (at < dim), other=0.0)
+                b = tl.load(frame + at * M, mask=(m < M) & (at < dim), other=0.0)
+                difference = a - b.to(tl.float64)
+                squares += difference * difference
         where = costs + (place + m) * ALL_ROWS + n
         tl.store(where, tl.sqrt(squares), mask=(m < M) & (n < N))
 
@@ -339,6 +379,7 @@ def alignments(
     stop_out,
     ROWS: tl.constexpr,
     STEPS: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """The cheapest path of each pair through costs [places[p] + m, n]: cost, start, stop."""
     pair = tl.program_id(0)
@@ -353,29 +394,31 @@ def alignments(
     columns = M
     if STEPS == 2:
         columns = M + N - 1
-    for t in range(columns):
-        m = t + zeros
-        if STEPS == 2:
-            m = t - n
-        here = (n < N) & (m >= 0) & (m < M)
-        cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
-        d, s = tl.gather(near_d, up, 0), tl.gather(near_s, up, 0)
-        if STEPS == 1:
-            far_d = tl.where(n < 2, float("inf"), tl.gather(one_d, two_up, 0))
-            far_s = tl.gather(one_s, two_up, 0)
-            better = _better(far_d, far_s, d, s)
-            d, s = tl.where(better, far_d, d), tl.where(better, far_s, s)
-        if STEPS == 2:
-            better = _better(one_d, one_s, d, s)
-            d, s = tl.where(better, one_d, d), tl.where(better, one_s, s)
-        d, s = tl.where(n == 0, 0.0, d) + cost, tl.where(n == 0, m, s)
-        better = _better(d, s, one_d, one_s)
-        near_d, near_s = tl.where(better, d, one_d), tl.where(better, s, one_s)
-        one_d, one_s = d, s
-        cheaper = d < best_d
-        best_d = tl.where(cheaper, d, best_d)
-        best_s = tl.where(cheaper, s, best_s)
-        best_m = tl.where(cheaper, m, best_m)
+    for begin in range(0, columns, AHEAD):
+        for i in tl.static_range(AHEAD):  # beyond the last column all is ∞
+            t = begin + i
+            m = t + zeros
+            if STEPS == 2:
+                m = t - n
+            here = (n < N) & (m >= 0) & (m < M)
+            cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
+            d, s = tl.gather(near_d, up, 0), tl.gather(near_s, up, 0)
+            if STEPS == 1:
+                far_d = tl.where(n < 2, float("inf"), tl.gather(one_d, two_up, 0))
+                far_s = tl.gather(one_s, two_up, 0)
+                better = _better(far_d, far_s, d, s)
+                d, s = tl.where(better, far_d, d), tl.where(better, far_s, s)
+            if STEPS == 2:
+                better = _better(one_d, one_s, d, s)
+                d, s = tl.where(better, one_d, d), tl.where(better, one_s, s)
+            d, s = tl.where(n == 0, 0.0, d) + cost, tl.where(n == 0, m, s)
+            better = _better(d, s, one_d, one_s)
+            near_d, near_s = tl.where(better, d, one_d), tl.where(better, s, one_s)
+            one_d, one_s = d, s
+            cheaper = d < best_d
+            best_d = tl.where(cheaper, d, best_d)
+            best_s = tl.where(cheaper, s, best_s)
+            best_m = tl.where(cheaper, m, best_m)
     last = n == N - 1
     tl.store(cost_out + pair, tl.min(tl.where(last, best_d, float("inf")), 0))
     tl.store(start_out + pair, tl.max(tl.where(last, best_s, -1), 0))

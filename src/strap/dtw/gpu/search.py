@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from strap.dtw import cpu
 from strap.dtw.gpu.asked import Asked
-from strap.dtw.gpu.bounds import LONGEST, Filter
+from strap.dtw.gpu.bounds import Filter
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import Exact, Pairs
 from strap.dtw.gpu.frames import Space, as_tensor, load
+from strap.dtw.gpu.kernels import LONGEST
 from strap.dtw.gpu.overlap import Scratch, foreground
 from strap.dtw.gpu.staging import staged
 from strap.dtw.pieces import Piece, pieces
@@ -29,7 +30,7 @@ from strap.processors import processors
 CardT = TypeVar("CardT")
 ResultT = TypeVar("ResultT")
 PIECE_BYTES = 2**28  # on their way to a device at a time
-LEAST_MORE, MORE = 16, 0.5  # evaluated at once beyond k, at least and as a share of k
+LEAST_MORE, MORE = 4, 0.1  # evaluated at once beyond k, at least and as a share of k
 NEXT = 64  # whose bounds come along: mostly none but some of these are left then
 # Numbers whose nearest float32 ones are in order are in order themselves, but for this.
 LARGEST, BELOW, LEAST = float(np.finfo(np.float32).max), 1 - 2.0**-23, 1e-37
