@@ -93,20 +93,14 @@ def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
 @contextmanager
 def with_halves(numbers: int, split_from: int = 1) -> Iterator[None]:
     """As on a processor that multiplies such numbers, however small the search."""
-    kept = halves.pays, halves.has_tiles, halves.by_integers, halves.fastest, cpu.SPLIT_FROM
+    kept = halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM
     halves.pays, halves.fastest = lambda *_: True, lambda: numbers
     halves.by_integers = lambda _: numbers == halving.WHOLE
-    halves.has_tiles, cpu.SPLIT_FROM = lambda _: numbers == halving.BFLOAT, split_from
+    cpu.SPLIT_FROM = split_from
     try:
         yield
     finally:
-        (
-            halves.pays,
-            halves.has_tiles,
-            halves.by_integers,
-            halves.fastest,
-            cpu.SPLIT_FROM,
-        ) = kept
+        halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM = kept
 
 
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:

@@ -264,9 +264,8 @@ def test_a_filter_of_halves_changes_no_answer(seed, steps, metric, split_too, nu
     expected = dtw.search(queries, trajectories, backend="reference", **exact)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(halves, "pays", lambda *size: True)
-        patch.setattr(halves, "has_tiles", lambda dim: split_too)
         patch.setattr(halves, "fastest", lambda: numbers)
-        patch.setattr(cpu, "SPLIT_FROM", 1)
+        patch.setattr(cpu, "SPLIT_FROM", 1 if split_too else 10**9)
         found = dtw.search(queries, trajectories, **exact)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -293,10 +292,8 @@ def test_halves_are_used_where_they_pay(monkeypatch, tiles, lanes, numbers):
     monkeypatch.setattr(vnni, "available", lambda: lanes)
     assert halves.pays(250, 32768, 768)
     assert halves.fastest() == numbers
-    assert halves.has_tiles(768) is tiles
     assert not halves.pays(250, 100, 768)
     assert not halves.pays(250, 32768, 2**17)
-    assert not halves.has_tiles(2**17)
 
 
 def test_halves_are_not_used_where_they_are_slow(monkeypatch):

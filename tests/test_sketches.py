@@ -14,7 +14,7 @@ from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
-from strap.dtw import cpu, halves
+from strap.dtw import cpu, halves, halving
 from strap.dtw.sketches import Sketcher, Sketches, SketchFilter
 from strap.dtw.types import Sketched
 from strap.errors import StrapError
@@ -157,7 +157,8 @@ def test_the_answer_is_the_same(steps, then_halves, by_integers, seed, k, kinds)
     tally = dtw.Tally()
     with (
         mock.patch.object(halves, "pays", return_value=then_halves),
-        mock.patch.object(halves, "has_tiles", return_value=then_halves),
+        mock.patch.object(halves, "fastest", return_value=halving.BFLOAT),
+        mock.patch.object(cpu, "MANY", 0.0 if then_halves else 1.0),
         mock.patch.object(halves, "by_integers", return_value=by_integers),
         mock.patch.object(cpu, "SPLIT_FROM", 1),
     ):
@@ -303,11 +304,9 @@ def store(tmp_path: Path):
     return make_store(tmp_path / "store", arrays, dtype="float16", per_shard=12)
 
 
-@pytest.mark.parametrize("has_tiles", [False, True])
 @pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("k", [1, 5])
-def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, has_tiles, is_small, k):
-    monkeypatch.setattr(halves, "has_tiles", lambda dim: has_tiles)
+def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, is_small, k):
     monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes if is_small else 0)
     queries, _ = data(1)
     plain = search_stores(queries, [store], k=k, backend="cpu")
@@ -316,7 +315,7 @@ def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, has_ti
     tally = dtw.Tally()
     found = search_stores(queries, [store], k=k, backend="cpu", tally=tally)
     assert found == plain
-    assert (tally.by_sketches > 0) != (is_small and k * (16 if has_tiles else 8) > 30)
+    assert (tally.by_sketches > 0) != (is_small and k * 8 > 30)
 
 
 def test_replaced_trajectories_are_left_out_of_sketches(store):

@@ -64,14 +64,6 @@ class Climb:
         """[q t]"""
         self._height = np.zeros(self.lows.shape, np.int8)
 
-    def work(self, level: int) -> float:
-        """Multiplications for a cell of frames by the sketches of a level, at most."""
-        return max(
-            kinds[level + 1].sketcher.size / kinds[level + 1].sketcher.every ** 2
-            for kinds in self._sketched
-            if level + 1 < len(kinds)
-        )
-
     def rise(self, level: int, some: NDArray[np.bool_]) -> None:
         """Raise the lows of some pairs [q t] by the sketches of a level, where there are such."""
         some = some & (self._height <= level)

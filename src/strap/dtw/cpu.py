@@ -38,7 +38,6 @@ ROUND = 16  # trajectories that each query looks at before its bar is set anew
 FEW = 6  # of each query, looked at beside the k that set the bar
 TOGETHER = 8  # trajectories whose bounds are raised in one call
 SPLIT_FROM = 32  # pairs left from which on another filter of their own pays
-TILED = 8  # times as much work are frames that tile products bound as fast as sketches
 MANY = 0.3  # share of pairs left above which their bounds are computed together
 
 
@@ -97,7 +96,7 @@ def search(
             refinement.expect(indices, lows)
             refinement.round(k)
         left = refinement.left()
-        if asked.is_rough and left.sum() >= SPLIT_FROM and halves.has_tiles(queries[0].shape[1]):
+        if asked.is_rough and left.sum() >= SPLIT_FROM:
             asked.raise_by_split(indices, left, lows, fetch)
             refinement.expect(indices, lows)
         while refinement.round(ROUND):
@@ -129,17 +128,13 @@ def _begin_with_sketches(
         climb.rise(level, few)
     refinement.expect(indices, np.where(few, lows, np.inf))
     refinement.round(refinement.k)  # what the others have to beat
-    dim = asked.queries[0].shape[1]
-    has_tiles = halves.has_tiles(dim)
     for level in range(climb.levels):
-        if has_tiles and climb.work(level) > dim / TILED:
-            break
         refinement.expect(indices, lows)
         climb.rise(level, refinement.left())
     refinement.expect(indices, lows)
     left = refinement.left()
     tally.by_sketches = tally.pairs - refinement.looked_at - int(left.sum())
-    if has_tiles or left.mean() > MANY:  # together they are cheaper than one by one
+    if left.mean() > MANY:  # together they are cheaper than one by one
         some = left.any(axis=0)
         _, more = asked.bounds((int(index), fetch(int(index))) for index in indices[some])
         lows[:, some] = np.maximum(lows[:, some], more)
@@ -157,8 +152,8 @@ class _Asked:
     exclude: Sequence[Collection[int]] | None
     name: Name
     pool: Executor
-    is_rough: bool = True
-    """whether bounds are still of sketches, or of products of 16-bit numbers"""
+    is_rough: bool = False
+    """whether bounds are of bfloat16 numbers, and those of split ones can be had"""
 
     def hide(self, indices: Ints, lows: Floats) -> None:
         """Excluded trajectories are out of reach."""
@@ -180,9 +175,12 @@ class _Asked:
     def _filter(self, frames: int) -> Tiled:
         """The one that suits pieces of so many frames."""
         size = sum(map(len, self.queries)), frames, self.queries[0].shape[1]
-        self.is_rough = halves.pays(*size)
         asked = self.queries, self.steps, self.metric, self.pool
-        return HalfFilter(*asked, halves.fastest()) if self.is_rough else Filter(*asked)
+        if not halves.pays(*size):
+            return Filter(*asked)
+        numbers = halves.fastest()
+        self.is_rough = numbers == halving.BFLOAT
+        return HalfFilter(*asked, numbers)
 
     def raise_by_split(
         self, indices: Ints, some: NDArray[np.bool_], lows: Floats, fetch: Fetch

@@ -65,11 +65,6 @@ def pays(rows: int, frames: int, dim: int) -> bool:
     return rows * frames * dim > WORTH and dim <= LARGEST_DIM and able
 
 
-def has_tiles(dim: int) -> bool:
-    """Whether the processor multiplies such frames on tile registers, far faster than float32."""
-    return dim <= LARGEST_DIM and amx.available()
-
-
 def by_integers(dim: int) -> bool:
     """Whether products of integers are faster than of float32, for some pairs."""
     return vnni.available() and vnni.STEP // 2 <= dim <= LARGEST_DIM

@@ -11,7 +11,6 @@ import numpy as np
 
 from strap import dtw
 from strap.artifacts import Progress
-from strap.dtw import halves
 from strap.dtw.sketches import Sketches
 from strap.dtw.types import Ints
 from strap.sketches import StoreSketches, open_sketches
@@ -20,8 +19,8 @@ from strap.types import Array
 
 SMALL_BYTES = 2**29
 """of stores, together, that are small"""
-FEW, FEWER = 8, 16
-"""one in so many trajectories is not many; the latter where bounds of all dimensions cost little"""
+FEW = 8
+"""one in so many trajectories is not many"""
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,7 @@ class Corpus:
 
         Nor where they don't pay: for a small store, of which many trajectories are asked for.
         """
-        many = FEWER if halves.has_tiles(self.stores[0].dim) else FEW
-        if self.only is not None or (self.is_small and k * many > len(self.names)):
+        if self.only is not None or (self.is_small and k * FEW > len(self.names)):
             return []
         every = []
         for index, store in enumerate(self.stores):

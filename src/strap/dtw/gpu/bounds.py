@@ -20,11 +20,11 @@ Let u = 2⁻²⁴; a, b the frames in float64 (divided by their norms under cosi
    α = ⌊A − 4u|A| − gτ|a'|² − 1e-12(…)⌋ and β = ⌊(1 − 4u − 1e-12)B − g|b'|²/τ⌋ (rounded down to
    float32) give a value that is at most |a' + μ' − b'|².
 6. The root's relative error is at most 2⁻²², and likewise the few operations after it. The kernel
-   multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾), the latter
-   rounded up to a multiple of ½, which is a float32 number; so the sum is rounded to the nearest whole
-   number. What is lost, ¼ at least but for s|f|'s own rounding (2⁻⁸), is more than 2¹⁶ · 2⁻¹⁹. So a
-   cell is at most s times the true cost. Where α + β − 2P is negative, a cell is 0. Sums and minima
-   of whole numbers are exact.
+   multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾), the
+   latter rounded up to a multiple of ½, which leaves a float32 number; so the sum is rounded to the
+   nearest whole number. What is lost, ¼ at least but for s|f|'s own rounding (2⁻⁸), is more than
+   2¹⁶ · 2⁻¹⁹. So a cell is at most s times the true cost. Where α + β − 2P is negative, a cell is
+   0. Sums and minima of whole numbers are exact.
 7. The float64 cost of the definition is below the true one by at most (d + N + M)2⁻⁵² of it.
 
 A frame that has no float16 near it gets |e| = ∞, and so cells of 0.

@@ -13,8 +13,8 @@ from strap.dtw.gpu import kernels
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.types import Floats, Ints
 
-ROWS, COLUMNS, WARPS = 4, 128, 1  # of a tile of costs
-AHEAD = 4  # dimensions, and columns of costs, that are loaded together: latency is what costs
+ROWS, COLUMNS, WARPS = 4, 128, 2  # of a tile of costs
+AHEAD = 8  # dimensions, and columns of costs, that are loaded together: latency is what costs
 TILE = 32  # frames and dimensions that are transposed together
 BYTES = 2**31  # of costs and of frames that are held at a time
 _TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
@@ -58,8 +58,7 @@ class Exact:
         place = torch.arange(0, count * longest, longest, device=self.device)
         total, dim = count * longest, len(self.columns)
         columns = torch.empty(total * dim, dtype=dtype, device=self.device)
-        tiles = triton.cdiv(longest, TILE), triton.cdiv(dim, TILE)
-        kernels.transposed[(count, *tiles)](
+        kernels.transposed[(count, triton.cdiv(longest, TILE))](
             address, length, place, columns, dim, TILE=TILE, DTYPE=_TYPES[dtype], num_warps=4
         )
         costs = torch.empty(total * self.held, dtype=torch.float64, device=self.device)

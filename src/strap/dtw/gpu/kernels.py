@@ -313,11 +313,13 @@ def transposed(addresses, lengths, places, columns, dim, TILE: tl.constexpr, DTY
     M = tl.load(lengths + pair)
     if tl.program_id(1) * TILE < M:
         frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+        out = columns + tl.load(places + pair) * dim
         m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
-        k = (tl.program_id(2) * TILE + tl.arange(0, TILE))[None, :]
-        here = (m < M) & (k < dim)
-        values = tl.load(frames + m * dim + k, mask=here, other=0.0)
-        tl.store(columns + tl.load(places + pair) * dim + k * M + m, values, mask=here)
+        for begin in range(0, dim, TILE):
+            k = (begin + tl.arange(0, TILE))[None, :]
+            here = (m < M) & (k < dim)
+            values = tl.load(frames + m * dim + k, mask=here, other=0.0)
+            tl.store(out + k * M + m, values, mask=here)
 
 
 @triton.jit

@@ -144,10 +144,12 @@ class _Card:
                     self._keep(waiting)
                     waiting = []
                 waiting.append(item)
-            # The walk through the last piece's cells has nothing to run beside: a short one.
-            for last in (waiting[:-1], waiting[-1:]):
-                if last:
-                    self._keep(last)
+            # A walk runs beside the next piece's cells, the last one's beside nothing: so the last
+            # pieces become shorter and shorter.
+            while waiting:
+                half = len(waiting) // 2 or 1
+                self._keep(waiting[:half])
+                waiting = waiting[half:]
         self._number()
 
     def _number(self) -> None:
