@@ -82,6 +82,25 @@ def test_resident_trajectories(limit, count):
         assert same(found, dtw.search(queries, trajectories, k=4))
 
 
+def test_the_last_pieces_become_shorter(monkeypatch):
+    queries, trajectories = data(np.float16, 8)
+    monkeypatch.setattr("strap.dtw.gpu.resident.PIECE_BYTES", 2 * 8 * 10)
+    library = Resident(trajectories, devices=[str(PLACE)])
+    (card,) = library._cards
+    counts = [len(piece.ids) for piece in card.here]
+    assert sum(counts) == len(trajectories)
+    assert len(counts) > 2
+    assert counts[0] > counts[-1]
+    assert same(library.search(queries, k=4), dtw.search(queries, trajectories, k=4))
+
+
+@pytest.mark.parametrize(("offset", "is_moved"), [(0.1, False), (5.0, True)])
+def test_frames_are_centered_where_that_makes_them_shorter(offset, is_moved):
+    rng = np.random.default_rng(0)
+    frames = (rng.standard_normal((40, 8)) + offset).astype(np.float16)
+    assert Space.of(frames, "l2", rounded=False).mean.any() == is_moved
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_bounds_are_below_the_costs_and_near_them(dtype):
     queries, trajectories = data(dtype, 24, seed=1)

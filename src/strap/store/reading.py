@@ -31,7 +31,7 @@ from strap.store.layout import (
 )
 from strap.types import Array
 
-READ_BYTES = 8 << 20
+READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
