@@ -178,7 +178,7 @@ def cells(
             cost = tl.maximum(cost - less[None, :], 0.0)
             cost = 0.5 * cost * cost
             less = tl.zeros([ROWS], tl.float32)
-        # A multiple of ½, so that it is what it is beside 2²³.
+        # A multiple of ½: below 2²³ those are float32 numbers.
         less = _MAGIC - 0.5 * tl.ceil(2 * (less * scale + 0.75))
         whole = tl.maximum(cost * scale + less[None, :], _MAGIC)
         out.store([first, top], whole.to(tl.int32, bitcast=True).to(tl.uint16))
