@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +82,27 @@ def test_resident_trajectories(limit, count):
     for _ in range(2):
         found = library.search(queries, k=4)
         assert same(found, dtw.search(queries, trajectories, k=4))
+
+
+def test_kernels_are_launched_on_the_device_that_holds_the_frames(monkeypatch):
+    """Triton launches on the current device, whatever device its arguments lie on."""
+    current = threading.local()
+
+    @contextlib.contextmanager
+    def foreground(device):
+        current.device = device
+        yield
+        current.device = None
+
+    def checked(piece, frames, *options):
+        assert current.device == frames.device
+        return load(piece, frames, *options)
+
+    monkeypatch.setattr("strap.dtw.gpu.resident.foreground", foreground)
+    monkeypatch.setattr("strap.dtw.gpu.resident.load", checked)
+    queries, trajectories = data(np.float16, 8)
+    library = Resident(trajectories, devices=[str(PLACE)] * 2)
+    assert same(library.search(queries, k=2), dtw.search(queries, trajectories, k=2))
 
 
 def test_the_last_pieces_become_shorter(monkeypatch):

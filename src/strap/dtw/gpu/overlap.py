@@ -24,7 +24,7 @@ def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream
 
 @contextlib.contextmanager
 def foreground(device: torch.device) -> Iterator[None]:
-    """What is launched in here goes before what runs beside it."""
+    """What is launched in here is launched on that device, and goes before what runs beside it."""
     if device.type != "cuda":
         yield
         return

@@ -137,7 +137,7 @@ class _Card:
         self.scratch = Scratch(self.device)
         full = programs(self.device) * FRAME_TILE * WAVES
         waiting: list[Staged] = []
-        with torch.inference_mode():
+        with torch.inference_mode(), foreground(self.device):
             for item in staged(shared, self.device):
                 frames = sum(len(other.frames) for other in waiting) + len(item.frames)
                 if waiting and (frames > full or not self._fits(0)):
