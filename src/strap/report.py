@@ -23,7 +23,8 @@ h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-
 img { max-width: 100%; } .muted { color: #667; }
 table { border-collapse: collapse; font-size: .86rem; width: 100%; }
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid #dde3ea; }
-td.n { text-align: right; font-variant-numeric: tabular-nums; }
+td:last-child { min-width: 16rem; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
 .numbers { display: flex; gap: 2.5rem; margin: 1.2rem 0; flex-wrap: wrap; }
 .numbers div { font-size: .85rem; color: #556; } .numbers b { display: block; font-size: 1.5rem;
        color: #1d2733; font-weight: 600; }
@@ -122,4 +123,4 @@ def _table(run: Run) -> str:
         for m in run.matches
     ]
     head = "<tr><th>query<th>rank<th>cost<th>match<th>instruction</tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    return f"<div class=wide><table>{head}{''.join(rows)}</table></div>"
