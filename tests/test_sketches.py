@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.stores import make_store
 
@@ -61,6 +61,7 @@ def sketches_of(sketcher: Sketcher, trajectories, first: int = 0) -> Sketches:
 @pytest.mark.parametrize("steps", tuple(dtw.STEPS))
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds, by_integers=st.booleans(), every=st.integers(1, 5))
+@example(seed=351285, by_integers=False, every=3)
 def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
     queries, trajectories = data(seed)
     every = every if steps == "strap" else 1
@@ -83,7 +84,9 @@ def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
         for t, alone in enumerate(zip(rows, scales, strict=True)):
             own_frames = np.array([0]), np.array([len(alone[0])])
             one = bound.bounds(Sketched(*alone, *own_frames), some)
-            np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5)
+            # A product of other rows is rounded otherwise, and small bounds are small differences.
+            near = 1e-5 * costs[np.isfinite(costs)].max(initial=0)
+            np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5, atol=near)
             assert one[1, 0] == 0
 
 
