@@ -83,9 +83,9 @@ def main() -> None:
     for steps in (1, 2):
         others = {"ROWS": 64, "STEPS": steps}
         compiled(kernels.least_costs, {**CELLS, "cells": "*u16"}, others, num_warps=1)
-    paths = {"ROWS": 64, "STEPS": 0, "AHEAD": 4}
+    paths = {"ROWS": 64, "STEPS": 0, "AHEAD": 8}
     compiled(kernels.alignments, PAIRS, paths, num_warps=1, enable_fp_fusion=False)
-    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64, "AHEAD": 4}
+    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64, "AHEAD": 8}
     ptx = compiled(kernels.exact_costs, PAIRS, exact, num_warps=1, enable_fp_fusion=False)
     assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
     tile = {"DIM": 768, "FRAMES": 128, "ROWS": 256, "BLOCK": 64, "ROUNDED": False, "COSINE": False}

@@ -93,19 +93,27 @@ def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
 @contextmanager
 def with_halves(numbers: int, split_from: int = 1) -> Iterator[None]:
     """As on a processor that multiplies such numbers, however small the search."""
-    kept = halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM
+    kept = halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM, cpu.MANY
     halves.pays, halves.fastest = lambda *_: True, lambda: numbers
     halves.by_integers = lambda _: numbers == halving.WHOLE
     cpu.SPLIT_FROM = split_from
+    if numbers == halving.BFLOAT:
+        cpu.MANY = 0  # else what sketches leave is looked at without them
     try:
         yield
     finally:
-        halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM = kept
+        halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM, cpu.MANY = kept
 
 
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
-    """What every way to search gives."""
-    queries, trajectories, options = problem(seed)
+    """What every way to search gives for a random problem."""
+    return every_way(*problem(seed), seed, gpu=gpu)
+
+
+def every_way(
+    queries, trajectories, options, seed: int, *, gpu: bool
+) -> Iterator[tuple[str, list[dtw.TopK]]]:
+    """What every way to search gives, the reference first; the seed draws how things are cut."""
     rng = np.random.default_rng(seed + 1)
     fetch = trajectories.__getitem__
     yield "reference", dtw.search(queries, trajectories, backend="reference", **options)

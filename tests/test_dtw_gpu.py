@@ -187,7 +187,7 @@ def test_one_pair_and_queries_that_do_not_fit():
     assert dtw.best_match(queries[2], trajectories[0], backend="gpu") is None
 
 
-@pytest.mark.filterwarnings("error", "ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("error", "ignore:invalid value encountered in sqrt:RuntimeWarning")
 def test_frames_that_are_read_only_are_taken_as_they_are():
     queries, trajectories = data(np.float16, 8)
     for own in trajectories:

@@ -44,7 +44,7 @@ class Climb:
         """`sketched` are of one or more kinds for each store, all of which suit the steps."""
         self.levels = max(len(kinds) for kinds in sketched) - 1
         """of longer sketches"""
-        self._sketched, self._pool = sketched, pool
+        self._pool = pool
         self._filters = [
             SketchFilter.ladder(queries, [own.sketcher for own in kinds], steps, pool)
             for kinds in sketched

@@ -50,13 +50,13 @@ class Space:
         if not np.isfinite(mean).all():
             mean = np.zeros(values.shape[1])
         moved = values - mean
-        if not rounded and _balance(values, moved) < CENTERED:
+        balance = 1.0 if rounded else _balance(values, moved)
+        if not rounded and balance < CENTERED:
             # Then queries that are float16 are not rounded either.
-            mean, moved = np.zeros_like(mean), values
+            mean, moved, balance = np.zeros_like(mean), values, 1.0
         largest = float(np.abs(moved).max(initial=0.0))
         exponent = TARGET - math.frexp(largest)[1] if rounded and largest > 0 else 0
         dim = ALIGNED * -(-values.shape[1] // ALIGNED)
-        balance = 1.0 if rounded else _balance(values, moved)
         return cls(mean, math.ldexp(1.0, exponent), dim, rounded, balance)
 
     @property
