@@ -1,0 +1,80 @@
+"""What files from somebody else may do: fail with one clear error, name paths, ask for memory.
+
+Every format passes through here. A library's own errors become a `StrapError` that names the file;
+a path that metadata names stays inside the dataset's folder; a size that metadata declares is held
+against a limit before anything of that size is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from strap.errors import StrapError
+
+MAX_PICTURE_PIXELS = 1 << 26
+"""the largest picture that is decoded, in pixels: 8192 × 8192"""
+MAX_FRAME_BYTES = 1 << 28
+"""the largest single row of any array: 256 MiB, a picture of MAX_PICTURE_PIXELS in colour"""
+MAX_TRAJECTORIES = 10_000_000
+"""the most trajectories one dataset may declare; DROID, the largest in use, has 76,000"""
+MAX_METADATA_BYTES = 1 << 30
+"""the largest metadata file that is read into memory"""
+
+REMEDY = "copy or download it again, or leave it out"
+
+
+@contextmanager
+def reading(place: Path | str, format: str, *, remedy: str = REMEDY) -> Iterator[None]:
+    """Turn whatever goes wrong while `place` is read into a `StrapError` that names it.
+
+    Libraries raise many kinds of errors on damaged files (`KeyError`, `OSError`, `RuntimeError`,
+    …); to a user all of them mean the same. A `StrapError` passes unchanged.
+    """
+    try:
+        yield
+    except StrapError:
+        raise
+    except PermissionError as error:
+        raise StrapError(f"cannot read '{place}': permission denied") from error
+    except MemoryError as error:
+        raise StrapError(
+            f"'{place}' asks for more memory than there is: its {format} metadata is damaged, or "
+            "it needs a larger machine"
+        ) from error
+    except Exception as error:
+        raise StrapError(
+            f"cannot read '{place}' as {format} ({describe(error)}): {remedy}"
+        ) from error
+
+
+def describe(error: BaseException) -> str:
+    """Return what is wrong in one line: the error's kind and its text."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
+
+
+def path_inside(root: Path, name: str, *, named_by: str) -> Path:
+    """Return `root / name`; raise where a name from metadata leads out of `root`.
+
+    Only the name is judged: what lies at that place, a link the user made included, is the user's.
+    """
+    parts = PurePosixPath(name).parts
+    leaves = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
+    if leaves or ".." in parts or "\0" in name or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
+        raise StrapError(
+            f"{named_by} names the file {name!r}, which is outside the dataset's folder '{root}': "
+            "datasets may only name files of their own; correct the metadata"
+        )
+    return root / name
+
+
+def require_at_most(value: float, limit: float, what: str, place: Path | str) -> None:
+    """Raise where a file declares more than is allowed."""
+    if value > limit:
+        raise StrapError(
+            f"'{place}' declares {value:,} {what}; at most {limit:,} are read: "
+            "its metadata is damaged"
+        )
