@@ -152,7 +152,7 @@ def test_a_segment_outside_its_trajectory(planted: Planted, tmp_path: Path) -> N
 def test_a_match_into_an_unknown_dataset(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
     match = Match(Segment("a", 0, 9), Segment("demo_0", 0, 9), 0.0, 1, "", "/elsewhere")
-    with pytest.raises(StrapError, match="points into '/elsewhere', which is not among"):
+    with pytest.raises(StrapError, match="point into '/elsewhere', which is not among"):
         strap.augment(target, [prior, target], Matches((match,)), tmp_path / "a.hdf5")
 
 
@@ -174,7 +174,8 @@ def changed_prior(planted: Planted, folder: Path, change: str) -> strap.Dataset:
 def test_datasets_that_cannot_be_mixed(planted: Planted, tmp_path: Path) -> None:
     target = strap.open_dataset(planted.target)
     segment = Segment("demo_0", 0, 9)
-    found = Matches((Match(segment, segment, 0.0, 1, "", "x"),))
+    name = (tmp_path / "changed.hdf5").as_posix()
+    found = Matches((Match(segment, segment, 0.0, 1, "", name),))
     with pytest.raises(StrapError, match=r"actions differ: .*\(7,\).*\(4,\)"):
         strap.augment(target, changed_prior(planted, tmp_path, "actions"), found, tmp_path / "a")
     with (

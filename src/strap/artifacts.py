@@ -7,43 +7,126 @@ import hashlib
 import json
 import os
 import platform
+import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from strap.errors import StrapError
 
+TEMPORARY = ".tmp"
+"""the ending of names that are not there yet: files being written, folders being removed"""
+LOCK = ".lock"
+"""the file by which one process holds a folder"""
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, sweep: bool = True) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success it takes its place, else it is removed.
 
-    A reader, or a process killed half-way, sees the old file or the new one, never a part.
+    A reader, or a process killed half-way, sees the old file or the new one, never a part. The
+    temporary file is locked while it is written: by that a later call tells what a killed process
+    left from what is being written, and removes the former.
+
+    Args:
+        path: the file to write.
+        sweep: look for temporary files of `path` that killed processes left. Loops that write many
+            files into one folder pass False and call `remove_leftovers` once.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if sweep:
+            remove_leftovers(path.parent, path.name)
+        temporary, descriptor = _locked_temporary(path)
         try:
             yield temporary
-            _sync(temporary)
+            os.fsync(descriptor)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(descriptor)
+
+
+def _locked_temporary(path: Path) -> tuple[Path, int]:
+    """Create an empty file of an unpredictable name beside `path`, held by a lock."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
+        descriptor = os.open(temporary, flags, 0o666)
+        if _try_flock(descriptor) and temporary.exists():
+            return temporary, descriptor
+        os.close(descriptor)  # somebody took it for a leftover before it was locked
+
+
+def _try_flock(descriptor: int) -> bool:
+    """Return whether the lock was taken; file systems without locks count as taken."""
+    try:
+        import fcntl  # not everywhere
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove the temporary files and folders that killed processes left in a folder.
+
+    What is being written is locked by its writer and stays.
+
+    Args:
+        folder: where to look; not below it.
+        name: only the temporary files of the file of that name.
+    """
+    prefix = "." if name is None else f".{name}."
+    try:
+        found = [entry for entry in os.scandir(folder) if entry.name.endswith(TEMPORARY)]
+    except OSError:
+        return
+    for entry in found:
+        if not entry.name.startswith(prefix):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            _remove_unlocked(Path(entry.path))
+
+
+def _remove_unlocked(file: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if _try_flock(descriptor):
+                file.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder: gone under its name at once, then file by file.
+
+    Killed in between, the rest is a leftover that `remove_leftovers` removes.
+    """
+    if not folder.exists():
+        return
+    doomed = folder.with_name(f".{folder.name.lstrip('.')}.{secrets.token_hex(4)}{TEMPORARY}")
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nothing but the temporary files of killed writers lies there; those are removed."""
+    """Whether nothing but the leftovers of killed writers lies there; those are removed."""
     if not folder.is_dir():
         return not folder.exists()
-    left = list(folder.iterdir())
-    if not all(file.name.startswith(".") and file.name.endswith(".tmp") for file in left):
-        return False
-    for file in left:
-        file.unlink(missing_ok=True)
-    return True
+    remove_leftovers(folder)
+    return not any(file.name != LOCK for file in folder.iterdir())
 
 
 @contextmanager
@@ -70,14 +153,9 @@ def _full(error: OSError) -> bool:
     return error.errno in codes or "No space left" in str(error) or "errno = 28" in str(error)
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically."""
-    with replacing(path) as temporary:
+def write_json(path: Path, value: Any, *, sweep: bool = True) -> None:
+    """Write JSON atomically; `sweep` as in `replacing`."""
+    with replacing(path, sweep=sweep) as temporary:
         temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import Progress, silent
+from strap.artifacts import Progress, fingerprint_json, silent
 from strap.datasets.base import Dataset
 from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
@@ -51,7 +51,13 @@ def augment(
     if format == "lerobot":
         from strap.datasets.lerobot import write_lerobot
 
-        return write_lerobot(out, parts, total=len(target) + len(matches), progress=progress)
+        return write_lerobot(
+            out,
+            parts,
+            source=_origin(target, priors, matches, history, chunk),
+            total=len(target) + len(matches),
+            progress=progress,
+        )
     if format != "robomimic":
         raise unknown("output format", format, ("robomimic", "lerobot"))
     return write_robomimic(
@@ -77,7 +83,8 @@ def augmented(
 
     All have the same cameras and proprioception: those that target and prior share.
     """
-    common = Common.of(target, prior, matches)
+    located = matches.locate(prior)
+    common = Common.of(target, located, matches)
     for trajectory in target:
         whole = Segment(trajectory.id, 0, trajectory.length)
         origin = {"dataset": target.name, "trajectory": trajectory.id}
@@ -89,7 +96,7 @@ def augmented(
     for match in matches:
         yield common.restrict(
             slice_trajectory(
-                _find(prior, match)[match.segment.trajectory_id],
+                located[match.dataset][match.segment.trajectory_id],
                 match.segment,
                 before=history,
                 after=chunk,
@@ -120,16 +127,17 @@ def provenance(match: Match) -> dict[str, Any]:
     }
 
 
-def _find(priors: Sequence[Dataset], match: Match) -> Dataset:
-    for dataset in priors:
-        if dataset.name == match.dataset:
-            return dataset
-    if len(priors) == 1:  # the dataset was moved since it was embedded
-        return priors[0]
-    raise StrapError(
-        f"match {match.segment} points into '{match.dataset}', which is not among the prior "
-        f"datasets given ({', '.join(d.name for d in priors) or 'none'})"
-    )
+def _origin(
+    target: Dataset, priors: Sequence[Dataset], matches: Matches, history: int, chunk: int
+) -> dict[str, Any]:
+    """Everything that decides the augmented dataset's content, as JSON."""
+    return {
+        "target": [target.name, target.fingerprint()],
+        "prior": [[prior.name, prior.fingerprint()] for prior in priors],
+        "matches": fingerprint_json([provenance(match) for match in matches]),
+        "history": history,
+        "chunk": chunk,
+    }
 
 
 @dataclass(frozen=True)
@@ -140,11 +148,11 @@ class Common:
     proprioception: tuple[str, ...]
 
     @classmethod
-    def of(cls, target: Dataset, prior: Sequence[Dataset], matches: Matches) -> Common:
+    def of(cls, target: Dataset, located: Mapping[str, Dataset], matches: Matches) -> Common:
         """Look at one trajectory of each dataset; raise where they cannot be mixed."""
         first = target[target.ids[0]]
         one_each = {match.dataset: match for match in matches}.values()
-        others = [_find(prior, match)[match.segment.trajectory_id] for match in one_each]
+        others = [located[match.dataset][match.segment.trajectory_id] for match in one_each]
         for other in others:
             _check_actions(first, other)
         cameras = _shared("camera", first.cameras, [o.cameras for o in others])

@@ -35,6 +35,9 @@ def convert(
 ) -> Path:
     """Write a dataset in another format; a stopped conversion goes on when called again.
 
+    Called again when it is finished, it finds the output written and leaves it. An unfinished
+    output of another dataset or of other options is begun afresh.
+
     Args:
         dataset: what to convert.
         out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is whole.
@@ -52,12 +55,23 @@ def convert(
     if not chosen:
         raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
     trajectories = _Chosen(dataset, chosen)
+    source = {
+        "dataset": dataset.name,
+        "format": dataset.format,
+        "fingerprint": dataset.fingerprint(),
+        "ids": chosen,
+        "first": trajectories[0].identity(),
+    }
     if format_of(out, format) == "lerobot":
         return write_lerobot(
-            out, trajectories, fps=fps, codec=codec, total=len(chosen), progress=progress
+            out,
+            trajectories,
+            fps=fps,
+            codec=codec,
+            source=source,
+            total=len(chosen),
+            progress=progress,
         )
-    if out.exists():
-        raise StrapError(f"'{out}' exists already: choose another output or remove it first")
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
     return write_robomimic(
         out,
@@ -65,7 +79,7 @@ def convert(
         total=len(chosen),
         metadata=metadata,
         orientation=dataset[chosen[0]].orientation,
-        resume=True,
+        source=source,
         progress=progress,
     )
 

@@ -10,6 +10,23 @@ class StrapError(Exception):
     """Something about the input, the output place or the machine that the user can mend."""
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    r"""Return the text with what a terminal would act on written out: `\x1b` for an escape.
+
+    Instructions, ids and names come from files; control characters and invisible marks in them are
+    shown, not sent. Characters in `keep` (a line break, say) pass.
+
+    >>> printable("put\x1b[2J the\nbowl")
+    'put\\x1b[2J the\\nbowl'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
 def unknown(kind: str, value: object, known: Iterable[str]) -> StrapError:
     """An error for a name that is not known, with the nearest known name where one is near.
 

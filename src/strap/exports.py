@@ -66,6 +66,8 @@ def write_manifest(out: str | Path, target: Dataset, matches: Matches) -> Path:
 def frame_weights(dataset: Dataset, matches: Matches, *, is_target: bool = False) -> pa.Table:
     """Every frame of a dataset: `index` (over all its frames, as LeRobot counts) and `weight`.
 
+    Only matches that name this dataset count.
+
     Frames that were not retrieved are listed with weight 0, because LeRobot takes frames that a
     file does not name at weight 1.
     """
@@ -116,9 +118,7 @@ def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
 
 
 def _segments_in(dataset: Dataset, matches: Matches) -> dict[str, list[tuple[int, int, int]]]:
-    names = {match.dataset for match in matches}
-    moved = dataset.name not in names and len(names) == 1
-    found = Counter(m.segment for m in matches if moved or m.dataset == dataset.name)
+    found = Counter(m.segment for m in matches if m.dataset == dataset.name)
     rows: dict[str, list[tuple[int, int, int]]] = {}
     for segment, count in found.items():
         rows.setdefault(segment.trajectory_id, []).append((segment.start, segment.stop, count))

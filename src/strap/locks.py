@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from strap.artifacts import writing
@@ -23,6 +23,13 @@ class Lock:
 
     def __del__(self) -> None:
         self.release()
+
+    def is_current(self) -> bool:
+        """Whether the file of that name is still the one that is locked."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let go; twice does nothing."""
@@ -47,17 +54,31 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def alone(folder: Path, doing: str) -> Iterator[None]:
-    """Hold a folder for the block; an error where another process does the same in it."""
-    lock = try_lock(folder / ".lock")
-    if lock is None:
-        raise StrapError(
-            f"another process is {doing} '{folder}': wait for it, or choose another --out"
-        )
+def alone(lock_file: Path, doing: str) -> Iterator[None]:
+    """Hold a lock for the block, and remove its file afterwards; an error where it is held.
+
+    Args:
+        lock_file: `.lock` in the folder that is written, or a hidden file beside the output.
+        doing: what the holder does, for the message: "training into 'policy'".
+    """
+    made = not lock_file.parent.exists()
+    while True:
+        lock = try_lock(lock_file)
+        if lock is None:
+            raise StrapError(
+                f"another process is {doing}: wait until it has ended, or choose another output"
+            )
+        if lock.is_current():
+            break
+        lock.release()  # its last holder removed the file while this one waited for it
     try:
         yield
     finally:
+        lock_file.unlink(missing_ok=True)
         lock.release()
+        if made:  # a call that failed before it wrote anything leaves no empty folder
+            with suppress(OSError):
+                lock_file.parent.rmdir()
 
 
 @contextmanager
@@ -74,9 +95,9 @@ def locked(path: Path) -> Iterator[None]:
 def _lock(path: Path, *, wait: bool) -> Lock | None:
     import fcntl  # here: reading a store must work where there is no flock
 
-    with writing(path):
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -49,7 +49,7 @@ def write_report(
         ) from error
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to report")
-    by_name = {match.dataset: _named(priors, match.dataset) for match in run.matches}
+    by_name = run.matches.locate(priors)
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
     lengths = {
         (match.dataset, match.segment.trajectory_id): by_name[match.dataset][
@@ -77,10 +77,6 @@ def write_report(
     return page
 
 
-def _named(priors: Sequence[Dataset], name: str) -> Dataset:
-    return next((prior for prior in priors if prior.name == name), priors[0])
-
-
 def _page(run: Run, files: Mapping[str, Path], precision: Precision | None, title: str) -> str:
     arguments = run.manifest["arguments"]
     numbers = {
@@ -92,7 +88,10 @@ def _page(run: Run, files: Mapping[str, Path], precision: Precision | None, titl
     if precision:
         numbers["skill precision"] = f"{precision.retrieved:.0%}"
         numbers["at random"] = f"{precision.random:.0%}"
-    about = f"{arguments['encoder']}, steps {arguments['steps']}, {arguments['metric']}"
+    about = html.escape(
+        f"{arguments['encoder']}, steps {arguments['steps']}, {arguments['metric']}"
+    )
+    numbers = {name: html.escape(value) for name, value in numbers.items()}
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f"<p class=muted>{html.escape(Path(arguments['target']).name)} against "

@@ -13,16 +13,18 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from strap.artifacts import (
+    LOCK,
     Progress,
     cache_folder,
     fingerprint_json,
     is_free,
     read_json,
+    remove_leftovers,
     silent,
     versions,
     write_json,
@@ -35,6 +37,7 @@ from strap.dtw import Tally
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
+from strap.locks import alone
 from strap.retrieval import Rule, Shared, retrieve
 from strap.search import Engine
 from strap.segments import Segmentation, segment, write_segments
@@ -78,6 +81,26 @@ class Run:
         """The augmented dataset."""
         return self.path / "augmented.hdf5"
 
+    def datasets(self) -> tuple[Dataset, list[Dataset]]:
+        """The target and the priors, opened as they were for the run, and unchanged since."""
+        arguments = self.manifest["arguments"]
+        saved: dict[str, Any] = dict(arguments["opening"])
+        saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
+        opening = OpenOptions(**saved)
+        target, *priors = (opening.open(p) for p in (arguments["target"], *arguments["prior"]))
+        for dataset in (target, *priors):
+            if dataset.fingerprint() != self.manifest["inputs"].get(dataset.name):
+                raise StrapError(
+                    f"'{dataset.path}' has changed since '{self.path}' was made: run "
+                    "`strap retrieve` again"
+                )
+        return target, priors
+
+    def has_datasets(self) -> bool:
+        """Whether the datasets that the run was made from are still where they were."""
+        arguments = self.manifest["arguments"]
+        return all(Path(place).exists() for place in (arguments["target"], *arguments["prior"]))
+
 
 def run_retrieval(
     target: str | Path,
@@ -116,11 +139,30 @@ def run_retrieval(
         raise StrapError("no prior dataset: give at least one with --prior")
     arguments = _arguments(ours, priors, options)
     inputs = {dataset.name: dataset.fingerprint() for dataset in (ours, *priors)}
-    if done := _finished(out, arguments, inputs, overwrite=overwrite):
-        return done
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
+    with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
+        remove_leftovers(out)
+        if done := _finished(out, arguments, inputs, overwrite=overwrite):
+            return done
         (out / "manifest.json").unlink(missing_ok=True)
+        folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
+        where = {"engine": engine, "workers": workers, "address": address}
+        report = _fill(out, ours, priors, options, folder, device, where, progress)
+        manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
+        write_json(out / "manifest.json", manifest)
+        return replace(open_run(out), reused=False)
+
+
+def _fill(
+    out: Path,
+    ours: Dataset,
+    priors: Sequence[Dataset],
+    options: RetrievalOptions,
+    stores: Path,
+    device: str,
+    where: Mapping[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write segments, matches and the augmented dataset; return what the manifest says of them."""
     clock = _Clock()
     with clock("segment"):
         queries = segment(ours, **_fields(options.segmentation))
@@ -129,13 +171,11 @@ def run_retrieval(
         )
     with clock("embed"):
         encoder = load_encoder(options.encoder, device=device)
-        folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
         own, *others = (
-            embed_beside(folder, dataset, encoder, options, progress) for dataset in (ours, *priors)
+            embed_beside(stores, dataset, encoder, options, progress) for dataset in (ours, *priors)
         )
     with clock("search"):
         tally = Tally()
-        where = {"engine": engine, "workers": workers, "address": address}
         matches = _search(queries, own, others, options, where, progress, tally)
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
@@ -148,10 +188,7 @@ def run_retrieval(
             chunk=options.chunk,
             progress=progress,
         )
-    manifest = {
-        "format": "strap-run",
-        "arguments": arguments,
-        "inputs": inputs,
+    return {
         "stores": {store.dataset: store.path.as_posix() for store in (own, *others)},
         "queries": len(queries),
         "matches": len(matches),
@@ -159,8 +196,6 @@ def run_retrieval(
         "versions": versions(),
         "seconds": clock.seconds,
     }
-    write_json(out / "manifest.json", manifest)
-    return Run(out, matches, manifest, reused=False)
 
 
 def open_run(path: str | Path) -> Run:

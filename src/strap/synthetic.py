@@ -163,7 +163,7 @@ def _smooth(coarse: Floats, size: int) -> Floats:
 
 def _write(file: Path, paths: list[Floats], world: _World, dialect: str, instruction: str) -> None:
     libero = dialect == "libero"
-    with replacing(file) as temporary, h5py.File(temporary, "w") as handle:
+    with replacing(file) as temporary, h5py.File(temporary, "w", locking=False) as handle:
         data = handle.create_group("data")
         data.attrs["total"] = sum(map(len, paths))
         data.attrs["env_args"] = json.dumps(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, printable, unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,6 +112,20 @@ class Trajectory:
         images = self.camera(camera)[start : self.length if stop is None else stop]
         return images[:, ::-1] if self.orientation == "flipped" else images
 
+    def identity(self) -> str:
+        """A hash of where it lies, what it holds and its actions; no image is read.
+
+        Two trajectories of one identity have the same content, unless a file was changed in place
+        and its size and time put back.
+        """
+        arrays = {**self.cameras, **self.proprioception, **self.extras}
+        kept = [[name, list(a.shape), str(a.dtype)] for name, a in sorted(arrays.items())]
+        place = [self.source.path.resolve().as_posix(), self.source.key, self.source.stamp()]
+        described = [self.id, self.length, self.instruction, self.orientation, self.fps]
+        hasher = ContentHasher(self)
+        hasher.update(np.frombuffer(repr([place, described, kept]).encode(), np.uint8))
+        return hasher.finish()
+
     def fingerprint(self, cameras: Sequence[str], *, chunk: int = 64) -> str:
         """A hash of the content that is embedded (these cameras, upright) and of the actions."""
         hasher = ContentHasher(self)
@@ -176,6 +190,17 @@ class Match:
     """path of the prior dataset"""
 
 
+class Named(Protocol):
+    """Something that lies at a path: a dataset."""
+
+    @property
+    def name(self) -> str:
+        """The absolute path."""
+
+
+Located = TypeVar("Located", bound=Named)
+
+
 @dataclass(frozen=True)
 class Matches(Sequence[Match]):
     """The selected matches, query by query, cheapest first: a sequence and a table."""
@@ -199,6 +224,32 @@ class Matches(Sequence[Match]):
     def queries(self) -> tuple[Segment, ...]:
         """The queries that have a match, in order."""
         return tuple(dict.fromkeys(row.query for row in self.rows))
+
+    def locate(self, datasets: Iterable[Located]) -> dict[str, Located]:
+        """The dataset of each name that a match points into, out of those given.
+
+        A match names its dataset by its path, and nothing else stands for it: ids such as
+        `demo_3` occur in every dataset.
+        """
+        given = {dataset.name: dataset for dataset in datasets}
+        wanted = dict.fromkeys(match.dataset for match in self.rows)
+        for name in wanted:
+            if name not in given:
+                raise StrapError(
+                    f"the matches point into '{name}', which is not among the datasets given "
+                    f"({', '.join(given) or 'none'}): open it from there; if it was moved, take "
+                    "matches.moved(old_path, new_path)"
+                )
+        return {name: given[name] for name in wanted}
+
+    def moved(self, old: str | Path, new: str | Path) -> Matches:
+        """The same matches after a dataset was moved from one path to another."""
+        before, after = (Path(path).expanduser().resolve().as_posix() for path in (old, new))
+        if before not in {match.dataset for match in self.rows}:
+            known = dict.fromkeys(match.dataset for match in self.rows)
+            raise unknown("dataset of the matches", before, known)
+        rows = (replace(m, dataset=after) if m.dataset == before else m for m in self.rows)
+        return Matches(tuple(rows))
 
     def to_table(self) -> pa.Table:
         """A pyarrow table with one row per match (the columns of `matches.parquet`)."""
@@ -286,10 +337,10 @@ def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:
     """The matches as lines of text: query, rank, cost, prior segment, instruction."""
     rows = tuple(rows)
     shown = rows[:limit]
-    cells = [("query", "rank", "cost", "match", "instruction")]
-    cells += [
-        (str(m.query), str(m.rank), f"{m.cost:.4g}", str(m.segment), m.instruction) for m in shown
-    ]
+    cells = [["query", "rank", "cost", "match", "instruction"]]
+    for m in shown:
+        row = (str(m.query), str(m.rank), f"{m.cost:.4g}", str(m.segment), m.instruction)
+        cells.append([printable(cell) for cell in row])
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells]
     if len(rows) > limit:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from strap import __version__
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, printable, unknown
 
 COMMANDS = {
     "demo": "see it work on sample data",
@@ -25,6 +25,9 @@ COMMANDS = {
     "libero": "the simulator: scripted demonstrations (collect), how often they succeed (survey)",
     "doctor": "what works on this machine, and what to install for the rest",
 }
+
+LINES = "\n"
+"""what our own messages may hold besides letters"""
 
 EPILOG = """\
 Each command explains itself: strap retrieve -h
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown("command", words[0], COMMANDS)
         return _call(words[0], words[1:])
     except StrapError as error:
-        print(f"strap: error: {error}", file=sys.stderr)
+        print(f"strap: error: {printable(str(error), keep=LINES)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("strap: interrupted; run the same command again to go on", file=sys.stderr)
@@ -75,4 +78,4 @@ def _call(name: str, words: Sequence[str]) -> int:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"strap: note: {message}", file=sys.stderr)
+    print(f"strap: note: {printable(str(message), keep=LINES)}", file=sys.stderr)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from strap.augmentation import augment
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
-from strap.datasets import Dataset, OpenOptions
-from strap.errors import StrapError
+from strap.datasets import Dataset
 from strap.exports import write_filter, write_manifest, write_weights
 from strap.runs import Run, open_run
 
@@ -37,7 +36,7 @@ class Command:
     def run(self) -> None:
         """Open the run and its datasets, write, and say what was written."""
         run = open_run(self.run_folder)
-        target, priors = datasets_of(run)
+        target, priors = run.datasets()
         written = [self.out]
         if self.kind in ("lerobot", "robomimic"):
             with showing() as progress:
@@ -66,25 +65,11 @@ class Command:
             print("\n".join(str(file) for file in written))
 
 
-def datasets_of(run: Run) -> tuple[Dataset, list[Dataset]]:
-    """The run's target and priors, opened as they were, and unchanged."""
-    arguments = run.manifest["arguments"]
-    saved: dict[str, Any] = dict(arguments["opening"])
-    saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
-    opening = OpenOptions(**saved)
-    target = opening.open(arguments["target"])
-    priors = [opening.open(path) for path in arguments["prior"]]
-    for dataset in (target, *priors):
-        if dataset.fingerprint() != run.manifest["inputs"].get(dataset.name):
-            raise StrapError(
-                f"'{dataset.path}' has changed since the run was made: run `strap retrieve` again"
-            )
-    return target, priors
-
-
 def _weights(out: Path, target: Dataset, priors: list[Dataset], run: Run) -> list[Path]:
+    """A file for the target and one for each prior; a prior that is the target has one with it."""
     written = [write_weights(out / "target.parquet", target, run.matches, is_target=True)]
     for index, prior in enumerate(priors):
-        file = out / f"prior-{index}-{prior.path.stem}.parquet"
-        written.append(write_weights(file, prior, run.matches))
+        if prior.name != target.name:
+            file = out / f"prior-{index}-{prior.path.stem}.parquet"
+            written.append(write_weights(file, prior, run.matches))
     return written

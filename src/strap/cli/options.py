@@ -17,5 +17,7 @@ Cutting: TypeAlias = Annotated[Segmentation, tyro.conf.arg(name="")]
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    """One JSON object on standard output; what a terminal would act on is written as \\uXXXX."""
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    shown = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    print("".join(shown))

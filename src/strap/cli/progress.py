@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strap.artifacts import Progress, silent
+from strap.errors import printable
 
 LOG_SECONDS = 10.0
 
@@ -53,7 +54,7 @@ def _bars() -> Iterator[Progress]:
             return Text(f"{speed:.0f}/s" if speed else "")
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),
@@ -65,7 +66,7 @@ def _bars() -> Iterator[Progress]:
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                tasks[what] = bars.add_task(printable(what), total=total)
             bars.update(tasks[what], completed=done, total=total)
 
         yield report
@@ -86,7 +87,7 @@ class _Lines:
         self.last = now
         rate = (done - first) / (now - begin) if now > begin else 0.0
         left = f", {rate:.0f}/s, {_duration((total - done) / rate)} left" if rate > 0 else ""
-        print(f"{what}: {done} of {total}{left}", file=sys.stderr, flush=True)
+        print(f"{printable(what)}: {done} of {total}{left}", file=sys.stderr, flush=True)
 
 
 def _duration(seconds: float) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
+from strap.datasets.boundary import reading
 from strap.errors import StrapError, unknown
 from strap.types import Orientation
 
@@ -102,7 +103,8 @@ def open_dataset(
                 f"'{path}' is {name}: naming its {', '.join(fields)} field is for RLDS"
             )
         options["fields"] = fields
-    found, reader = opener(path, **options)
+    with reading(path, name):
+        found, reader = opener(path, **options)
     if summary := getattr(reader, "summary", ""):
         warnings.warn(f"'{path}': {summary}", stacklevel=2)
     return Dataset(path, found, reader)

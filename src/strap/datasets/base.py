@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strap.artifacts import fingerprint_files
+from strap.datasets.boundary import reading
 from strap.errors import StrapError, unknown
 from strap.types import Trajectory
 
@@ -60,14 +61,17 @@ class Dataset:
         return len(self.reader.ids)
 
     def __iter__(self) -> Iterator[Trajectory]:
-        return (self.reader.read(key) for key in self.reader.ids)
+        return (self[key] for key in self.reader.ids)
 
     def __getitem__(self, trajectory_id: str) -> Trajectory:
-        try:
-            return self.reader.read(trajectory_id)
-        except KeyError as error:
-            message = _no_such(trajectory_id, self.reader.ids)
-            raise StrapError(f"'{self.path}': {message}") from error
+        with reading(f"{self.path}', '{trajectory_id}", self.format):
+            try:
+                return self.reader.read(trajectory_id)
+            except KeyError as error:
+                if trajectory_id in self.reader.ids:
+                    raise
+                message = _no_such(trajectory_id, self.reader.ids)
+                raise StrapError(f"'{self.path}': {message}") from error
 
     def __repr__(self) -> str:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"

@@ -14,10 +14,23 @@ from typing import Any
 import h5py
 import numpy as np
 
-from strap.artifacts import Progress, replacing, silent
+from strap.artifacts import (
+    Progress,
+    discard,
+    fingerprint_json,
+    read_json,
+    remove_leftovers,
+    replacing,
+    silent,
+    write_json,
+    writing,
+)
 from strap.errors import StrapError
+from strap.locks import alone
 from strap.types import LazyArray, Orientation, Trajectory
 
+PLAN = "strap_plan"
+"""the attribute of the file that tells from what and how it was written"""
 SPARE_BYTES = 1 << 20
 ROWS = 256
 """Frames copied at a time, so that memory stays bounded whatever the trajectory's length."""
@@ -31,7 +44,7 @@ def write_robomimic(
     masks: Mapping[str, Sequence[int]] | None = None,
     metadata: Mapping[str, Any] | None = None,
     orientation: Orientation = "upright",
-    resume: bool = False,
+    source: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write trajectories as `demo_0`, `demo_1`, … of one file.
@@ -43,12 +56,65 @@ def write_robomimic(
         masks: filter keys: name -> indices of trajectories. `all` is always written.
         metadata: attributes of `/data`; `env_args` is added where it is missing.
         orientation: how the images are stored; they are turned where they lie otherwise.
-        resume: keep each finished trajectory in `.<name>.partial` beside `out` until the file is
-            whole, so that a killed call goes on when it is made again (needs twice the space).
+        source: what the trajectories come from, as JSON. Where it is given, each finished
+            trajectory is kept in `.<name>.partial` beside `out` until the file is whole, so that a
+            killed call goes on when it is made again (needs twice the space), and a file that was
+            written from the same is left as it is.
         progress: called with (what, done, total).
     """
-    parts = out.with_name(f".{out.name}.partial") if resume else None
-    with replacing(out) as temporary, h5py.File(temporary, "w") as file:
+    with writing(out), alone(out.with_name(f".{out.name}.lock"), f"writing '{out}'"):
+        remove_leftovers(out.parent, out.name)
+        if source is None:
+            return _write(out, trajectories, None, total, masks, metadata, orientation, progress)
+        parts = out.with_name(f".{out.name}.partial")
+        plan = fingerprint_json([source, masks and _listed(masks), orientation])
+        if not _is_written(out, plan):
+            _open_parts(parts, plan)
+            _write(out, trajectories, parts, total, masks, metadata, orientation, progress)
+        discard(parts)
+    return out
+
+
+def _listed(masks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    return {name: list(members) for name, members in masks.items()}
+
+
+def _is_written(out: Path, plan: str) -> bool:
+    """Whether `out` is what this plan makes; an error where it is something else."""
+    if not out.exists():
+        return False
+    try:
+        with h5py.File(out) as file:
+            known = file.attrs.get(PLAN)
+    except OSError:
+        known = None
+    if known != plan:
+        raise StrapError(f"'{out}' exists already: choose another output or remove it first")
+    return True
+
+
+def _open_parts(folder: Path, plan: str) -> None:
+    """Keep the finished trajectories of a killed call with the same plan; discard others."""
+    file = folder / "plan.json"
+    if not file.exists() or read_json(file) != plan:
+        discard(folder)
+        write_json(file, plan)
+    remove_leftovers(folder)
+
+
+def _write(
+    out: Path,
+    trajectories: Iterable[Trajectory],
+    parts: Path | None,
+    total: int | None,
+    masks: Mapping[str, Sequence[int]] | None,
+    metadata: Mapping[str, Any] | None,
+    orientation: Orientation,
+    progress: Progress,
+) -> Path:
+    with replacing(out) as temporary, h5py.File(temporary, "w", locking=False) as file:
+        if parts is not None:
+            file.attrs[PLAN] = read_json(parts / "plan.json")
         data = file.create_group("data")
         count = frames = 0
         rate: float | None = None
@@ -69,20 +135,19 @@ def write_robomimic(
         for name, members in {**(masks or {}), "all": range(count)}.items():
             file[f"mask/{name}"] = np.array([f"demo_{i}".encode() for i in members], dtype="S16")
         progress("writing", count, count)
-    if parts is not None:
-        shutil.rmtree(parts, ignore_errors=True)
     return out
 
 
 def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientation) -> Path:
     """The file with this trajectory alone, written now or by a call before."""
     file = folder / f"{name}.hdf5"
-    identity = json.dumps([trajectory.id, trajectory.source.stamp(), orientation])
+    identity = trajectory.identity()
     if file.is_file():
         with h5py.File(file) as known:
             if known.attrs.get("identity") == identity:
                 return file
-    with replacing(file) as temporary, h5py.File(temporary, "w") as part:
+    part_file = replacing(file, sweep=False)
+    with part_file as temporary, h5py.File(temporary, "w", locking=False) as part:
         part.attrs["identity"] = identity
         _write_demo(part, "demo", trajectory, orientation)
     return file

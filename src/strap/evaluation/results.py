@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import Progress, read_json, silent, write_json
+from strap.artifacts import LOCK, Progress, read_json, silent, write_json
 from strap.errors import StrapError
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
@@ -158,7 +158,7 @@ def run_episodes(
             f"episodes={settings.episodes}, workers={settings.workers}, "
             f"horizon={settings.horizon}: each must be at least 1"
         )
-    with alone(out, "rolling out into"):
+    with alone(out / LOCK, f"rolling out into '{out}'"):
         _claim(out, identity)
         kept = read_records(out)
         wanted = [s for s in range(settings.episodes) if s not in kept]

@@ -93,15 +93,14 @@ def _of_run(path: Path, *, whole_prior: bool) -> Source:
     from strap.runs import open_run
 
     run = open_run(path)
-    arguments = run.manifest["arguments"]
-    opening = OpenOptions(**{k: _tuple(v) for k, v in arguments["opening"].items()})
-    places = [arguments["target"], *arguments["prior"]]
-    if not all(Path(place).exists() for place in places):
+    if not run.has_datasets():
         if whole_prior:
-            missing = next(place for place in places if not Path(place).exists())
-            raise StrapError(f"'{missing}' is gone: this method trains on all of the prior")
+            raise StrapError(
+                f"datasets of '{path}' are gone ({', '.join(run.manifest['arguments']['prior'])}): "
+                "this method trains on all of the prior; put them back, or use --method strap"
+            )
         return _of_augmented(open_dataset(run.augmented))
-    target, *priors = (opening.open(place) for place in places)
+    target, priors = run.datasets()
     pieces = _whole(target, "target")
     if whole_prior:
         for dataset in priors:
@@ -111,17 +110,13 @@ def _of_run(path: Path, *, whole_prior: bool) -> Source:
     return Source(tuple(pieces), _locate(run.matches, pieces))
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 def _whole(dataset: Dataset, role: str) -> list[Piece]:
     return [Piece(dataset, t.id, role, 0, t.length) for t in dataset]
 
 
 def _around(matches: Matches, priors: Sequence[Dataset]) -> list[Piece]:
     """The retrieved frames with margins, overlapping ones merged."""
-    by_name = {dataset.name: dataset for dataset in priors}
+    by_name = matches.locate(priors)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for match in matches:
         key = (match.dataset, match.segment.trajectory_id)
@@ -129,7 +124,7 @@ def _around(matches: Matches, priors: Sequence[Dataset]) -> list[Piece]:
         spans.setdefault(key, []).append(span)
     pieces = []
     for (name, trajectory_id), own in sorted(spans.items()):
-        dataset = by_name.get(name, priors[0])
+        dataset = by_name[name]
         length = dataset[trajectory_id].length
         for start, stop in _merged(own):
             piece = Piece(dataset, trajectory_id, "prior", max(start, 0), min(stop, length))
@@ -148,25 +143,24 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _locate(matches: Matches, pieces: Sequence[Piece]) -> tuple[Found, ...]:
-    where: dict[str, list[int]] = {}
+    where: dict[tuple[str, str], list[int]] = {}
     for index, piece in enumerate(pieces):
         if piece.role == "prior":
-            where.setdefault(piece.id, []).append(index)
+            where.setdefault((piece.dataset.name, piece.id), []).append(index)
     found = []
     for match in matches:
-        own = match.segment
+        segment = match.segment
         holding = [
             i
-            for i in where.get(own.trajectory_id, ())
-            if pieces[i].start <= own.start and own.stop <= pieces[i].stop
+            for i in where.get((match.dataset, segment.trajectory_id), ())
+            if pieces[i].start <= segment.start and segment.stop <= pieces[i].stop
         ]
-        named = [i for i in holding if pieces[i].dataset.name == match.dataset] or holding
-        if not named:
+        if not holding:
             raise StrapError(
-                f"match {own} lies in no prior dataset of the run: were they changed since?"
+                f"match {segment} lies in no prior dataset of the run: were they changed since?"
             )
         query = match.query.trajectory_id
-        found.append(Found(named[0], own.start, own.stop, match.cost, query))
+        found.append(Found(holding[0], segment.start, segment.stop, match.cost, query))
     return tuple(found)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from strap.artifacts import fingerprint_json, read_json
+from strap.artifacts import LOCK, fingerprint_json, read_json
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
 from strap.locks import alone
@@ -90,7 +90,10 @@ def train(
     """
     policy, training = policy or PolicySettings(), training or TrainingSettings()
     trainer = _Trainer(cache, Path(out).expanduser(), policy, training, choose_device(device))
-    with alone(trainer.out, "training into"), small_products(trainer.device, policy):
+    with (
+        alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
+        small_products(trainer.device, policy),
+    ):
         trainer.prepare(module, match_weights, imagenet)
         return trainer.run(quiet=quiet)
 

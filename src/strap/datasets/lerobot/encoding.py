@@ -87,7 +87,8 @@ def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
     av = import_av()
     options = {"crf": str(encoding.quality), "g": str(encoding.gop), **_PRESETS[encoding.codec]}
     _quiet_svt()
-    with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as container:
+    part = replacing(path, sweep=False)  # the caller's folder is its own
+    with part as temporary, av.open(str(temporary), "w", format="mp4") as container:
         stream = container.add_stream(CODECS[encoding.codec], rate=encoding.fps, options=options)
         stream.height, stream.width = encoding.height, encoding.width
         stream.pix_fmt = encoding.pixels

@@ -1,7 +1,7 @@
 """Finished episodes of a conversion in progress: a table, a video per camera, a record.
 
 .<name>.partial/
-  plan.json               what is being written; another plan starts afresh
+  plan.json               from what it is written and how; another plan starts afresh
   pieces/000007.json      the record, written last: the episode is finished
   pieces/000007.parquet   its rows
   pieces/000007.<key>.mp4 its frames; gone once they are part of a finished video file
@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-import shutil
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.artifacts import read_json, replacing, write_json
+from strap.artifacts import discard, read_json, replacing, write_json
 from strap.datasets.lerobot.encoding import Encoding, encode
 from strap.datasets.lerobot.features import Column, camera_key, columns_of, to_arrow
 from strap.datasets.lerobot.statistics import PictureStats, Stats, number_stats
@@ -49,12 +49,19 @@ class Workplace:
     """The folder of a conversion in progress."""
 
     def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
-        self.root = out.with_name(f".{out.name}.partial")
+        self.root = partial_folder(out)
         self.pieces = self.root / "pieces"
         self.dataset = self.root / "dataset"
         known = self.root / "plan.json"
-        if self.root.exists() and (not known.exists() or read_json(known) != plan):
-            shutil.rmtree(self.root)
+        if known.exists() and read_json(known) != plan:
+            warnings.warn(
+                f"'{self.root}' holds an unfinished dataset that was begun from other data or with "
+                "other options: it is removed and begun afresh",
+                stacklevel=3,
+            )
+            discard(self.root)
+        elif not known.exists():
+            discard(self.root)
         self.pieces.mkdir(parents=True, exist_ok=True)
         self.dataset.mkdir(exist_ok=True)
         for leftover in self.root.rglob(".*.tmp"):  # of a run that was killed while writing
@@ -81,7 +88,12 @@ class Workplace:
     def finish(self, out: Path) -> None:
         """Put the dataset in its place."""
         self.dataset.rename(out)
-        shutil.rmtree(self.root)
+        discard(self.root)
+
+
+def partial_folder(out: Path) -> Path:
+    """Where the finished episodes of an unfinished dataset lie."""
+    return out.with_name(f".{out.name}.partial")
 
 
 def finished_piece(
@@ -91,11 +103,12 @@ def finished_piece(
     record = place.record(index)
     if record is None:
         return None
-    same = (record["id"], record["length"]) == (trajectory.id, trajectory.length)
+    same = record["identity"] == trajectory.identity()
     if not same or record["first"] != first or record["task"] != task:
         raise StrapError(
-            f"'{place.root}' holds an unfinished dataset whose episode {index} is "
-            f"'{record['id']}', now it is '{trajectory.id}': remove that folder to start afresh"
+            f"'{place.root}' holds an unfinished dataset whose episode {index} was made from "
+            f"another '{record['id']}' than '{trajectory.id}' of "
+            f"'{trajectory.source.path}': remove that folder to start afresh"
         )
     return Piece(index, trajectory.length, task, first, record["sizes"])
 
@@ -122,6 +135,7 @@ def write_piece(
     stats |= _write_table(place.table_file(index), trajectory, columns, index, task, first, fps)
     record = {
         "id": trajectory.id,
+        "identity": trajectory.identity(),
         "length": trajectory.length,
         "first": first,
         "task": task,
@@ -131,7 +145,7 @@ def write_piece(
         "stats": {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
         "provenance": _provenance(trajectory),
     }
-    write_json(place.record_file(index), record)
+    write_json(place.record_file(index), record, sweep=False)
     return Piece(index, trajectory.length, task, first, sizes)
 
 
@@ -176,7 +190,7 @@ def _write_table(
                 f"{trajectory.length} frames"
             )
     table = pa.table({n: to_arrow(v, shapes.get(n, (1,))) for n, v in arrays.items()})
-    with replacing(file) as temporary:
+    with replacing(file, sweep=False) as temporary:
         pq.write_table(table, temporary)
     return {name: number_stats(values) for name, values in arrays.items()}
 

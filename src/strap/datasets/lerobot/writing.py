@@ -12,17 +12,36 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.artifacts import Progress, replacing, silent, writing
+from strap.artifacts import (
+    Progress,
+    discard,
+    fingerprint_json,
+    read_json,
+    remove_leftovers,
+    replacing,
+    silent,
+    write_json,
+    writing,
+)
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Codec, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
 from strap.datasets.lerobot.layout import rational_fps
-from strap.datasets.lerobot.pieces import Piece, Workplace, finished_piece, write_piece
+from strap.datasets.lerobot.pieces import (
+    Piece,
+    Workplace,
+    finished_piece,
+    partial_folder,
+    write_piece,
+)
 from strap.errors import StrapError
+from strap.locks import alone
 from strap.types import Trajectory
 
 CHUNKS_SIZE = 1000
 DATA_MB, VIDEO_MB = 100, 200
+ORIGIN = "meta/strap.json"
+"""from what a dataset was written, so that the same call again finds it done"""
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
@@ -39,13 +58,15 @@ def write_lerobot(
     robot_type: str | None = None,
     data_files_size_in_mb: float = DATA_MB,
     video_files_size_in_mb: float = VIDEO_MB,
+    source: Mapping[str, Any] | None = None,
     total: int | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write trajectories as one LeRobot v3.0 dataset; returns its folder.
 
     Frames are written upright. A run that was stopped is continued by calling again with the same
-    arguments and trajectories: finished episodes are kept in `.<name>.partial` beside `out`.
+    arguments and trajectories: finished episodes are kept in `.<name>.partial` beside `out`. Other
+    data or other arguments begin afresh.
 
     Args:
         out: the folder; it appears when the dataset is whole.
@@ -58,12 +79,12 @@ def write_lerobot(
         robot_type: goes into `info.json`.
         data_files_size_in_mb: a new parquet file begins at this size.
         video_files_size_in_mb: a new video file begins at this size.
+        source: what the trajectories come from, as JSON (a dataset's path and fingerprint, …): a
+            call with the same source and arguments finds a finished dataset and returns it.
         total: how many trajectories there are, for the progress display.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
-    if out.exists():
-        raise StrapError(f"'{out}' exists already: choose another output or remove it first")
     stream = iter(trajectories)
     first = next(stream, None)
     if first is None:
@@ -72,16 +93,37 @@ def write_lerobot(
         total = len(trajectories)
     rate = _rate(first, fps)
     encodings = _encodings(first, cameras, codec, rate, crf, gop)
-    with writing(out):
-        place = Workplace(out, _plan(first, rate, encodings, video_files_size_in_mb))
+    plan = {
+        **_plan(first, rate, encodings),
+        "source": source,
+        "robot_type": robot_type,
+        "data_mb": data_files_size_in_mb,
+        "video_mb": video_files_size_in_mb,
+    }
+    with writing(out), alone(out.with_name(f".{out.name}.lock"), f"writing '{out}'"):
+        remove_leftovers(out.parent, out.name)
+        if _is_written(out, plan):
+            discard(partial_folder(out))
+            return out
+        place = Workplace(out, plan)
         job = _Job(place, first, rate, encodings, video_files_size_in_mb, fps is None)
         for trajectory in _chain(first, stream):
             job.add(trajectory)
             progress("writing", len(job.pieces), total or len(job.pieces))
         job.close(robot_type, data_files_size_in_mb)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
         place.finish(out)
     return out
+
+
+def _is_written(out: Path, plan: Mapping[str, Any]) -> bool:
+    """Whether `out` is what this plan makes; an error where it is something else."""
+    if not out.exists():
+        return False
+    origin = read_json(out / ORIGIN) if (out / ORIGIN).is_file() else {}
+    if plan["source"] is None or origin.get("plan") != fingerprint_json(plan):
+        raise StrapError(f"'{out}' exists already: choose another output or remove it first")
+    return True
 
 
 class _Job:
@@ -224,14 +266,11 @@ def _encodings(
     return found
 
 
-def _plan(
-    first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding], video_mb: float
-) -> dict[str, Any]:
+def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -> dict[str, Any]:
     """What must be the same for an unfinished dataset to be continued."""
     return {
-        "first": first.id,
+        "first": first.identity(),
         "fps": str(fps),
-        "video_mb": video_mb,
         "videos": {key: [e.spec(), e.quality, e.gop] for key, e in encodings.items()},
         "av": packages.version("av") if encodings else None,
     }
