@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strap.datasets.base import Dataset
+from strap.errors import printable
 from strap.types import Match, Matches, Segment
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ STYLE: Any = {
     "axes.titleweight": "bold",
     "figure.dpi": 150,
     "savefig.bbox": "tight",
+    "text.parse_math": False,  # instructions are texts, dollar signs included
 }
 
 
@@ -51,7 +53,7 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
     rest = len(matches) - sum(count for _, count in rows)
     if rest:
         rows.append((f"{len(counts) - top} other tasks", rest))
-    names = [textwrap.fill(name, 52) for name, _ in rows]
+    names = [textwrap.fill(printable(name), 52) for name, _ in rows]
     figure = _figure(6.5, 0.6 + 0.32 * len(rows))
     axes = figure.add_subplot()
     values = [count for _, count in rows]
@@ -153,5 +155,8 @@ def _film(part: Any, images: Any, label: str, colour: str, frames: int, limit: i
     for spine in axes.spines.values():
         spine.set(visible=True, color=colour, linewidth=1.5)
     axes.set_title(
-        textwrap.shorten(label, limit, placeholder="…"), fontsize=6.5, fontweight="normal", pad=2
+        textwrap.shorten(printable(label), limit, placeholder="…"),
+        fontsize=6.5,
+        fontweight="normal",
+        pad=2,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 from strap import __version__
 from strap.errors import StrapError, printable, unknown
@@ -74,7 +76,27 @@ def _call(name: str, words: Sequence[str]) -> int:
     command: Any = import_module(f"strap.cli.{name}").Command
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
-    return int(call.run() or 0)
+    with redirect_stdout(_Printable(sys.stdout)):
+        return int(call.run() or 0)
+
+
+class _Printable(io.TextIOBase):
+    """Standard output on which ids, names and instructions out of files cannot act."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, control characters written out."""
+        return self.stream.write(printable(text, keep=LINES))
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether a terminal shows it."""
+        return self.stream.isatty()
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -12,7 +12,6 @@ from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
-from strap.errors import printable
 from strap.retrieval import Rule, Shared
 from strap.runs import RetrievalOptions, Run, run_retrieval
 from strap.search import Engine
@@ -144,7 +143,7 @@ def summary(run: Run) -> str:
     """The matches and where they come from, for a terminal."""
     lines = [str(run.matches), ""]
     tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
-    lines += [f"{count:6d}  {printable(task)}" for task, count in tasks.most_common(20)]
+    lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
     state = " (nothing had changed: nothing was done)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}", f"augmented dataset: {run.augmented}"]
