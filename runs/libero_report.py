@@ -11,7 +11,7 @@ import numpy as np
 
 from strap.evaluation import compare, open_evaluation
 from strap.evaluation.results import table
-from strap.figures import BLUE, ORANGE, styled
+from strap.report.figures import BLUE, ORANGE, styled
 from strap.training.logs import read_log
 
 BEGIN, END = "<!-- policies -->", "<!-- /policies -->"

@@ -33,8 +33,6 @@ ORDER = (
     "exports",
     "conversion",
     "runs",
-    "skills",
-    "figures",
     "report",
     "policies",
     "training",

@@ -11,8 +11,8 @@ from PIL import Image
 import strap
 from strap.errors import StrapError
 from strap.report import write_report
+from strap.report.skills import Precision, kind, precision, read_labels, write_labels
 from strap.runs import RetrievalOptions, Run, run_retrieval
-from strap.skills import Precision, kind, precision, read_labels, write_labels
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment
 
@@ -76,7 +76,7 @@ def test_labels_beside_a_dataset(tmp_path: Path, own_planted: Planted) -> None:
     assert labels["demo_1"][5] == ("reach", "bowl")
     (tmp_path / "meta").mkdir()
     write_labels(tmp_path, labels)
-    from strap.skills import FILE, _read_parquet
+    from strap.report.skills import FILE, _read_parquet
 
     assert _read_parquet(tmp_path / FILE) == labels
 

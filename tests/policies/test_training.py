@@ -386,7 +386,7 @@ def test_compiling_is_chosen_where_it_pays():
 def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
     settings = TrainingSettings(method="bc", steps=1, batch=2)
     with (
-        alone(tmp_path, "training into"),
+        alone(tmp_path / ".lock", "training"),
         pytest.raises(StrapError, match="another process is training into"),
     ):
         train(frozen, tmp_path, training=settings, quiet=True)

@@ -11,8 +11,8 @@ from strap.datasets import open_dataset
 from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
 from strap.report import write_report
+from strap.report.skills import precision, read_labels
 from strap.runs import RetrievalOptions, run_retrieval
-from strap.skills import precision, read_labels
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
 

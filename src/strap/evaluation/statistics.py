@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-Z95 = 1.959963984540054
+from scipy.stats import binomtest
 
 
-def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's interval for a rate; (0, 1) where there were no trials.
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % interval for a rate; (0, 1) where there were no trials.
 
     >>> low, high = wilson(10, 20)
     >>> round(low, 3), round(high, 3)
@@ -17,10 +16,8 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
     """
     if trials == 0:
         return 0.0, 1.0
-    rate, spread = successes / trials, z * z / trials
-    middle = (rate + spread / 2) / (1 + spread)
-    half = z * math.sqrt(rate * (1 - rate) / trials + spread / (4 * trials)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    interval = binomtest(successes, trials).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,6 @@ def mcnemar(first: dict[int, bool], second: dict[int, bool]) -> Comparison:
     shared = sorted(first.keys() & second.keys())
     pairs = [(first[state], second[state]) for state in shared]
     one, two = pairs.count((True, False)), pairs.count((False, True))
-    differing = one + two
-    tail = sum(math.comb(differing, k) for k in range(min(one, two) + 1)) / 2**differing
-    return Comparison(
-        pairs.count((True, True)), one, two, pairs.count((False, False)), min(1.0, 2 * tail)
-    )
+    p_value = float(binomtest(one, one + two).pvalue) if one + two else 1.0
+    both, neither = pairs.count((True, True)), pairs.count((False, False))
+    return Comparison(both, one, two, neither, p_value)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strap import figures
 from strap.artifacts import Progress, replacing, silent
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
+from strap.report import figures
+from strap.report.skills import Precision
 from strap.runs import Run
-from strap.skills import Precision
 
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 62rem; margin: 2rem auto;
