@@ -6,7 +6,7 @@
     python runs/libero_policy.py train    WORK    ResNet policies              (GPU; torch alone)
     python runs/libero_policy.py frozen   WORK    frozen-feature policies      (CPU)
     python runs/libero_policy.py evaluate WORK    20 fixed initial states each (simulator)
-    python runs/libero_policy.py report   WORK    docs/results.md
+    python runs/libero_policy.py report   WORK    tables and pictures into WORK
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
 5 are trained on and 3 held out, and the prior, all of LIBERO-90: 25 of each task that is a part of
@@ -171,10 +171,10 @@ def evaluate(call: argparse.Namespace) -> None:
 
 
 def report(call: argparse.Namespace) -> None:
-    """The tables and pictures of docs/results.md."""
+    """Write the tables and pictures into the work folder."""
     from libero_report import write
 
-    write(call.work, call.tasks, ROOT / "docs")
+    write(call.work, call.tasks)
 
 
 def checkpoints(call: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:

@@ -14,21 +14,17 @@ from strap.evaluation.results import table
 from strap.report.figures import BLUE, ORANGE, styled
 from strap.training.logs import read_log
 
-BEGIN, END = "<!-- policies -->", "<!-- /policies -->"
 FRAMES = 10
 """of a strip"""
 LOOK = {"bc": (BLUE, "BC"), "strap": (ORANGE, "STRAP")}
 
 
-def write(work: Path, tasks: Sequence[str], docs: Path) -> None:
-    """Fill the page between its two markers, and draw its pictures."""
-    page = docs / "results.md"
-    before, _, rest = page.read_text().partition(BEGIN)
-    after = rest.partition(END)[2]
-    parts = [line for task in tasks for line in lines(work, task)]
-    page.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"{END}{after}")
-    styled(curves, work, tasks).savefig(docs / "images" / "policy-curves.png")
-    styled(strips, work, tasks).savefig(docs / "images" / "policy-rollouts.png")
+def write(work: Path, tasks: Sequence[str]) -> None:
+    """Write the tables as `report.md` into the work folder, and draw its pictures."""
+    page = work / "report.md"
+    page.write_text("\n".join(line for task in tasks for line in lines(work, task)))
+    styled(curves, work, tasks).savefig(work / "policy-curves.png")
+    styled(strips, work, tasks).savefig(work / "policy-rollouts.png")
     print(page)
 
 
