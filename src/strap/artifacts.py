@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ TEMPORARY = ".tmp"
 """the ending of names that are not there yet: files being written, folders being removed"""
 LOCK = ".lock"
 """the file by which one process holds a folder"""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
 @contextmanager
@@ -134,23 +137,24 @@ def writing(path: Path) -> Iterator[None]:
     """Turn the system's errors about writing `path` into one that says what to do."""
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         if _full(error):
             raise StrapError(
                 f"no space left to write '{path}': free some space or choose another output, then "
                 "run the same command again (what was finished is kept)"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if isinstance(error, OSError) and error.errno in REFUSED:
             raise StrapError(
                 f"cannot write '{path}': {error.strerror}; choose an output folder you may write to"
             ) from error
         raise
 
 
-def _full(error: OSError) -> bool:
-    # HDF5 reports a full disk as text, without an errno.
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return error.errno in codes or "No space left" in str(error) or "errno = 28" in str(error)
+def _full(error: OSError | RuntimeError) -> bool:
+    # HDF5 reports a full disk as text, without an errno; when it closes a file, as RuntimeError.
+    code = re.search(r"errno = (\d+)", str(error))
+    known = getattr(error, "errno", None) in FULL or (code and int(code[1]) in FULL)
+    return bool(known or "No space left" in str(error))
 
 
 def write_json(path: Path, value: Any, *, sweep: bool = True) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from strap.artifacts import LOCK
 from strap.errors import StrapError
 from strap.libero import collection as collection_module
 from strap.libero.collection import Collection, Job, JobReport, collect, placement_seeds
@@ -16,6 +18,7 @@ from strap.libero.motion import SKILLS
 from strap.libero.recording import (
     Settings,
     assemble,
+    note_settings,
     parts_folder,
     record,
     recorded_slots,
@@ -23,9 +26,11 @@ from strap.libero.recording import (
 )
 from strap.libero.replays import replay
 from strap.libero.tasks import Task
+from strap.locks import alone
 
 SUITE = "libero_90"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
+DEFAULTS = Settings(seed=0, noise=0.04, size=64, arm_noise=0.02)
 
 
 def test_the_summary(collected: Collection) -> None:
@@ -145,9 +150,9 @@ def test_resuming_after_a_kill_makes_no_duplicates(
 ) -> None:
     """What a killed run leaves: one finished part, one half-written file, nothing assembled."""
     folder = parts_folder(tmp_path, task)
-    folder.mkdir()
+    note_settings(task, tmp_path, DEFAULTS)
     _copy_demo(demo_file, "demo_0", folder / "00000.hdf5")
-    (folder / "00001.999.partial").write_bytes(b"half")
+    (folder / ".00001.hdf5.999.tmp").write_bytes(b"half")
     asked: list[tuple[int, ...]] = []
 
     def run_each(function, jobs, workers):
@@ -167,6 +172,27 @@ def test_resuming_after_a_kill_makes_no_duplicates(
     again = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
     assert (again.recorded, again.kept) == (0, 2)
     assert asked == [(1,)]
+
+
+def test_parts_of_a_killed_run_with_other_options_are_not_mixed_in(
+    demo_file: Path, task: Task, tmp_path: Path
+) -> None:
+    folder = parts_folder(tmp_path, task)
+    note_settings(task, tmp_path, replace(DEFAULTS, noise=0.2))
+    _copy_demo(demo_file, "demo_0", folder / "00000.hdf5")
+    with pytest.raises(StrapError, match=r'parts was collected with .*"noise": 0\.2.*same options'):
+        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+    (folder / "settings.json").unlink()
+    with pytest.raises(StrapError, match=r"no settings\.json that says how they were made"):
+        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+
+
+def test_one_process_at_a_time_collects_into_a_folder(tmp_path: Path) -> None:
+    with (
+        alone(tmp_path / LOCK, "collecting"),
+        pytest.raises(StrapError, match="another process is collecting into"),
+    ):
+        collect(SUITE, demos=1, out=tmp_path, tasks=[SHORT], quiet=True)
 
 
 def test_more_can_be_added_to_a_file(demo_file: Path, task: Task, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.policies.toy import make
 
+from strap.artifacts import LOCK
 from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.report import compared
@@ -48,7 +49,11 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     assert (out / "videos" / "001-failure.mp4").is_file()
     assert "4 of 5 episodes succeeded: 80% (95 % interval 38% to 96%)" in str(done)
     with (
+<<<<<<< HEAD
         alone(out / ".lock", "rolling out"),
+=======
+        alone(out / LOCK, "rolling out"),
+>>>>>>> chaos
         pytest.raises(StrapError, match="another process is rolling out into"),
     ):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, IDENTITY)
@@ -95,6 +100,8 @@ def test_one_that_always_crashes_costs_no_finished_episode(policy: Policy, tmp_p
     with (out / "episodes.jsonl").open("a") as file:
         file.write('{"state": 3, "succ')  # killed while writing
     assert sorted(read_records(out)) == [0, 1, 2, 4]
+    run_episodes(policy, "reach", own, make, (str(tmp_path),), out, IDENTITY)
+    assert sorted(read_records(out)) == [0, 1, 2, 3, 4]  # on a line of its own
 
 
 def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +14,15 @@ import torch
 from torch import nn
 
 import strap
+from strap import artifacts
+from strap.artifacts import LOCK
 from strap.cli import main
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
 from strap.policies.checkpoints import read_tensors, slim
 from strap.synthetic import Planted
-from strap.training import FrameCache, TrainingSettings, open_cache, train
+from strap.training import FrameCache, TrainingSettings, caching, open_cache, train
 from strap.training.caching import CacheOptions, build_cache
 from strap.training.loading import Loader, Sampler
 from strap.training.logs import read_log
@@ -69,6 +72,45 @@ def test_a_killed_cache_goes_on_and_a_finished_one_is_kept(
     seen.clear()
     build_cache(source, tmp_path, OPTIONS, progress=lambda w, done, t: seen.append(done))
     assert not seen
+
+
+def test_a_cache_begun_with_other_options_is_not_gone_on_with(
+    run: Path, tmp_path: Path, cache: FrameCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed with one set of options, then with another before anything was noted of it."""
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    def write_json(path: Path, value: object) -> None:
+        if path.name == "building.json":
+            raise KeyboardInterrupt
+        artifacts.write_json(path, value)
+
+    source, smaller = open_source(run), replace(OPTIONS, image_size=16)
+    with pytest.raises(KeyboardInterrupt):
+        build_cache(source, tmp_path, OPTIONS, progress=interrupt)
+    monkeypatch.setattr(caching, "write_json", write_json)
+    with pytest.raises(KeyboardInterrupt):
+        build_cache(source, tmp_path, smaller)
+    monkeypatch.undo()
+    made = build_cache(source, tmp_path, OPTIONS)
+    assert np.array_equal(made.frames("agentview_rgb"), cache.frames("agentview_rgb"))
+
+
+def test_a_cache_that_two_need_is_built_once(run: Path, tmp_path: Path) -> None:
+    source, written = open_source(run), list[int]()
+
+    def build(_: int) -> int:
+        cache = build_cache(
+            source, tmp_path, OPTIONS, progress=lambda w, done, t: written.append(done)
+        )
+        return cache.rows
+
+    with ThreadPoolExecutor(2) as threads:
+        assert len(set(threads.map(build, range(2)))) == 1
+    assert written == list(range(1, len(source.pieces) + 1))
 
 
 def test_the_augmented_dataset_gives_the_same_windows(
@@ -157,6 +199,16 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return read_tensors(folder / "resume.safetensors")
 
 
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a training; all in one file."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (file,) = (folder / "tensorboard").iterdir()
+    events = EventAccumulator(str(file)).Reload()
+    names = set(events.Tags()["scalars"]) - {"steps_per_second"}
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in names}
+
+
 @pytest.mark.parametrize("kind", ["transformer", "diffusion"])
 def test_two_steps_and_a_resume_are_four_steps(
     cache: FrameCache, frozen: FrameCache, tmp_path: Path, kind: str
@@ -179,10 +231,16 @@ def test_two_steps_and_a_resume_are_four_steps(
     for name in straight:
         assert torch.equal(straight[name], resumed[name]), name
     logs = [
-        [{k: v for k, v in row.items() if k != "steps_per_second"} for row in read_log(path)]
+        [
+            {k: v for k, v in row.items() if k not in ("steps_per_second", "time")}
+            for row in read_log(path)
+        ]
         for path in (tmp_path / "four", tmp_path / "two")
     ]
     assert logs[0] == logs[1]
+    assert scalars(tmp_path / "two") == scalars(tmp_path / "four")
+    train(cache, tmp_path / "two", policy=settings, training=quick, quiet=True)  # it has finished
+    assert scalars(tmp_path / "two") == scalars(tmp_path / "four")
     with pytest.raises(StrapError, match="holds a training with other settings"):
         train(cache, tmp_path / "two", policy=settings, training=replace(quick, batch=3))
 
@@ -386,7 +444,7 @@ def test_compiling_is_chosen_where_it_pays():
 def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
     settings = TrainingSettings(method="bc", steps=1, batch=2)
     with (
-        alone(tmp_path / ".lock", "training"),
+        alone(tmp_path / LOCK, "training"),
         pytest.raises(StrapError, match="another process is training into"),
     ):
         train(frozen, tmp_path, training=settings, quiet=True)

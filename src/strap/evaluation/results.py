@@ -17,7 +17,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import LOCK, Progress, read_json, silent, write_json
+from strap.artifacts import (
+    LOCK,
+    Progress,
+    read_json,
+    remove_leftovers,
+    silent,
+    write_json,
+    writing,
+)
 from strap.errors import StrapError
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
@@ -159,7 +167,10 @@ def run_episodes(
             f"horizon={settings.horizon}: each must be at least 1"
         )
     with alone(out / LOCK, f"rolling out into '{out}'"):
+        for folder in (out, out / "videos"):
+            remove_leftovers(folder)
         _claim(out, identity)
+        _end_last_line(out / "episodes.jsonl")
         kept = read_records(out)
         wanted = [s for s in range(settings.episodes) if s not in kept]
         videos = settings.videos and find_spec("av") is not None
@@ -283,10 +294,18 @@ def _keeper(out: Path, videos: bool) -> Callable[[Episode], None]:
             name = f"videos/{episode.state:03d}-{outcome}.mp4"
             write_video(out / name, episode.frames)
             row["video"] = name
-        with (out / "episodes.jsonl").open("a") as stream:
+        with writing(out), (out / "episodes.jsonl").open("a") as stream:
             stream.write(json.dumps(row) + "\n")
 
     return keep
+
+
+def _end_last_line(file: Path) -> None:
+    """Take away a line that was not written to its end, else the next one would continue it."""
+    if not file.is_file():
+        return
+    with file.open("r+b") as stream:
+        stream.truncate(stream.read().rfind(b"\n") + 1)
 
 
 def write_video(path: Path, frames: Any) -> None:

@@ -18,6 +18,7 @@ from typing import get_args
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from strap.artifacts import LOCK, remove_leftovers
 from strap.errors import StrapError, unknown
 from strap.libero.backend import select_backend
 from strap.libero.environment import LiberoEnv
@@ -27,6 +28,7 @@ from strap.libero.recording import (
     Settings,
     assemble,
     check_settings,
+    note_settings,
     parts_folder,
     record,
     recorded_slots,
@@ -34,6 +36,7 @@ from strap.libero.recording import (
 )
 from strap.libero.tasks import Task, find_task, list_tasks
 from strap.libero.workers import run_each
+from strap.locks import alone
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
 DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's own, and that of the benchmark's fixed states
@@ -120,12 +123,13 @@ def collect(
     select_backend()  # once, before the workers start
     begin = time.monotonic()
     folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise, labels)
-    folder.mkdir(parents=True, exist_ok=True)
     chosen = list_tasks(suite) if tasks is None else [find_task(suite, name) for name in tasks]
-    kept = {task.index: _missing(task, folder, settings, demos) for task in chosen}
     total = demos * len(chosen)
-    left = sum(len(missing) for missing in kept.values())
-    reports, files = _run(chosen, kept, folder, settings, workers, total, quiet)
+    with alone(folder / LOCK, f"collecting into '{folder}'"):
+        remove_leftovers(folder)
+        kept = {task.index: _missing(task, folder, settings, demos) for task in chosen}
+        left = sum(len(missing) for missing in kept.values())
+        reports, files = _run(chosen, kept, folder, settings, workers, total, quiet)
     given_up: dict[str, int] = {}
     for task, report in reports:
         given_up[task.name] = given_up.get(task.name, 0) + len(report.given_up)
@@ -180,7 +184,10 @@ def placement_seeds(seed: int, slot: int) -> Iterator[int]:
 def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int, ...]:
     check_settings(task, out, settings)
     there = recorded_slots(task, out)
-    return tuple(slot for slot in range(demos) if slot not in there)
+    missing = tuple(slot for slot in range(demos) if slot not in there)
+    if missing:
+        note_settings(task, out, settings)
+    return missing
 
 
 def _jobs(

@@ -1,15 +1,14 @@
 """Demonstrations on disk in LIBERO's own HDF5 layout, one file per task.
 
 A finished demonstration is first a file of its own in `.<task>_demo.parts/`, put there by a rename:
-a process that dies leaves none half written. `assemble` makes the task's file of the parts, again
-by a rename. Skill labels lie beside the observations, in `data/demo_i/skills`, where training code
-doesn't look.
+a process that dies leaves none half written. `settings.json` beside them says how they are made.
+`assemble` makes the task's file of the parts, again by a rename. Skill labels lie beside the
+observations, in `data/demo_i/skills`, where training code doesn't look.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from strap.artifacts import read_json, replacing, write_json
 from strap.errors import StrapError
 from strap.libero.environment import CAMERAS, CONTROL_HZ, LiberoEnv
 from strap.libero.expert import Attempt
@@ -30,6 +30,7 @@ from strap.libero.tasks import Task
 Labels: TypeAlias = Literal["executed", "intended"]
 """What is recorded as actions: what the arm was told, or that without the error added to it."""
 IMAGES = {"agentview": "agentview_rgb", "eye_in_hand": "eye_in_hand_rgb"}
+NOTE = "settings.json"
 COMPRESSION = {"compression": "gzip", "compression_opts": 2, "shuffle": False}
 
 
@@ -103,12 +104,9 @@ def record(
 
 def write_part(recording: Recording, folder: Path) -> Path:
     """Write one demonstration as a file of its own, whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
     final = part_path(folder, recording.slot)
-    partial = final.with_suffix(f".{os.getpid()}.partial")
-    with h5py.File(partial, "w") as file:
+    with replacing(final) as temporary, h5py.File(temporary, "w", locking=False) as file:
         _write_demo(file.create_group("demo"), recording)
-    partial.replace(final)
     return final
 
 
@@ -129,8 +127,7 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
     if not parts:
         shutil.rmtree(folder, ignore_errors=True)
         return final if final.exists() else None
-    partial = final.with_suffix(f".{os.getpid()}.partial")
-    with h5py.File(partial, "w") as file:
+    with replacing(final) as temporary, h5py.File(temporary, "w", locking=False) as file:
         data = file.create_group("data")
         with ExitStack() as opened:
             sources = _open_sources([*([final] if final.exists() else []), *parts], opened)
@@ -138,7 +135,6 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
                 group = sources[slot]
                 group.file.copy(group, data, name=f"demo_{number}")
         _write_header(data, task, settings)
-    partial.replace(final)
     shutil.rmtree(folder, ignore_errors=True)
     return final
 
@@ -154,22 +150,37 @@ def recorded_slots(task: Task, out: Path) -> frozenset[int]:
 
 
 def check_settings(task: Task, out: Path, settings: Settings) -> None:
-    """Refuse to mix demonstrations that were made differently."""
-    final = out / task.file_name
-    if not final.exists():
-        return
-    with h5py.File(final, "r") as file:
-        stored = file["data"].attrs.get("collection")
-    if stored is None:
+    """Refuse to mix demonstrations that were made differently, assembled or not."""
+    final, note = out / task.file_name, parts_folder(out, task) / NOTE
+    if final.exists():
+        with h5py.File(final, "r") as file:
+            stored = file["data"].attrs.get("collection")
+        if stored is None:
+            raise StrapError(
+                f"{final} was not made by `strap libero collect`: it won't be added to. "
+                "Choose another --out"
+            )
+        _check(final, json.loads(stored), settings)
+    if note.is_file():
+        _check(note.parent, read_json(note), settings)
+    elif any(note.parent.glob("[0-9]*.hdf5")):
         raise StrapError(
-            f"{final} was not made by `strap libero collect`: it won't be added to. "
-            "Choose another --out"
+            f"{note.parent} holds demonstrations and no {note.name} that says how they were made: "
+            "remove it, or choose another --out"
         )
+
+
+def note_settings(task: Task, out: Path, settings: Settings) -> None:
+    """Say how the parts are made, before there is one."""
+    write_json(parts_folder(out, task) / NOTE, asdict(settings))
+
+
+def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
     before = {"arm_noise": 0.0, "labels": "executed"}  # of files that don't say
-    if {**before, **json.loads(stored)} != asdict(settings):
+    if {**before, **stored} != asdict(settings):
         raise StrapError(
-            f"{final} was collected with {stored}, not {json.dumps(asdict(settings))}: "
-            "use the same options or another --out"
+            f"{where} was collected with {json.dumps(stored)}, not "
+            f"{json.dumps(asdict(settings))}: use the same options or another --out"
         )
 
 

@@ -12,6 +12,7 @@ CKPT/
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -166,11 +167,17 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None
 ) -> None:
     """Write safetensors, whole or not at all; `about` is kept as JSON in the header."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with replacing(path) as temporary:
-        save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+        try:
+            save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
+        except SafetensorError as error:
+            if number := re.search(r"\(os error (\d+)\)", str(error)):  # a full disk, as text
+                raise OSError(int(number[1]), str(error)) from error
+            raise
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,15 +12,19 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from strap.artifacts import (
+    LOCK,
     Progress,
     fingerprint_json,
     read_json,
+    remove_leftovers,
     replacing,
     silent,
     versions,
     write_json,
+    writing,
 )
 from strap.errors import StrapError, unknown
+from strap.locks import locked
 from strap.policies.images import fit
 from strap.policies.language import embed_instructions
 from strap.policies.settings import Interface, Vision
@@ -31,6 +36,8 @@ DECODE = 128
 """Frames decoded at a time."""
 PREFIX = "observation."
 SIZE = 128
+STATE = "building.json"
+"""How far a cache has got; gone when it is finished."""
 
 
 @dataclass(frozen=True)
@@ -54,30 +61,45 @@ def build_cache(
     """Decode everything into a folder; interrupted, it goes on where it was, else it is kept."""
     out = Path(out).expanduser()
     identity = fingerprint_json([source.fingerprint(), asdict(options)])
-    if (out / "manifest.json").is_file():
-        if read_json(out / "manifest.json").get("identity") == identity:
-            return open_cache(out)
-        (out / "manifest.json").unlink()
-    out.mkdir(parents=True, exist_ok=True)
-    state = out / "building.json"
+    if not _is_built(out, identity):
+        with writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        with locked(out / LOCK):  # two trainings that need one cache: the second waits for it
+            if not _is_built(out, identity):
+                _build(source, out, options, identity, progress)
+    return open_cache(out)
+
+
+def _is_built(out: Path, identity: str) -> bool:
+    """Whether the cache is finished, and the one wanted."""
+    manifest = out / "manifest.json"
+    if not manifest.is_file() or read_json(manifest).get("identity") != identity:
+        return False
+    (out / STATE).unlink(missing_ok=True)  # of one that was killed before its last step
+    return True
+
+
+def _build(
+    source: Source, out: Path, options: CacheOptions, identity: str, progress: Progress
+) -> None:
+    state, manifest = out / STATE, out / "manifest.json"
+    remove_leftovers(out)
+    manifest.unlink(missing_ok=True)
     done = 0
     if state.is_file() and read_json(state).get("identity") == identity:
         done = int(read_json(state)["pieces"])
     else:
+        state.unlink(missing_ok=True)  # first: it may speak of what is overwritten now
         _describe(source, out, options)
         write_json(state, {"identity": identity, "pieces": 0})
-    cache = read_content(out)
-    writer = _Writer(cache, source, options)
+    writer = _Writer(read_content(out), source, options)
     for index in range(done, len(source.pieces)):
         writer.write(index)
         write_json(state, {"identity": identity, "pieces": index + 1})
         progress("frames", index + 1, len(source.pieces))
-    write_json(
-        out / "manifest.json",
-        {"identity": identity, "options": asdict(options), "versions": versions()},
-    )
+    about = {"identity": identity, "options": asdict(options), "versions": versions()}
+    write_json(manifest, about)
     state.unlink()
-    return open_cache(out)
 
 
 def _describe(source: Source, out: Path, options: CacheOptions) -> None:
@@ -130,8 +152,21 @@ def _describe(source: Source, out: Path, options: CacheOptions) -> None:
         "frames": options.vision == "resnet",
     }
     for name, (shape, dtype) in _arrays(interface, row, options.vision).items():
-        open_memmap(out / name, mode="w+", dtype=dtype, shape=shape)
+        _reserve(out / name, shape, dtype)
     write_json(out / "content.json", content)
+
+
+def _reserve(file: Path, shape: tuple[int, ...], dtype: str) -> None:
+    """Make an empty array whose bytes are on the disk: writing to it can't meet a full one.
+
+    A page of a mapped file that finds no room ends the process with a signal.
+    """
+    with writing(file):
+        file.unlink(missing_ok=True)  # a training that reads the one before goes on reading it
+        open_memmap(file, mode="w+", dtype=dtype, shape=shape).flush()
+        with file.open("r+b") as handle:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(handle.fileno(), 0, file.stat().st_size)
 
 
 def _arrays(

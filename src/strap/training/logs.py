@@ -9,16 +9,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from strap.artifacts import replacing, writing
+
 
 class Log:
-    """Appends to CKPT/log.jsonl; what lies past the step resumed from is forgotten."""
+    """Appends to CKPT/log.jsonl; what lies past the step resumed from is forgotten.
+
+    TensorBoard's file follows from those rows: it is written anew when a training goes on, so that
+    however often that happens there is one.
+    """
 
     def __init__(self, folder: Path, *, first_step: int, steps: int, quiet: bool = False) -> None:
         self.file = folder / "log.jsonl"
         self.steps, self.quiet = steps, quiet
         kept = [row for row in read_log(folder) if row["step"] <= first_step]
-        self.file.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        self._writer = _tensorboard(folder / "tensorboard", first_step)
+        with replacing(self.file) as temporary:
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self._writer = _tensorboard(folder / "tensorboard")
+        for row in kept:
+            self._draw(row)
         self._last = (time.perf_counter(), first_step)
 
     def write(self, step: int, **values: float) -> None:
@@ -28,13 +37,18 @@ class Log:
             now = time.perf_counter()
             values["steps_per_second"] = round((step - at) / max(now - before, 1e-9), 2)
             self._last = (now, step)
-        with self.file.open("a") as stream:
-            stream.write(json.dumps({"step": step, **values}) + "\n")
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
+        row = {"step": step, **values, "time": round(time.time(), 3)}
+        with writing(self.file), self.file.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        self._draw(row)
         if not self.quiet:
             print(f"step {step} of {self.steps}: {describe(values)}", file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Put on disk what was told so far."""
+        if self._writer is not None:
+            with writing(self.file):
+                self._writer.flush()
 
     def pause(self) -> None:
         """What happened since the last row (an evaluation, saving) is no part of the rate."""
@@ -43,7 +57,16 @@ class Log:
     def close(self) -> None:
         """Finish TensorBoard's file."""
         if self._writer is not None:
-            self._writer.close()
+            with writing(self.file):
+                self._writer.close()
+
+    def _draw(self, row: Mapping[str, Any]) -> None:
+        if self._writer is None:
+            return
+        with writing(self.file):
+            for name, value in row.items():
+                if name not in ("step", "time"):
+                    self._writer.add_scalar(name, value, row["step"], walltime=row.get("time"))
 
 
 def describe(values: Mapping[str, float]) -> str:
@@ -63,10 +86,13 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _tensorboard(folder: Path, first_step: int) -> Any:
+def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    writer: Any = SummaryWriter(str(folder), purge_step=first_step)
+    for before in folder.glob("events.out.tfevents.*"):
+        before.unlink()
+    with writing(folder):
+        writer: Any = SummaryWriter(str(folder))
     return writer

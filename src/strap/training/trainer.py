@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from strap.artifacts import LOCK, fingerprint_json, read_json
+from strap.artifacts import LOCK, fingerprint_json, read_json, remove_leftovers
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
 from strap.locks import alone
@@ -94,6 +94,7 @@ def train(
         alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
         small_products(trainer.device, policy),
     ):
+        remove_leftovers(trainer.out)
         trainer.prepare(module, match_weights, imagenet)
         return trainer.run(quiet=quiet)
 
@@ -151,7 +152,8 @@ class _Trainer:
     def run(self, *, quiet: bool) -> Trained:
         """The loop."""
         settings = self.settings
-        self.out.mkdir(parents=True, exist_ok=True)
+        if self.step >= settings.steps:
+            return self._trained(float("nan"))
         log = Log(self.out, first_step=self.step, steps=settings.steps, quiet=quiet)
         loss = float("nan")
         self.policy.train()
@@ -172,9 +174,13 @@ class _Trainer:
             if self.watch is not None and (last or self.step % settings.eval_every == 0):
                 self._evaluate(log)
             if last or self.step % settings.save_every == 0:
+                log.flush()
                 self._save("last")
                 log.pause()
         log.close()
+        return self._trained(loss)
+
+    def _trained(self, loss: float) -> Trained:
         return Trained(self.out, self.step, loss, self.held_out, self.best, self.best_step)
 
     def _identity(
