@@ -49,11 +49,7 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     assert (out / "videos" / "001-failure.mp4").is_file()
     assert "4 of 5 episodes succeeded: 80% (95 % interval 38% to 96%)" in str(done)
     with (
-<<<<<<< HEAD
-        alone(out / ".lock", "rolling out"),
-=======
         alone(out / LOCK, "rolling out"),
->>>>>>> chaos
         pytest.raises(StrapError, match="another process is rolling out into"),
     ):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, IDENTITY)
