@@ -2,7 +2,6 @@
 
     python runs/libero_policy.py collect  WORK    demonstrations               (simulator)
     python runs/libero_policy.py prepare  WORK    embed, retrieve, decode
-    python runs/libero_policy.py pack     WORK    make the data small enough to carry
     python runs/libero_policy.py train    WORK    ResNet policies              (GPU; torch alone)
     python runs/libero_policy.py frozen   WORK    frozen-feature policies      (CPU)
     python runs/libero_policy.py evaluate WORK    20 fixed initial states each (simulator)
@@ -10,10 +9,8 @@
 
 Each stage leaves out what is done. `collect` records 8 demonstrations of each target task, of which
 5 are trained on and 3 held out, and the prior, all of LIBERO-90: 25 of each task that is a part of
-a target, 2 of each of the other 84. `prepare` and `train` may run on different machines: `pack`
-writes WORK/packed/<task>, which `train` reads where it does not find WORK/frames/<task>. Policies
-go to WORK/policies/<task>-<method>-resnet and, without what training alone needs, to WORK/slim/…;
-`evaluate` takes whichever it finds. `--tasks`, `--methods` choose some.
+a target, 2 of each of the other 84. Policies go to WORK/policies/<task>-<method>-resnet. `--tasks`,
+`--methods` choose some.
 """
 
 from __future__ import annotations
@@ -54,8 +51,8 @@ def collect(call: argparse.Namespace) -> None:
 def prepare(call: argparse.Namespace) -> None:
     """Runs and frame caches."""
     from strap.runs import RetrievalOptions, run_retrieval
-    from strap.training.caching import CacheOptions, build_cache
-    from strap.training.sources import open_source
+    from strap.training.cache_builder import CacheOptions, build_cache
+    from strap.training.data import open_training_data
 
     options = RetrievalOptions(encoder=call.encoder, top_k=call.top_k)
     for task in call.tasks:
@@ -68,33 +65,19 @@ def prepare(call: argparse.Namespace) -> None:
             stores=call.work / "stores",
             progress=show,
         )
-        source = open_source(run.path)
+        source = open_training_data(run.path)
         cache = build_cache(source, call.work / "frames" / task, CacheOptions(), progress=show)
         print(f"{cache.path}: {cache.rows} frames", flush=True)
-
-
-def pack(call: argparse.Namespace) -> None:
-    """Frame caches as video."""
-    from strap.training.packing import pack
-
-    for task in call.tasks:
-        packed = pack(call.work / "frames" / task, call.work / "packed" / task, crf=call.crf)
-        size = sum(file.stat().st_size for file in packed.iterdir()) / 1e6
-        print(f"{packed}: {size:.1f} MB", flush=True)
 
 
 def train(call: argparse.Namespace) -> None:
     """ResNet policies."""
     from strap.policies import policy_preset
-    from strap.policies.checkpoints import slim
     from strap.training import train, training_preset
     from strap.training.cache import open_cache
-    from strap.training.packing import unpack
 
     for task in call.tasks:
-        frames = call.work / "frames" / task
-        here = (frames / "manifest.json").is_file()
-        cache = open_cache(frames) if here else unpack(call.work / "packed" / task, frames)
+        cache = open_cache(call.work / "frames" / task)
         for method in call.methods:
             name = f"{task}-{method}-resnet"
             settings = replace(
@@ -117,18 +100,17 @@ def train(call: argparse.Namespace) -> None:
                 device=call.device,
             )
             print(f"{name}: {done}", flush=True)
-            slim(done.path, call.work / "slim" / name)
 
 
 def frozen(call: argparse.Namespace) -> None:
     """Frozen-feature policies, from the runs."""
     from strap.policies import policy_preset
     from strap.training import train, training_preset
-    from strap.training.caching import CacheOptions, build_cache
-    from strap.training.sources import open_source
+    from strap.training.cache_builder import CacheOptions, build_cache
+    from strap.training.data import open_training_data
 
     for task in call.tasks:
-        source = open_source(call.work / "runs" / task)
+        source = open_training_data(call.work / "runs" / task)
         options = CacheOptions(vision="frozen")
         cache = build_cache(source, call.work / "maps" / task, options, progress=show)
         for method in call.methods:
@@ -183,10 +165,8 @@ def checkpoints(call: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
         for vision in call.visions:
             for method in call.methods:
                 name = f"{task}-{method}-{vision}"
-                for place in ("policies", "slim"):
-                    if (call.work / place / name / "config.json").is_file():
-                        yield task, name, call.work / place / name
-                        break
+                if (call.work / "policies" / name / "config.json").is_file():
+                    yield task, name, call.work / "policies" / name
 
 
 def show(what: str, done: int, total: int) -> None:
@@ -200,7 +180,6 @@ def main() -> None:
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "collect": collect,
         "prepare": prepare,
-        "pack": pack,
         "train": train,
         "frozen": frozen,
         "evaluate": evaluate,
@@ -215,7 +194,6 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--encoder", default="efficientnet-lite0@128")
     parser.add_argument("--top-k", type=int, default=160)
-    parser.add_argument("--crf", type=int, default=20, help="of the packed pictures")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--holdout", type=int, default=HELD_OUT)
     parser.add_argument("--seed", type=int, default=1234)

@@ -170,8 +170,8 @@ COMMON = (
 TRAINING = (
     "strap.cli.train",
     "strap.policies.frozen",
-    "strap.training.caching",
-    "strap.training.sources",
+    "strap.training.cache_builder",
+    "strap.training.data",
     "torch._dynamo",  # its optimisers import it
     "torch.utils.tensorboard",
 )

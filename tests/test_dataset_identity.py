@@ -16,7 +16,7 @@ from strap.errors import StrapError
 from strap.report import write_report
 from strap.runs import open_run
 from strap.synthetic import Planted, make_planted
-from strap.training.sources import open_source
+from strap.training.data import open_training_data
 from strap.types import Match, Matches, Segment
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini"
@@ -108,10 +108,10 @@ def test_training_takes_no_other_dataset_for_the_one_named(tmp_path: Path) -> No
     run = tmp_path / "run"
     words = ["--target", str(planted.target), "--prior", str(planted.prior)]
     assert main(["retrieve", *words, "--encoder", "pixels", "--top-k", "3", "--out", str(run)]) == 0
-    assert open_source(run).found
+    assert open_training_data(run).retrieved
     one_match("/gone").to_parquet(run / "matches.parquet")
     with pytest.raises(StrapError, match="point into '/gone', which is not among"):
-        open_source(run)
+        open_training_data(run)
     planted.prior.touch()
     with pytest.raises(StrapError, match="has changed since"):
-        open_source(run)
+        open_training_data(run)

@@ -23,8 +23,8 @@ import torch
 
 from strap.policies import Interface, policy_preset
 from strap.training import FrameCache, open_cache, training_preset
-from strap.training.stepping import small_products
-from strap.training.trainer import _Trainer
+from strap.training.loop import _Trainer
+from strap.training.updates import small_products
 
 CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
 STATES = {"ee_ori": 3, "ee_pos": 3, "ee_states": 6, "gripper_states": 2, "joint_states": 7}
@@ -44,7 +44,7 @@ def made_up_cache(folder: Path, vision: str, trajectories: int, length: int) -> 
     np.save(folder / "actions.npy", rng.uniform(-1, 1, (rows, 7)).astype(np.float32))
     np.save(folder / "states.npy", rng.standard_normal((rows, 21), np.float32))
     np.save(folder / "language.npy", rng.standard_normal((1, 384), np.float32))
-    stretches = [
+    clips = [
         {
             "id": f"demo_{i}",
             "dataset": "made up",
@@ -59,7 +59,7 @@ def made_up_cache(folder: Path, vision: str, trajectories: int, length: int) -> 
     content = {
         "format": "strap-frames",
         "interface": asdict(interface),
-        "stretches": stretches,
+        "clips": clips,
         "retrieved": [],
         "instructions": ["do it"],
         "language": "words",

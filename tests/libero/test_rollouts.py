@@ -16,8 +16,8 @@ from strap.evaluation.simulators import LiberoSimulator
 from strap.libero.environment import LiberoEnv
 from strap.libero.tasks import Task
 from strap.policies.images import fit
-from strap.training.caching import CacheOptions, build_cache
-from strap.training.sources import open_source
+from strap.training.cache_builder import CacheOptions, build_cache
+from strap.training.data import open_training_data
 
 SUITE, SHORT = "libero_90", "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
 
@@ -57,7 +57,7 @@ def test_a_fresh_environment_draws_what_was_recorded(task: Task, demo_file: Path
 
 def test_the_command(demo_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = CacheOptions(vision="frozen", image_size=64, language="words")
-    cache = build_cache(open_source(demo_file), tmp_path / "maps", options)
+    cache = build_cache(open_training_data(demo_file), tmp_path / "maps", options)
     # In a process of its own: Mesa's LLVM, which this one has loaded, and Triton's don't get along.
     call = [sys.executable, "-m", "strap.training", str(cache.path), "--out", str(tmp_path / "k")]
     subprocess.run([*call, "--method", "bc", "--steps", "1"], check=True)

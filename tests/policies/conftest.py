@@ -8,8 +8,8 @@ import pytest
 from strap.runs import RetrievalOptions, run_retrieval
 from strap.synthetic import Planted
 from strap.training import FrameCache
-from strap.training.caching import CacheOptions, build_cache
-from strap.training.sources import open_source
+from strap.training.cache_builder import CacheOptions, build_cache
+from strap.training.data import open_training_data
 
 OPTIONS = CacheOptions(image_size=32, language="words")
 
@@ -27,12 +27,12 @@ def run(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cache(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
     """Its frames, decoded."""
-    return build_cache(open_source(run), tmp_path_factory.mktemp("frames"), OPTIONS)
+    return build_cache(open_training_data(run), tmp_path_factory.mktemp("frames"), OPTIONS)
 
 
 @pytest.fixture(scope="session")
 def frozen(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
     """The same as feature maps, all of the prior included."""
-    source = open_source(run, whole_prior=True)
+    source = open_training_data(run, whole_prior=True)
     options = replace(OPTIONS, vision="frozen")
     return build_cache(source, tmp_path_factory.mktemp("maps"), options)

@@ -20,15 +20,14 @@ from strap.cli import main
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
-from strap.policies.checkpoints import read_tensors, slim
+from strap.policies.checkpoints import read_tensors
 from strap.synthetic import Planted
-from strap.training import FrameCache, TrainingSettings, caching, open_cache, train
-from strap.training.caching import CacheOptions, build_cache
-from strap.training.loading import Loader, Sampler
+from strap.training import FrameCache, TrainingSettings, cache_builder, open_cache, train
+from strap.training.batches import Loader, Sampler
+from strap.training.cache_builder import CacheOptions, build_cache
+from strap.training.data import open_training_data
 from strap.training.logs import read_log
-from strap.training.packing import _decode_opencv, decode, pack, unpack
-from strap.training.sources import open_source
-from strap.training.stepping import should_compile
+from strap.training.updates import should_compile
 from strap.training.windows import choose_held_out, prior_windows, training_windows
 
 from .conftest import OPTIONS
@@ -39,17 +38,17 @@ QUICK = TrainingSettings(method="bc", steps=4, batch=2, warmup=2, learning_rate=
 
 def test_the_cache_holds_what_the_datasets_hold(cache: FrameCache, planted: Planted) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
-    for stretch in cache.stretches:
-        dataset = target if stretch.role == "target" else prior
-        own = dataset[stretch.id]
-        rows = slice(stretch.row, stretch.row + stretch.length)
-        part = slice(stretch.start, stretch.stop)
-        upright = own.frames("agentview_rgb", stretch.start, stretch.stop)
+    for clip in cache.clips:
+        dataset = target if clip.role == "target" else prior
+        own = dataset[clip.id]
+        rows = slice(clip.row, clip.row + clip.length)
+        part = slice(clip.start, clip.stop)
+        upright = own.frames("agentview_rgb", clip.start, clip.stop)
         assert np.array_equal(cache.frames("agentview_rgb")[rows], upright)
         np.testing.assert_allclose(cache.actions[rows], own.actions[part], atol=1e-6)
         states = [own.proprioception[key][part] for key in cache.interface.proprioception]
         np.testing.assert_allclose(cache.states[rows], np.concatenate(states, 1), atol=1e-6)
-        assert cache.instructions[stretch.instruction] == own.instruction
+        assert cache.instructions[clip.instruction] == own.instruction
     assert len(cache.retrieved) == 6
 
 
@@ -60,7 +59,7 @@ def test_a_killed_cache_goes_on_and_a_finished_one_is_kept(
         if done == 3:
             raise KeyboardInterrupt
 
-    source = open_source(run)
+    source = open_training_data(run)
     with pytest.raises(KeyboardInterrupt):
         build_cache(source, tmp_path, OPTIONS, progress=interrupt)
     with pytest.raises(StrapError, match="no finished frame cache"):
@@ -88,10 +87,10 @@ def test_a_cache_begun_with_other_options_is_not_gone_on_with(
             raise KeyboardInterrupt
         artifacts.write_json(path, value)
 
-    source, smaller = open_source(run), replace(OPTIONS, image_size=16)
+    source, smaller = open_training_data(run), replace(OPTIONS, image_size=16)
     with pytest.raises(KeyboardInterrupt):
         build_cache(source, tmp_path, OPTIONS, progress=interrupt)
-    monkeypatch.setattr(caching, "write_json", write_json)
+    monkeypatch.setattr(cache_builder, "write_json", write_json)
     with pytest.raises(KeyboardInterrupt):
         build_cache(source, tmp_path, smaller)
     monkeypatch.undo()
@@ -100,7 +99,7 @@ def test_a_cache_begun_with_other_options_is_not_gone_on_with(
 
 
 def test_a_cache_that_two_need_is_built_once(run: Path, tmp_path: Path) -> None:
-    source, written = open_source(run), list[int]()
+    source, written = open_training_data(run), list[int]()
 
     def build(_: int) -> int:
         cache = build_cache(
@@ -110,14 +109,14 @@ def test_a_cache_that_two_need_is_built_once(run: Path, tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(2) as threads:
         assert len(set(threads.map(build, range(2)))) == 1
-    assert written == list(range(1, len(source.pieces) + 1))
+    assert written == list(range(1, len(source.clips) + 1))
 
 
 def test_the_augmented_dataset_gives_the_same_windows(
     run: Path, cache: FrameCache, tmp_path: Path
 ) -> None:
     """What `strap retrieve` wrote, and what the run points at, are the same training set."""
-    other = build_cache(open_source(run / "augmented.hdf5"), tmp_path, OPTIONS)
+    other = build_cache(open_training_data(run / "augmented.hdf5"), tmp_path, OPTIONS)
     ours, theirs = (training_windows(c, "strap") for c in (cache, other))
     assert len(ours) == len(theirs)
     assert np.array_equal(cache.actions[ours.anchor], other.actions[theirs.anchor])
@@ -126,7 +125,7 @@ def test_the_augmented_dataset_gives_the_same_windows(
 
 
 def test_windows_of_each_method(cache: FrameCache, run: Path, tmp_path: Path) -> None:
-    target = sum(s.length for s in cache.stretches if s.role == "target")
+    target = sum(s.length for s in cache.clips if s.role == "target")
     found = sum(r.stop - r.start for r in cache.retrieved)
     assert len(training_windows(cache, "bc")) == target
     both = training_windows(cache, "strap")
@@ -142,7 +141,7 @@ def test_windows_of_each_method(cache: FrameCache, run: Path, tmp_path: Path) ->
     assert own.weight[~own.is_target].sum() == 3.0 * (first.stop - first.start)
     with pytest.raises(StrapError, match="2 match weights for 6 matches"):
         training_windows(cache, "strap", match_weights=[1.0, 2.0])
-    whole = build_cache(open_source(run, whole_prior=True), tmp_path, OPTIONS)
+    whole = build_cache(open_training_data(run, whole_prior=True), tmp_path, OPTIONS)
     assert len(training_windows(whole, "mt")) == whole.rows
     assert len(prior_windows(whole)) == whole.rows - target
 
@@ -160,7 +159,7 @@ def test_what_was_found_for_a_held_out_demonstration_is_left_out(cache: FrameCac
 def test_a_batch_by_hand(cache: FrameCache) -> None:
     windows = training_windows(cache, "bc")
     loader = Loader(cache, windows, PolicySettings(), torch.device("cpu"))
-    last = cache.stretches[0].length - 1
+    last = cache.clips[0].length - 1
     draw = loader.centred(torch.tensor([0, 10, last]))
     batch = loader.gather(draw)
     begin = (32 - cache.interface.crop) // 2
@@ -249,8 +248,8 @@ def test_overfitting_one_demonstration_reaches_near_zero_error(
     planted: Planted, tmp_path: Path
 ) -> None:
     """From frozen vision and proprioception the actions come back, and `act` gives them."""
-    source = open_source(planted.target)
-    source = replace(source, pieces=source.pieces[:1])
+    source = open_training_data(planted.target)
+    source = replace(source, clips=source.clips[:1])
     cache = build_cache(source, tmp_path / "c", replace(OPTIONS, vision="frozen"))
     where = np.array(cache.states[:, :3])
     actions = 0.8 * np.sin(8 * np.concatenate([where, where[:, ::-1]], axis=1))
@@ -314,17 +313,6 @@ def test_the_policy_that_acts_is_the_one_that_was_trained(
         np.testing.assert_allclose(action, expected, atol=1e-4)
 
 
-def test_a_slim_copy_acts_alike(trained: Path, tmp_path: Path) -> None:
-    small = slim(trained, tmp_path / "slim")
-    file = "policy.safetensors"
-    assert (small / file).stat().st_size < 0.6 * (trained / file).stat().st_size
-    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
-    state = {"ee_pos": np.zeros(3), "gripper_states": np.zeros(2)}
-    seen = Observation({"agentview_rgb": image}, state, "do the planted task")
-    actions = [load_policy(path, device="cpu").act(seen) for path in (trained, small)]
-    np.testing.assert_allclose(*actions, atol=0.02)
-
-
 def test_what_does_not_fit_is_said(trained: Path, tmp_path: Path) -> None:
     good = shutil.copytree(trained, tmp_path / "good")
     policy = load_policy(good, device="cpu")
@@ -370,21 +358,6 @@ def test_a_module_of_one_s_own_trains(cache: FrameCache, tmp_path: Path) -> None
     assert load_checkpoint(tmp_path, policy=Own()).settings == SMALL
 
 
-def test_packing_keeps_the_pictures(cache: FrameCache, tmp_path: Path) -> None:
-    packed = pack(cache.path, tmp_path / "packed")
-    back = unpack(packed, tmp_path / "back")
-    error = back.frames("agentview_rgb").astype(int) - cache.frames("agentview_rgb")
-    assert np.abs(error).mean() < 3
-    assert np.array_equal(back.actions, cache.actions)
-    cv2 = pytest.importorskip("cv2")
-    assert cv2
-    video = packed / "frames-agentview_rgb.mp4"
-    for ours, theirs in zip(decode(video), _decode_opencv(video), strict=True):
-        assert np.abs(ours.astype(int) - theirs).mean() < 2
-    size = {f.name: f.stat().st_size for f in packed.iterdir()}
-    assert size[video.name] < cache.frames("agentview_rgb").nbytes / 4
-
-
 def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, frames = str(tmp_path / "k"), str(tmp_path / "frames")
     words = ["train", str(run), "--out", out, "--vision", "frozen", "--text-encoder", "words"]
@@ -393,14 +366,25 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "strap: 3 steps" in capsys.readouterr().out
     assert load_policy(out).settings.vision == "frozen"
     assert (tmp_path / "k" / "tensorboard").is_dir()
-    from strap.training.__main__ import main as module_main
-
-    own = [frames, "--out", str(tmp_path / "m"), "--steps", "2", "--method", "bc", "--batch", "4"]
-    assert module_main(own) == 0
-    assert module_main([*own[:-1], "0"]) == 2
+    assert main([*words, "--cache", frames, "--steps", "3", "--batch", "0"]) == 2
     assert "batch is 0" in capsys.readouterr().err
     assert main(["train", str(run), "--out", out, "--method", "mt", "--alpha", "2"]) == 2
     assert "alpha is 2.0" in capsys.readouterr().err
+
+
+def test_a_policy_sees_no_further_than_the_run_kept(
+    cache: FrameCache, run: Path, tmp_path: Path
+) -> None:
+    """Today's run keeps 5 frames around its matches; what lies beyond was never retrieved."""
+    assert cache.context == (5, 5)
+    for clip in (clip for clip in cache.clips if clip.role == "prior"):
+        assert any(clip.start == max(0, found.start - 5) for found in cache.retrieved)
+    long = replace(SMALL, history=8, chunk=8)
+    training = TrainingSettings(method="strap", steps=1, batch=2)
+    with pytest.raises(StrapError, match=r"keeps 5 frames before and 5 after .* --history 7"):
+        train(cache, tmp_path / "a", policy=long, training=training, quiet=True)
+    bc = replace(training, method="bc")
+    assert train(cache, tmp_path / "b", policy=long, training=bc, quiet=True).step == 1
 
 
 def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Path) -> None:
@@ -413,7 +397,7 @@ def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Pat
     assert done.step == 4
     options = CacheOptions(image_size=32, language="words", cameras=("front",))
     with pytest.raises(StrapError, match="unknown camera 'front'"):
-        build_cache(open_source(run), tmp_path / "d", options)
+        build_cache(open_training_data(run), tmp_path / "d", options)
 
 
 def test_the_demo_s_two_policies(run: Path, tmp_path: Path) -> None:

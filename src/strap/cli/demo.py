@@ -90,15 +90,15 @@ def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128)
     """
     from strap.policies import policy_preset
     from strap.training import train, training_preset
-    from strap.training.caching import CacheOptions, build_cache
-    from strap.training.sources import open_source
+    from strap.training.cache_builder import CacheOptions, build_cache
+    from strap.training.data import open_training_data
 
-    source = open_source(run)
-    views = source.pieces[0].trajectory().cameras
+    data = open_training_data(run)
+    views = data.clips[0].trajectory().cameras
     cameras = tuple(name for name in AGENT_VIEWS if name in views)[:1]
     options = CacheOptions(vision="frozen", cameras=cameras, image_size=image_size)
     with showing() as progress:
-        cache = build_cache(source, out / "maps", options, progress=progress)
+        cache = build_cache(data, out / "maps", options, progress=progress)
     lines = []
     for method in ("bc", "strap"):
         training = replace(

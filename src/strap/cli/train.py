@@ -53,11 +53,17 @@ class Command:
     """the target's share of every batch (default: every frame is as likely as any other)"""
     match_weights: Path | None = None
     """a JSON list, one weight per match in the order of matches.parquet"""
+    decay: bool = False
+    """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
+    pretrain_steps: int | None = None
+    """ft: steps on the prior (default: half of all)"""
     holdout: int = 0
     """target demonstrations kept aside; their likelihood is logged"""
     seed: int = 1234
     history: int | None = None
+    """frames the policy sees; a run must keep as many before its matches"""
     chunk: int | None = None
+    """actions the policy predicts; a run must keep as many after its matches"""
     normalize: Literal["none", "proprioception", "all"] | None = None
     """what is normalised by the data's statistics (default: the preset's)"""
     ema: bool = False
@@ -102,7 +108,8 @@ class Command:
             alpha=self.alpha,
             compile=self.compile,
             ema=self.ema or training.ema,
-            **self._given("steps", "batch", "learning_rate", "warmup"),
+            decay=self.decay or training.decay,
+            **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
         )
         done = train(
             cache,
@@ -134,12 +141,12 @@ class Command:
 
     def _cache(self, progress: Any) -> FrameCache:
         from strap.training.cache import open_cache
-        from strap.training.caching import CacheOptions, build_cache
-        from strap.training.sources import open_source
+        from strap.training.cache_builder import CacheOptions, build_cache
+        from strap.training.data import open_training_data
 
         if (self.data / "content.json").is_file():
             return open_cache(self.data)
-        source = open_source(
+        source = open_training_data(
             self.data,
             prior=self.prior,
             whole_prior=self.method in ("ft", "mt"),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -126,24 +125,6 @@ def load_checkpoint(
         _projection(tensors),
         {k: config[k] for k in ("training", "step") if k in config},
     )
-
-
-def slim(checkpoint: str | Path, out: str | Path) -> Path:
-    """A copy to carry: weights in float16, no training state; it acts the same to three digits."""
-    folder, out = Path(checkpoint).expanduser(), Path(out).expanduser()
-    load_checkpoint(folder)
-    for name in FILES.values():
-        if (folder / name).is_file():
-            tensors = read_tensors(folder / name)
-            half = {
-                k: v.half() if k.startswith("policy.") and v.is_floating_point() else v
-                for k, v in tensors.items()
-            }
-            write_tensors(out / name, half)
-    if (folder / "log.jsonl").is_file():
-        shutil.copyfile(folder / "log.jsonl", out / "log.jsonl")
-    write_json(out / "config.json", read_json(folder / "config.json"))
-    return out
 
 
 def _load_weights(policy: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:

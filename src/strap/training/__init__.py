@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strap.training.cache import FrameCache, open_cache
+from strap.training.loop import Trained, train
 from strap.training.settings import TrainingSettings, training_preset
-from strap.training.trainer import Trained, train
 
 __all__ = ["FrameCache", "Trained", "TrainingSettings", "open_cache", "train", "training_preset"]

@@ -7,10 +7,10 @@ CACHE/
   states.npy             float32 [rows d], the proprioception side by side
   language.npy           float32 [instructions l]
   tensors.safetensors    the frozen vision's projection
-  content.json           stretches, segments, instructions, interface
+  content.json           clips, segments, instructions, interface
   manifest.json          arguments and fingerprints; written last
 
-Rows of all stretches lie end to end. Training needs nothing else: no dataset, no video decoder.
+Rows of all clips lie end to end. Training needs nothing else: no dataset, no video decoder.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from strap.errors import StrapError
 from strap.policies.settings import Interface
 from strap.types import Array
 
-FORMAT = "strap-frames"
+FORMAT = "strap-frames-2"
 
 
 @dataclass(frozen=True)
-class Stretch:
+class CachedClip:
     """Frames start … stop−1 of a trajectory, at rows row … row + length − 1 of the cache."""
 
     id: str
@@ -52,9 +52,9 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """A retrieved segment: frames start … stop−1 of its stretch's trajectory."""
+    """A retrieved segment: frames start … stop−1 of its clip's trajectory."""
 
-    stretch: int
+    clip: int
     start: int
     stop: int
     cost: float
@@ -68,16 +68,18 @@ class FrameCache:
 
     path: Path
     interface: Interface
-    stretches: tuple[Stretch, ...]
+    clips: tuple[CachedClip, ...]
     retrieved: tuple[Retrieved, ...]
     instructions: tuple[str, ...]
     language_encoder: str
     has_frames: bool
+    context: tuple[int, int] | None = None
+    """(history, chunk): real frames that retrieved segments have around them; None: all"""
 
     @property
     def rows(self) -> int:
         """Frames in all."""
-        return sum(stretch.length for stretch in self.stretches)
+        return sum(clip.length for clip in self.clips)
 
     def frames(self, camera: str) -> Array:
         """uint8 [rows s s 3]"""
@@ -135,9 +137,10 @@ def read_content(path: Path) -> FrameCache:
     return FrameCache(
         path,
         Interface.from_json(content["interface"]),
-        tuple(Stretch(**row) for row in content["stretches"]),
+        tuple(CachedClip(**row) for row in content["clips"]),
         tuple(Retrieved(**row) for row in content["retrieved"]),
         tuple(content["instructions"]),
         str(content["language"]),
         bool(content["frames"]),
+        tuple(content["context"]) if content["context"] else None,
     )

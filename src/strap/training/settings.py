@@ -28,7 +28,7 @@ class TrainingSettings:
     """steps over which the learning rate rises"""
     decay: bool = False
     """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
-    clip: float = 100.0
+    gradient_clip: float = 100.0
     """largest norm of the gradient"""
     alpha: float | None = None
     """the target's share of every batch; by default every frame is as likely as any other"""

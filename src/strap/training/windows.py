@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError, unknown
+from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache
 
 Method = Literal["bc", "ft", "mt", "strap"]
@@ -19,13 +20,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Training windows, one per row: the frame acted on and the bounds of its stretch."""
+    """Training windows, one per row: the frame acted on and the bounds of its clip."""
 
     anchor: Ints
     """cache row of the last frame seen"""
     first: Ints
     last: Ints
-    """bounds of the stretch, inclusive"""
+    """bounds of the clip, inclusive"""
     instruction: Ints
     weight: Floats
     is_target: npt.NDArray[np.bool_]
@@ -47,9 +48,24 @@ class Windows:
         return np.asarray(weight * factor)
 
 
+def require_context(cache: FrameCache, method: Method, policy: PolicySettings) -> None:
+    """Raise where a policy looks further around a retrieved segment than frames were kept."""
+    if method != "strap" or cache.context is None:
+        return
+    history, chunk = cache.context
+    before, after = policy.history - 1, policy.chunk + policy.first_action - 1
+    if before > history or after > chunk:
+        raise StrapError(
+            f"the policy sees {policy.history} frames and predicts {policy.chunk} actions, but the "
+            f"run keeps {history} frames before and {chunk} after each match: retrieve again with "
+            f"--history {max(before, history)} --chunk {max(after, chunk)}, or train with a "
+            "smaller --history and --chunk"
+        )
+
+
 def choose_held_out(cache: FrameCache, count: int, seed: int) -> frozenset[str]:
     """Ids of the target demonstrations to hold out, drawn by seed."""
-    ids = [stretch.id for stretch in cache.stretches if stretch.role == "target"]
+    ids = [clip.id for clip in cache.clips if clip.role == "target"]
     if count < 0 or (count and count >= len(ids)):
         raise StrapError(
             f"--holdout {count} of {len(ids)} demonstrations: at least one must be left to train on"
@@ -73,9 +89,9 @@ def training_windows(
     if method not in get_args(Method):
         raise unknown("method", method, get_args(Method))
     parts = [
-        _stretch(cache, index, 1.0)
-        for index, stretch in enumerate(cache.stretches)
-        if stretch.role == "target" and stretch.id not in held_out
+        _clip_windows(cache, index, 1.0)
+        for index, clip in enumerate(cache.clips)
+        if clip.role == "target" and clip.id not in held_out
     ]
     if method == "strap":
         parts += _matches(cache, held_out, match_weights)
@@ -87,9 +103,9 @@ def training_windows(
 def prior_windows(cache: FrameCache) -> Windows:
     """Every frame of the prior."""
     parts = [
-        _stretch(cache, index, 1.0)
-        for index, stretch in enumerate(cache.stretches)
-        if stretch.role == "prior"
+        _clip_windows(cache, index, 1.0)
+        for index, clip in enumerate(cache.clips)
+        if clip.role == "prior"
     ]
     if not parts:
         raise StrapError(
@@ -102,9 +118,9 @@ def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
     """Every frame of the held-out demonstrations."""
     return _joined(
         [
-            _stretch(cache, index, 1.0)
-            for index, stretch in enumerate(cache.stretches)
-            if stretch.role == "target" and stretch.id in held_out
+            _clip_windows(cache, index, 1.0)
+            for index, clip in enumerate(cache.clips)
+            if clip.role == "target" and clip.id in held_out
         ]
     )
 
@@ -129,8 +145,8 @@ def _matches(
         if found.query in held_out:
             continue
         weight = 1.0 if weights is None else float(weights[number])
-        own = _stretch(cache, found.stretch, weight)
-        begin = cache.stretches[found.stretch].start
+        own = _clip_windows(cache, found.clip, weight)
+        begin = cache.clips[found.clip].start
         parts.append(own.where(_between(own, begin, found.start, found.stop)))
     return parts
 
@@ -140,16 +156,16 @@ def _between(own: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.
     return np.asarray((frame >= start) & (frame < stop))
 
 
-def _stretch(cache: FrameCache, index: int, weight: float) -> Windows:
-    stretch = cache.stretches[index]
-    rows = np.arange(stretch.row, stretch.row + stretch.length)
+def _clip_windows(cache: FrameCache, index: int, weight: float) -> Windows:
+    clip = cache.clips[index]
+    rows = np.arange(clip.row, clip.row + clip.length)
     return Windows(
         anchor=rows,
         first=np.full_like(rows, rows[0]),
         last=np.full_like(rows, rows[-1]),
-        instruction=np.full_like(rows, stretch.instruction),
+        instruction=np.full_like(rows, clip.instruction),
         weight=np.full(len(rows), weight),
-        is_target=np.full(len(rows), stretch.role == "target"),
+        is_target=np.full(len(rows), clip.role == "target"),
     )
 
 

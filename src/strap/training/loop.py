@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from strap.artifacts import LOCK, fingerprint_json, read_json, remove_leftovers
 from strap.encoders.network import choose_device
@@ -30,22 +30,25 @@ from strap.policies.checkpoints import (
 from strap.policies.frozen import Projection
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
+from strap.training.batches import Loader, Sampler
 from strap.training.cache import FrameCache
-from strap.training.loading import Loader, Sampler
+from strap.training.initialisation import load_imagenet_weights, normalise
 from strap.training.logs import Log
+from strap.training.resume import restore_training, training_state
 from strap.training.settings import TrainingSettings
-from strap.training.stepping import Stepper, make_optimizer, small_products
+from strap.training.updates import Updater, make_optimizer, small_products
 from strap.training.windows import (
     Windows,
     choose_held_out,
     held_out_windows,
     prior_windows,
+    require_context,
     training_windows,
 )
 
 EMA_POWER = 0.75
-REACH = 1.001
-"""Largest action that a tanh can come near to."""
+RESUME = "resume.safetensors"
+"""the state of an unfinished training, beside its checkpoint"""
 EVALUATION_BATCH = 256
 
 
@@ -77,7 +80,7 @@ def train(
     """Train; the same call again goes on where it was, or does nothing where it had finished.
 
     Args:
-        cache: the data, from `build_cache` or `unpack`.
+        cache: the data, from `build_cache`.
         out: the checkpoint folder.
         policy: the policy's settings.
         training: the training's settings.
@@ -123,6 +126,7 @@ class _Trainer:
     ) -> None:
         """Windows, network, optimiser; and the state of an earlier call."""
         settings, cache = self.settings, self.cache
+        require_context(cache, settings.method, self.policy_settings)
         held_out = choose_held_out(cache, settings.holdout, settings.seed)
         windows = training_windows(
             cache, settings.method, held_out=held_out, match_weights=match_weights
@@ -135,7 +139,7 @@ class _Trainer:
         if isinstance(observation, ObservationEncoder):
             normalise(observation, cache, table, self.policy_settings)
             if imagenet is not None:
-                _load_imagenet(observation, Path(imagenet).expanduser())
+                load_imagenet_weights(observation, Path(imagenet).expanduser())
         self.policy.to(self.device)
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -147,7 +151,7 @@ class _Trainer:
         self.average = copy.deepcopy(self.policy) if settings.ema else None
         torch.manual_seed(settings.seed + 1)
         self._resume()
-        self.stepper = Stepper(self.policy, self.optimizer, self.loader, settings)
+        self.updater = Updater(self.policy, self.optimizer, self.loader, settings)
 
     def run(self, *, quiet: bool) -> Trained:
         """The loop."""
@@ -158,13 +162,13 @@ class _Trainer:
         loss = float("nan")
         self.policy.train()
         while self.step < settings.steps:
-            self.stepper.step(self.sampler.draw(self.step), settings.rate(self.step))
+            self.updater.update(self.sampler.draw(self.step), settings.rate(self.step))
             self.step += 1
             if self.average is not None:
                 _average(self.average, self.policy, self.step)
             last = self.step == settings.steps
             if last or self.step % settings.log_every == 0:
-                loss, norm = self.stepper.mean_loss()
+                loss, norm = self.updater.mean_loss()
                 if not np.isfinite(loss):
                     raise StrapError(
                         f"the loss is {loss} at step {self.step}: lower --learning-rate"
@@ -237,8 +241,8 @@ class _Trainer:
         total, count = 0.0, 0.0
         numbers = torch.arange(len(self.watch.table))
         # Its random draws (a diffusion policy's) must not shift those of the training.
-        devices = [self.device] if self.device.type == "cuda" and not self.stepper.recording else []
-        with torch.random.fork_rng(devices=devices), self.stepper.autocast():
+        devices = [self.device] if self.device.type == "cuda" and not self.updater.recording else []
+        with torch.random.fork_rng(devices=devices), self.updater.autocast():
             # not torch.manual_seed: that would start a recorded step's dropout anew
             torch.default_generator.manual_seed(0)
             for start in range(0, len(numbers), EVALUATION_BATCH):
@@ -289,15 +293,7 @@ class _Trainer:
             self._save_state()
 
     def _save_state(self) -> None:
-        tensors = {f"policy.{k}": v for k, v in self.policy.state_dict().items()}
-        if self.average is not None:
-            tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
-        for name, parameter in self.policy.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(value)
-        tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors = training_state(self.policy, self.average, self.optimizer, self.device)
         about = {
             "step": self.step,
             "identity": self.identity,
@@ -305,10 +301,10 @@ class _Trainer:
             "best": self.best,
             "best_step": self.best_step,
         }
-        write_tensors(self.out / "resume.safetensors", tensors, about)
+        write_tensors(self.out / RESUME, tensors, about)
 
     def _resume(self) -> None:
-        file = self.out / "resume.safetensors"
+        file = self.out / RESUME
         if not file.is_file():
             return
         about = read_about(file)
@@ -318,39 +314,17 @@ class _Trainer:
                 "or remove it"
             )
         tensors = read_tensors(file)
-        self.policy.load_state_dict(_part(tensors, "policy."))
-        if self.average is not None:
-            self.average.load_state_dict(_part(tensors, "average."))
-        for name, parameter in self.policy.named_parameters():
-            state = {}
-            for key in ("step", "exp_avg", "exp_avg_sq"):
-                value = tensors.get(f"optimizer.{key}.{name}")
-                if value is not None:
-                    # moments lie in memory as their parameter does
-                    like = parameter if value.shape == parameter.shape else value
-                    empty = torch.empty_like(like, dtype=value.dtype, device=self.device)
-                    state[key] = empty.copy_(value)
-            if state:
-                self.optimizer.state[parameter] = state
-        torch.set_rng_state(tensors["random.cpu"])
-        if self.device.type == "cuda" and "random.cuda" in tensors:
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        restore_training(tensors, self.policy, self.average, self.optimizer, self.device)
         self.step = int(about["step"])
         self.held_out, self.best = about["held_out"], about["best"]
         self.best_step = about["best_step"]
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
 def _average(average: nn.Module, policy: nn.Module, step: int) -> None:
     """Move the average towards the weights: fast at first, slower and slower."""
     decay = min(1 - (1 + step) ** -EMA_POWER, 0.9999)
-    with torch.no_grad():
-        torch._foreach_lerp_(
-            list(average.parameters()), [p.detach() for p in policy.parameters()], 1 - decay
-        )
+    blend = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    blend(list(average.parameters()), [p.detach() for p in policy.parameters()], step)
 
 
 def _projection(cache: FrameCache) -> Projection | None:
@@ -359,36 +333,3 @@ def _projection(cache: FrameCache) -> Projection | None:
         return None
     tensors = read_tensors(file)
     return Projection(tensors["mean"], tensors["directions"])
-
-
-def normalise(
-    observation: ObservationEncoder, cache: FrameCache, windows: Windows, settings: PolicySettings
-) -> None:
-    """Set the policy's normalisation from the frames it will train on."""
-    rows = np.unique(windows.anchor)
-    if settings.normalize != "none" and cache.states.shape[1]:
-        states = np.asarray(cache.states[rows], np.float64)
-        observation.state_mean.copy_(torch.from_numpy(states.mean(0)))
-        observation.state_std.copy_(torch.from_numpy(states.std(0).clip(min=1e-3)))
-    actions = np.asarray(cache.actions[rows], np.float64)
-    if settings.normalize != "all":
-        if np.abs(actions).max() > REACH:
-            warnings.warn(
-                f"actions reach {np.abs(actions).max():.3g}, but a policy without action "
-                "normalisation predicts −1 … 1: pass --normalize all",
-                stacklevel=2,
-            )
-    else:
-        low, high = actions.min(0), actions.max(0)
-        observation.action_middle.copy_(torch.from_numpy((low + high) / 2))
-        observation.action_range.copy_(torch.from_numpy(((high - low) / 2).clip(min=1e-3)))
-
-
-def _load_imagenet(observation: ObservationEncoder, file: Path) -> None:
-    from strap.policies.vision import ResNet18, load_imagenet
-
-    for camera in observation.cameras:
-        resnet = getattr(camera, "resnet", None)
-        if resnet is None:
-            raise StrapError("ImageNet weights are for --vision resnet; frozen vision has its own")
-        load_imagenet(cast(ResNet18, resnet), file)

@@ -29,7 +29,7 @@ from strap.policies.images import fit
 from strap.policies.language import embed_instructions
 from strap.policies.settings import Interface, Vision
 from strap.training.cache import FORMAT, FrameCache, open_cache, read_content
-from strap.training.sources import Piece, Source
+from strap.training.data import Clip, TrainingData
 from strap.types import Array, Trajectory
 
 DECODE = 128
@@ -56,17 +56,17 @@ class CacheOptions:
 
 
 def build_cache(
-    source: Source, out: str | Path, options: CacheOptions, *, progress: Progress = silent
+    data: TrainingData, out: str | Path, options: CacheOptions, *, progress: Progress = silent
 ) -> FrameCache:
     """Decode everything into a folder; interrupted, it goes on where it was, else it is kept."""
     out = Path(out).expanduser()
-    identity = fingerprint_json([source.fingerprint(), asdict(options)])
+    identity = fingerprint_json([FORMAT, data.fingerprint(), asdict(options)])
     if not _is_built(out, identity):
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
         with locked(out / LOCK):  # two trainings that need one cache: the second waits for it
             if not _is_built(out, identity):
-                _build(source, out, options, identity, progress)
+                _build(data, out, options, identity, progress)
     return open_cache(out)
 
 
@@ -80,53 +80,53 @@ def _is_built(out: Path, identity: str) -> bool:
 
 
 def _build(
-    source: Source, out: Path, options: CacheOptions, identity: str, progress: Progress
+    data: TrainingData, out: Path, options: CacheOptions, identity: str, progress: Progress
 ) -> None:
     state, manifest = out / STATE, out / "manifest.json"
     remove_leftovers(out)
     manifest.unlink(missing_ok=True)
     done = 0
     if state.is_file() and read_json(state).get("identity") == identity:
-        done = int(read_json(state)["pieces"])
+        done = int(read_json(state)["clips"])
     else:
         state.unlink(missing_ok=True)  # first: it may speak of what is overwritten now
-        _describe(source, out, options)
-        write_json(state, {"identity": identity, "pieces": 0})
-    writer = _Writer(read_content(out), source, options)
-    for index in range(done, len(source.pieces)):
+        _describe(data, out, options)
+        write_json(state, {"identity": identity, "clips": 0})
+    writer = _ClipWriter(read_content(out), data, options)
+    for index in range(done, len(data.clips)):
         writer.write(index)
-        write_json(state, {"identity": identity, "pieces": index + 1})
-        progress("frames", index + 1, len(source.pieces))
+        write_json(state, {"identity": identity, "clips": index + 1})
+        progress("frames", index + 1, len(data.clips))
     about = {"identity": identity, "options": asdict(options), "versions": versions()}
     write_json(manifest, about)
     state.unlink()
 
 
-def _describe(source: Source, out: Path, options: CacheOptions) -> None:
+def _describe(data: TrainingData, out: Path, options: CacheOptions) -> None:
     """content.json, the instructions' vectors, and arrays of the right size, still empty."""
-    first = source.pieces[0].trajectory()
+    first = data.clips[0].trajectory()
     keys = choose_keys(first, options.proprioception)
     cameras = options.cameras or tuple(first.cameras)
     for name in cameras:
         first.camera(name)
     texts: dict[str, int] = {}
-    stretches, row = [], 0
-    for piece in source.pieces:
-        trajectory = piece.trajectory()
+    clips, row = [], 0
+    for clip in data.clips:
+        trajectory = clip.trajectory()
         _check(trajectory, first, cameras, keys)
         number = texts.setdefault(trajectory.instruction, len(texts))
-        stretches.append(
+        clips.append(
             {
-                "id": piece.id,
-                "dataset": piece.dataset.name,
-                "role": piece.role,
+                "id": clip.id,
+                "dataset": clip.dataset.name,
+                "role": clip.role,
                 "instruction": number,
-                "start": piece.start,
-                "stop": piece.stop,
+                "start": clip.start,
+                "stop": clip.stop,
                 "row": row,
             }
         )
-        row += piece.stop - piece.start
+        row += clip.stop - clip.start
     language = embed_instructions(list(texts), options.language)
     _save(out / "language.npy", language)
     interface = Interface(
@@ -135,18 +135,19 @@ def _describe(source: Source, out: Path, options: CacheOptions) -> None:
         proprioception={short(key): first.proprioception[key].shape[1] for key in keys},
         action_size=first.actions.shape[1],
         language_size=language.shape[1],
-        map_size=_prepare_maps(source, out, cameras, options),
+        map_size=_prepare_maps(data, out, cameras, options),
         fps=first.fps,
     )
     found = [
-        {"stretch": f.piece, "start": f.start, "stop": f.stop, "cost": f.cost, "query": f.query}
-        for f in source.found
+        {"clip": r.clip, "start": r.start, "stop": r.stop, "cost": r.cost, "query": r.query}
+        for r in data.retrieved
     ]
     content = {
         "format": FORMAT,
         "interface": asdict(interface),
-        "stretches": stretches,
+        "clips": clips,
         "retrieved": found,
+        "context": [data.context.history, data.context.chunk] if data.context else None,
         "instructions": list(texts),
         "language": options.language,
         "frames": options.vision == "resnet",
@@ -185,11 +186,11 @@ def _arrays(
     return arrays
 
 
-class _Writer:
-    """Fills the arrays, a piece at a time."""
+class _ClipWriter:
+    """Fills the arrays, a clip at a time."""
 
-    def __init__(self, cache: FrameCache, source: Source, options: CacheOptions) -> None:
-        self.cache, self.source, self.options = cache, source, options
+    def __init__(self, cache: FrameCache, data: TrainingData, options: CacheOptions) -> None:
+        self.cache, self.data, self.options = cache, data, options
         self.arrays = {
             name: open_memmap(cache.path / name, mode="r+")
             for name in _arrays(cache.interface, cache.rows, options.vision)
@@ -204,31 +205,31 @@ class _Writer:
             self.projection = Projection(tensors["mean"], tensors["directions"])
 
     def write(self, index: int) -> None:
-        """One piece's rows, flushed to disk."""
-        piece, stretch = self.source.pieces[index], self.cache.stretches[index]
-        trajectory = piece.trajectory()
-        rows = slice(stretch.row, stretch.row + stretch.length)
-        actions = np.asarray(trajectory.actions[piece.start : piece.stop], np.float32)
+        """One clip's rows, flushed to disk."""
+        clip, row = self.data.clips[index], self.cache.clips[index].row
+        trajectory = clip.trajectory()
+        rows = slice(row, row + clip.stop - clip.start)
+        actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
         if not np.isfinite(actions).all():
-            raise StrapError(f"trajectory '{piece.id}' has actions that are not finite; mend it")
+            raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
         self.arrays["actions.npy"][rows] = actions
         names = {short(key): key for key in trajectory.proprioception}
         states = [
-            np.asarray(trajectory.proprioception[names[key]][piece.start : piece.stop], np.float32)
+            np.asarray(trajectory.proprioception[names[key]][clip.start : clip.stop], np.float32)
             for key in self.cache.interface.proprioception
         ]
         if states:
             self.arrays["states.npy"][rows] = np.concatenate(states, axis=1)
         for camera in self.cache.interface.cameras:
-            self._write_camera(camera, trajectory, piece, stretch.row)
+            self._write_camera(camera, trajectory, clip, row)
         for array in self.arrays.values():
             array.flush()
 
-    def _write_camera(self, camera: str, trajectory: Trajectory, piece: Piece, row: int) -> None:
-        for start in range(piece.start, piece.stop, DECODE):
-            stop = min(start + DECODE, piece.stop)
+    def _write_camera(self, camera: str, trajectory: Trajectory, clip: Clip, row: int) -> None:
+        for start in range(clip.start, clip.stop, DECODE):
+            stop = min(start + DECODE, clip.stop)
             images = fit(trajectory.frames(camera, start, stop), self.options.image_size)
-            rows = slice(row + start - piece.start, row + stop - piece.start)
+            rows = slice(row + start - clip.start, row + stop - clip.start)
             if self.vision is None:
                 self.arrays[f"frames-{camera}.npy"][rows] = images
             else:
@@ -237,20 +238,20 @@ class _Writer:
 
 
 def _prepare_maps(
-    source: Source, out: Path, cameras: Sequence[str], options: CacheOptions
+    data: TrainingData, out: Path, cameras: Sequence[str], options: CacheOptions
 ) -> tuple[int, int]:
-    """Find the projection from frames spread over the pieces; (places, channels) of a map."""
+    """Find the projection from frames spread over the clips; (places, channels) of a map."""
     if options.vision != "frozen":
         return (0, 0)
     from strap.policies.checkpoints import write_tensors
     from strap.policies.frozen import SAMPLE, FrozenVision, find_projection
 
-    each = max(1, SAMPLE // (len(source.pieces) * len(cameras)))
+    each = max(1, SAMPLE // (len(data.clips) * len(cameras)))
     vision, sample = FrozenVision(), []
-    step = max(1, len(source.pieces) * len(cameras) // SAMPLE)
-    for piece in source.pieces[::step]:
-        trajectory = piece.trajectory()
-        for start in np.linspace(piece.start, piece.stop - 1, each).astype(int).tolist():
+    step = max(1, len(data.clips) * len(cameras) // SAMPLE)
+    for clip in data.clips[::step]:
+        trajectory = clip.trajectory()
+        for start in np.linspace(clip.start, clip.stop - 1, each).astype(int).tolist():
             for camera in cameras:
                 image = fit(trajectory.frames(camera, start, start + 1), options.image_size)
                 sample.append(image)

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mkldnn
 
 from strap.policies.batch import Batch
 from strap.policies.settings import PolicySettings
-from strap.training.loading import Loader
+from strap.training.batches import Loader
 from strap.training.settings import TrainingSettings
 
 COMPILE_STEPS = 20_000
@@ -41,13 +42,14 @@ def make_optimizer(
 @contextmanager
 def small_products(device: torch.device, settings: PolicySettings) -> Iterator[None]:
     """On ARM processors oneDNN takes four times as long as BLAS for a small network's products."""
-    apart = device.type == "cpu" and settings.vision == "frozen" and platform.machine() == "aarch64"
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(before and not apart)
+    by_blas = device.type == "cpu" and settings.vision == "frozen"
+    by_blas = by_blas and platform.machine() == "aarch64"
+    before = bool(mkldnn.enabled)
+    setattr(mkldnn, "enabled", before and not by_blas)  # noqa: B010 (a property of the module)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        setattr(mkldnn, "enabled", before)  # noqa: B010
 
 
 def should_compile(policy: nn.Module, settings: TrainingSettings, device: torch.device) -> bool:
@@ -59,7 +61,7 @@ def should_compile(policy: nn.Module, settings: TrainingSettings, device: torch.
     return possible and convolves and settings.steps >= COMPILE_STEPS
 
 
-class Stepper:
+class Updater:
     """Draw in, parameters changed; the loss stays on the device until somebody asks."""
 
     def __init__(
@@ -87,7 +89,7 @@ class Stepper:
         """Whether steps are recorded as a graph."""
         return self.settings.graphs and self.device.type == "cuda" and self.loader.resident
 
-    def step(self, draw: Tensor, rate: float) -> None:
+    def update(self, draw: Tensor, rate: float) -> None:
         """One step on a draw that lies in host memory."""
         self._set_rate(rate)
         self.count += 1
@@ -114,7 +116,7 @@ class Stepper:
             loss = self.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.clip, foreach=True)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.settings.gradient_clip, foreach=True)
         self.optimizer.step()
         self.total += loss.detach()
         self.norm += norm.detach()

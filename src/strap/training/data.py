@@ -1,0 +1,213 @@
+"""What a training draws from: a run, a dataset, or an augmented dataset, as clips to be cached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.artifacts import fingerprint_json
+from strap.datasets import Dataset, OpenOptions, open_dataset
+from strap.errors import StrapError
+from strap.types import Matches, Trajectory
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Frames start … stop−1 of a trajectory, to be cached."""
+
+    dataset: Dataset
+    id: str
+    role: str
+    """target or prior"""
+    start: int
+    stop: int
+
+    def trajectory(self) -> Trajectory:
+        """Open the whole trajectory it is a part of."""
+        return self.dataset[self.id]
+
+
+@dataclass(frozen=True)
+class RetrievedSpan:
+    """A retrieved segment: frames start … stop−1 of a clip's trajectory."""
+
+    clip: int
+    start: int
+    stop: int
+    cost: float
+    query: str
+    """the demonstration it was found for"""
+
+
+@dataclass(frozen=True)
+class Context:
+    """How many real frames a retrieved segment keeps around it, where its trajectory has them."""
+
+    history: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Clips, and what was retrieved among them."""
+
+    clips: tuple[Clip, ...]
+    retrieved: tuple[RetrievedSpan, ...]
+    context: Context | None = None
+    """of the retrieved segments; None where whole trajectories are there"""
+
+    def fingerprint(self) -> str:
+        """Return a hash that changes with the files, the clips or the matches."""
+        datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
+        content: list[Any] = [[name, dataset.fingerprint()] for name, dataset in datasets.items()]
+        content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
+        content += [[r.clip, r.start, r.stop, r.cost, r.query] for r in self.retrieved]
+        return fingerprint_json(content)
+
+
+def open_training_data(
+    path: str | Path,
+    *,
+    prior: Sequence[str | Path] = (),
+    whole_prior: bool = False,
+    opening: OpenOptions | None = None,
+) -> TrainingData:
+    """Open a run folder, a dataset of demonstrations, or an augmented dataset.
+
+    Args:
+        path: what to train on.
+        prior: for a dataset: what to pre-train on, or to train on beside it.
+        whole_prior: for a run: all of its prior, not only what was retrieved.
+        opening: how to read datasets.
+    """
+    path, opening = Path(path).expanduser(), opening or OpenOptions()
+    if (path / "matches.parquet").is_file():
+        return _of_run(path, whole_prior=whole_prior)
+    dataset = opening.open(path)
+    if not len(dataset):
+        raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
+    if "is_pad" in dataset[dataset.ids[0]].extras:
+        return _of_augmented(dataset)
+    clips = _whole(dataset, "target")
+    for other in prior:
+        clips += _whole(opening.open(other), "prior")
+    return TrainingData(tuple(clips), ())
+
+
+def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
+    from strap.runs import open_run
+
+    run = open_run(path)
+    arguments = run.manifest["arguments"]
+    if not run.has_datasets():
+        if whole_prior:
+            raise StrapError(
+                f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this method "
+                "trains on all of the prior; put them back, or use --method strap"
+            )
+        return _of_augmented(open_dataset(run.augmented))
+    target, priors = run.datasets()
+    clips = _whole(target, "target")
+    if whole_prior:
+        for dataset in priors:
+            clips += _whole(dataset, "prior")
+        return TrainingData(tuple(clips), _locate(run.matches, clips))
+    context = Context(int(arguments["history"]), int(arguments["chunk"]))
+    clips += _around(run.matches, priors, context)
+    return TrainingData(tuple(clips), _locate(run.matches, clips), context)
+
+
+def _whole(dataset: Dataset, role: str) -> list[Clip]:
+    return [Clip(dataset, t.id, role, 0, t.length) for t in dataset]
+
+
+def _around(matches: Matches, priors: Sequence[Dataset], context: Context) -> list[Clip]:
+    """Cut the retrieved frames with their context; overlapping ones are one clip."""
+    by_name = matches.locate(priors)
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for match in matches:
+        key = (match.dataset, match.segment.trajectory_id)
+        span = (match.segment.start - context.history, match.segment.stop + context.chunk)
+        spans.setdefault(key, []).append(span)
+    clips = []
+    for (name, trajectory_id), found in sorted(spans.items()):
+        length = by_name[name][trajectory_id].length
+        for start, stop in _merged(found):
+            span = max(start, 0), min(stop, length)
+            clips.append(Clip(by_name[name], trajectory_id, "prior", *span))
+    return clips
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _locate(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...]:
+    """Find the clip that holds each match."""
+    where: dict[tuple[str, str], list[int]] = {}
+    for index, clip in enumerate(clips):
+        if clip.role == "prior":
+            where.setdefault((clip.dataset.name, clip.id), []).append(index)
+    spans = []
+    for match in matches:
+        segment = match.segment
+        holding = [
+            i
+            for i in where.get((match.dataset, segment.trajectory_id), ())
+            if clips[i].start <= segment.start and segment.stop <= clips[i].stop
+        ]
+        if not holding:
+            raise StrapError(
+                f"match {segment} lies in no prior dataset of the run: were they changed since?"
+            )
+        query = match.query.trajectory_id
+        spans.append(RetrievedSpan(holding[0], segment.start, segment.stop, match.cost, query))
+    return tuple(spans)
+
+
+def _of_augmented(dataset: Dataset) -> TrainingData:
+    """Take demonstrations and segments as `augment` wrote them, without the repeated edges."""
+    clips: list[Clip] = []
+    spans: list[RetrievedSpan] = []
+    contexts: list[Context] = []
+    for trajectory in dataset:
+        is_real = ~np.asarray(trajectory.extras["is_pad"][:], np.bool_).ravel()
+        real = np.flatnonzero(is_real)
+        start, stop = int(real[0]), int(real[-1]) + 1
+        origin = _origin(trajectory)
+        role = "target" if origin.get("cost") is None else "prior"
+        clips.append(Clip(dataset, trajectory.id, role, start, stop))
+        if role == "target":
+            continue
+        is_context = np.asarray(trajectory.extras["is_context"][:], np.bool_).ravel()
+        inside = np.flatnonzero(is_real & ~is_context)
+        first, last = int(inside[0]), int(inside[-1])
+        query = str(origin.get("query_trajectory", ""))
+        spans.append(RetrievedSpan(len(clips) - 1, first, last + 1, float(origin["cost"]), query))
+        contexts.append(Context(first, trajectory.length - last - 1))
+    if not any(clip.role == "target" for clip in clips):
+        clips = [replace(clip, role="target") for clip in clips]
+    return TrainingData(tuple(clips), tuple(spans), contexts[0] if contexts else None)
+
+
+def _origin(trajectory: Trajectory) -> dict[str, Any]:
+    """Where a segment came from: one mapping in LeRobot, `source_*` attributes in HDF5."""
+    told = trajectory.attributes.get("provenance")
+    if told:
+        return dict(told)
+    prefix = "source_"
+    return {
+        key.removeprefix(prefix): value
+        for key, value in trajectory.attributes.items()
+        if key.startswith(prefix)
+    }
