@@ -104,13 +104,18 @@ class QuantizedBatch:
     errors: torch.Tensor  # [F] float32: |e|; [1] where all are 0
     largest_norm: float  # the largest |b' − μ'|
 
+    def requantize(self, frames: torch.Tensor, quantization: Quantization) -> QuantizedBatch:
+        """Return the batch after its frames were sent once more: what comes of norms is kept."""
+        quantized, errors = _quantize_frames(frames, quantization)
+        return replace(self, frames=frames, quantized=quantized, errors=errors)
+
 
 def quantize_batch(
     batch: Piece, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
     """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
     device, total = frames.device, len(frames)
-    quantized, errors = quantize_frames(frames, quantization)
+    quantized, errors = _quantize_frames(frames, quantization)
     centered = torch.empty(total, dtype=torch.float64, device=device)
     plain = torch.empty(total, dtype=torch.float64, device=device)
     bound_kernels.compute_squared_norms[(triton.cdiv(total, 16),)](
@@ -124,42 +129,22 @@ def quantize_batch(
     if is_unusual or quantization.metric == "cosine":
         for index, trajectory in zip(batch.ids, batch.frames, strict=True):
             checks.values(trajectory, name(index), quantization.metric)
+    lengths = [len(trajectory) for trajectory in batch.frames]
+    offsets, largest_norm = torch.as_tensor(batch.offsets, device=device), math.sqrt(largest_square)
     return QuantizedBatch(
-        batch.ids,
-        [len(trajectory) for trajectory in batch.frames],
-        frames,
-        quantized,
-        offsets=torch.as_tensor(batch.offsets, device=device),
-        beta=_round_down(beta),
-        errors=errors,
-        largest_norm=math.sqrt(largest_square),
+        batch.ids, lengths, frames, quantized, offsets, _round_down(beta), errors, largest_norm
     )
 
 
-def requantize_batch(
-    batch: QuantizedBatch, frames: torch.Tensor, quantization: Quantization
-) -> QuantizedBatch:
-    """Quantize a batch whose frames were sent once more: what depends on norms is kept."""
-    quantized, errors = quantize_frames(frames, quantization)
-    return replace(batch, frames=frames, quantized=quantized, errors=errors)
-
-
-def quantize_frames(
+def _quantize_frames(
     frames: torch.Tensor, quantization: Quantization
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the float16 vectors b' [F d'] of frames [F d], and |e| [F] ([1] where all are 0)."""
     if quantization.is_rounded:
         return _round_frames(frames, quantization)
-    return _pad_rows(frames, quantization.dim), torch.zeros(1, device=frames.device)
-
-
-def _pad_rows(frames: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return float16 frames whose rows begin at multiples of 16 bytes."""
-    if frames.shape[1] == dim:
-        return frames
-    padded = torch.zeros(len(frames), dim, dtype=torch.float16, device=frames.device)
-    padded[:, : frames.shape[1]] = frames
-    return padded
+    padding = quantization.dim - frames.shape[1]  # rows begin at multiples of 16 bytes
+    padded = torch.nn.functional.pad(frames, (0, padding)) if padding else frames
+    return padded, torch.zeros(1, device=frames.device)
 
 
 def _round_frames(

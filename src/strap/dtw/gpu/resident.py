@@ -14,30 +14,11 @@ from strap.dtw import checks
 from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
-from strap.dtw.gpu.quantize import (
-    Quantization,
-    QuantizedBatch,
-    fit_quantization,
-    quantize_batch,
-    requantize_batch,
-)
+from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
-from strap.dtw.gpu.selection import (
-    Selection,
-    Selector,
-    TrajectoryTable,
-    exclude_ids,
-    find_nothing,
-    merge,
-)
-from strap.dtw.gpu.streams import (
-    CostWorkspace,
-    Upload,
-    run_on_devices,
-    send_ahead,
-    upload_batches,
-)
+from strap.dtw.gpu.selection import Selection, Selector, TrajectoryTable, find_nothing, merge
+from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Frames, Ints, TopK
 from strap.errors import StrapError
@@ -243,11 +224,11 @@ class _Share:
         lower_bounds = [bounds.bound_batch(batch) for batch in self.on_device]
         on_host = ((batch, batch.frames) for batch in self.on_host)
         for batch, sent in send_ahead(on_host, self._device) if self.on_host else ():
-            quantized = requantize_batch(batch, sent.wait(), self._quantization)
+            quantized = batch.requantize(sent.wait(), self._quantization)
             lower_bounds.append(bounds.bound_batch(quantized))
         self._workspace.join_background()
-        candidates = exclude_ids(torch.cat(lower_bounds, dim=1), self.ids, request.exclude)
-        return Selector(request, queries, self.ids, self._locate).select(candidates, self._table)
+        selector = Selector(request, queries, self.ids, self._locate)
+        return selector.select(torch.cat(lower_bounds, dim=1), self._table)
 
     def _locate(self, positions: Ints) -> Iterator[LocatedFrames]:
         """Locate trajectories on the device; those kept on the host are sent first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import Request, Tuning, upload_queries
-from strap.dtw.gpu.selection import Selection, Selector, exclude_ids, find_nothing, merge
+from strap.dtw.gpu.selection import Selection, Selector, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Fetch, Frames, Ints, Name, Tally, TopK
@@ -87,11 +86,9 @@ def _search_device(
     if not ids:
         return find_nothing(request)
     workspace.join_background()
-    all_ids = np.array(ids)
-    candidates = exclude_ids(torch.cat(lower_bounds, dim=1), all_ids, request.exclude)
-    locate = partial(_upload_again, request.fetch, all_ids, device)
-    selection = Selector(request, queries, all_ids, locate).select(candidates)
-    return replace(selection, n_pairs=int(torch.isfinite(candidates).sum()))
+    locate = partial(_upload_again, request.fetch, np.array(ids), device)
+    selector = Selector(request, queries, np.array(ids), locate)
+    return selector.select(torch.cat(lower_bounds, dim=1))
 
 
 def _upload_again(

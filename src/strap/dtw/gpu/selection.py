@@ -25,19 +25,17 @@ from strap.dtw.types import Floats, Ints, TopK
 from strap.processors import processors
 
 Ranking: TypeAlias = NDArray[np.float64]
-"""[4, match]: cost, trajectory, stop and −start of one query's matches, the best first."""
+"""[4, match]: cost, trajectory, stop and −start of one query's matches, the best first.
+
+The rows are in the order of the tie rule, so `np.lexsort(matches[::-1])` ranks matches.
+"""
 Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
 """Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
 
 FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
 
 
-def rank(matches: Ranking, k: int) -> Ranking:
-    """Return the k best matches, in the order of the tie rule."""
-    return matches[:, np.lexsort(matches[::-1])[:k]]
-
-
-def exclude_ids(
+def _exclude_ids(
     lower_bounds: torch.Tensor, ids: Ints, exclude: Sequence[Collection[int]] | None
 ) -> torch.Tensor:
     """Return bounds [query, trajectory] that are ∞ for what a query must not match."""
@@ -62,7 +60,7 @@ class Selection:
 
     rankings: list[Ranking]  # [query]
     n_aligned: int  # pairs that were aligned exactly
-    n_pairs: int = 0  # pairs with a path that fits, where they were counted
+    n_pairs: int = 0  # pairs with a path that fits; not counted where that would be a wait more
 
 
 def find_nothing(request: Request) -> Selection:
@@ -74,8 +72,10 @@ def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
     """Return each query's k best of what all devices found."""
     merged = []
     for rankings in zip(*(selection.rankings for selection in selections), strict=True):
-        is_ranked = len(rankings) == 1
-        ranking = rankings[0] if is_ranked else rank(np.concatenate(rankings, axis=1), k)
+        ranking = rankings[0]
+        if len(rankings) > 1:
+            ranking = np.concatenate(rankings, axis=1)
+            ranking = ranking[:, np.lexsort(ranking[::-1])[:k]]
         trajectory, stop, start = ranking[1:].astype(np.int64)
         merged.append(TopK(trajectory, -start, stop, ranking[0].copy()))
     return merged
@@ -97,7 +97,8 @@ class Selector:
         Where there is a table of all trajectories, the shortlist is aligned without the host, for
         which there would be two waits more.
         """
-        request, total = self._request, len(self._ids)
+        request, total, n_pairs = self._request, len(self._ids), 0
+        lower_bounds = _exclude_ids(lower_bounds, self._ids, request.exclude)
         size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
         if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
             table = None
@@ -112,13 +113,13 @@ class Selector:
             host_bounds, positions = bounds.cpu().numpy(), listed.cpu().numpy()
             query, column = np.nonzero(np.isfinite(host_bounds))
             self._align(query, positions[query, column])
-            largest = host_bounds[:, -1]
-        # As float32 the bounds of all others are at least the largest listed one, so in float64
-        # they are above this.
+            largest, n_pairs = host_bounds[:, -1], int(torch.isfinite(lower_bounds).sum())
+        # As float32 the bounds of all others are at least the largest listed one: so in float64
+        # they are at least this.
         others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
         if n_listed < total and np.any(self._get_thresholds() >= others):
             self._align_remaining(lower_bounds, listed)
-        return Selection(self._rankings, self._n_aligned)
+        return Selection(self._rankings, self._n_aligned, n_pairs)
 
     def _get_thresholds(self) -> Floats:
         """Return each query's threshold [query]; ∞ while it has fewer than k matches."""
@@ -229,9 +230,8 @@ class Selector:
         for q, (first, last) in enumerate(pairwise(borders)):
             ranking = matches[:, order[first:last]]
             if self._rankings[q].shape[1]:
-                ranking = rank(
-                    np.concatenate([self._rankings[q], ranking], axis=1), self._request.k
-                )
+                ranking = np.concatenate([self._rankings[q], ranking], axis=1)
+                ranking = ranking[:, np.lexsort(ranking[::-1])]
             self._rankings[q] = ranking[:, : self._request.k]
 
     @cached_property
