@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from typing import TypeAlias, TypeVar
+from functools import cache, partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -33,15 +33,17 @@ MAX_COPY_THREADS = 8  # that fill page-locked memory: more don't make it faster
 DEVICE_DTYPES = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32}
 
 
-@cache
-def _get_streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """Return the device's foreground and background streams.
+class _Streams(NamedTuple):
+    foreground: torch.cuda.Stream
+    background: torch.cuda.Stream
+    copies: torch.cuda.Stream
 
-    They are made once: torch's allocator keeps freed memory for the stream that it was used in.
-    """
-    foreground = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-    background = torch.cuda.Stream(device, priority=0)  # type: ignore[no-untyped-call]
-    return foreground, background
+
+@cache
+def _get_streams(device: torch.device) -> _Streams:
+    """Return the device's streams, made once: torch keeps freed memory for the stream it was of."""
+    make = partial(torch.cuda.Stream, device)
+    return _Streams(make(priority=-1), make(priority=0), make(priority=0))
 
 
 @contextlib.contextmanager
@@ -53,7 +55,7 @@ def _use_foreground(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    foreground = _get_streams(device)[0]
+    foreground = _get_streams(device).foreground
     foreground.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.device(device), torch.cuda.stream(foreground):
         yield
@@ -107,7 +109,7 @@ class CostWorkspace:
         if self._device.type != "cuda":
             yield
             return
-        background = _get_streams(self._device)[1]
+        background = _get_streams(self._device).background
         background.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(background):
             yield
@@ -118,7 +120,7 @@ class CostWorkspace:
     def join_background(self) -> None:
         """Let what is launched next wait for everything in the background."""
         if self._device.type == "cuda":
-            background = _get_streams(self._device)[1]
+            background = _get_streams(self._device).background
             torch.cuda.current_stream(self._device).wait_stream(background)
 
     def _allocate(self, size: int) -> torch.Tensor:
@@ -177,18 +179,18 @@ def send_ahead(
     pinned: Iterable[tuple[ItemT, torch.Tensor]], device: torch.device
 ) -> Iterator[tuple[ItemT, SentFrames]]:
     """Send each item's frames; a thread makes and sends those that come next."""
-    stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-    copies: deque[torch.cuda.Event] = deque()
+    stream = _get_streams(device).copies if device.type == "cuda" else None
+    in_flight: deque[torch.cuda.Event] = deque()
 
     def send(item: ItemT, frames: torch.Tensor) -> tuple[ItemT, SentFrames]:
         if stream is None:
             return item, SentFrames(frames.to(device), None)
-        if len(copies) == N_AHEAD - 1:
-            copies.popleft().synchronize()  # so that page-locked memory is used again
+        if len(in_flight) == N_AHEAD - 1:
+            in_flight.popleft().synchronize()  # so that page-locked memory is used again
         with torch.cuda.stream(stream):
             sent = frames.to(device, non_blocking=True)
-            copies.append(stream.record_event())
-        return item, SentFrames(sent, copies[-1])
+            in_flight.append(stream.record_event())
+        return item, SentFrames(sent, in_flight[-1])
 
     return prefetch(send(*pair) for pair in pinned)
 
