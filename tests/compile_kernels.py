@@ -3,95 +3,91 @@
 from __future__ import annotations
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from strap.dtw.gpu import kernels
+from strap.dtw.gpu import bound_kernels, exact_kernels
 
-CELLS = {
-    "pitch": "i32",
-    "offsets": "*i64",
-    "tops": "*i64",
-    "counts": "*i64",
-    "step": "*fp64",
-    "lows": "*fp64",
-    "stride": "i32",
-    "queries": "i32",
-    "top_row": "i32",
-}
-PAIRS = {
-    "columns": "*fp16",
-    "lengths": "*i64",
-    "queries": "*fp64",
-    "tops": "*i64",
-    "counts": "*i64",
-    "places": "*i64",
-    "costs": "*fp64",
-    "dim": "i32",
-    "pitch": "i32",
-    "cost_out": "*fp64",
-    "start_out": "*i32",
-    "stop_out": "*i32",
-}
-TILES = {
-    "frames": "tensordesc<fp16[128,64]>",
-    "rows": "tensordesc<fp16[256,64]>",
-    "out": "tensordesc<u16[128,256]>",
-    "alpha": "*fp32",
-    "beta": "*fp32",
-    "row_slack": "*fp32",
-    "frame_slack": "*fp32",
-    "squares": "*fp64",
-    "reach": "fp32",
-    "unit": "*fp64",
-    "step": "*fp64",
-    "gain": "fp32",
-    "tiles": "i32",
-    "row_tiles": "i32",
-    "total": "i32",
-}
+TABLES = ("*i64", "*i64", "*i64")
 
 
-def compiled(kernel, types, constants, **options) -> str:
-    """The kernel's PTX."""
-    types = {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
-    source = ASTSource(kernel, types, constexprs=constants)
+def compile_kernel(kernel, types: tuple[str, ...], **options: object) -> str:
+    """Return the kernel's PTX; types are those of its first arguments, in order, and what is
+    written in capitals is a constant.
+    """
+    constants = {name: options.pop(name) for name in kernel.arg_names if name in options}
+    names = [name for name in kernel.arg_names if name not in constants]
+    signature = dict(zip(names, types, strict=True)) | dict.fromkeys(constants, "constexpr")
+    signature = {name: signature[name] for name in kernel.arg_names}
+    source = ASTSource(kernel, signature, constexprs=constants)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
 
 
-ROWS = {
-    "frames": "*fp16",
-    "mean": "*fp64",
-    "shift": "*fp64",
-    "constants": "*fp64",
-    "values": "*fp16",
-    "alpha": "*fp32",
-    "slack": "*fp32",
-    "squares": "*fp64",
-    "first": "i32",
-    "used": "i32",
-    "dim": "i32",
-    "width": "i32",
-}
-
-
-def main() -> None:
-    for dtype in ("*fp16", "*fp32", "*fp64"):
-        compiled(kernels.rows, {**ROWS, "frames": dtype}, {"BLOCK": 1024}, num_warps=4)
-    strap = {"PITCH": 128, "PAIRS": 32, "UNROLL": 8}
-    compiled(kernels.least_strap, {**CELLS, "cells": "*i32"}, strap, num_warps=1)
+def compile_bounds() -> None:
+    compile_kernel(
+        bound_kernels.compute_squared_norms,
+        ("*fp16", "*fp64", "*fp64", "*fp64", "i32", "i32"),
+        ROWS=16,
+        BLOCK=128,
+    )
+    for dtype in ("*fp16", "*fp64"):
+        written = "*fp16", "*fp32", "*fp32", "*fp64"
+        types = dtype, "*fp64", "*fp64", "*fp64", *written, "i32", "i32", "i32", "i32"
+        compile_kernel(bound_kernels.quantize_queries, types, BLOCK=1024, num_warps=4)
+    tiles = "tensordesc<fp16[128,64]>", "tensordesc<fp16[256,64]>", "tensordesc<u16[128,256]>"
+    vectors = "*fp32", "*fp32", "*fp32", "*fp32", "*fp64"
+    scalars = "fp32", "*fp64", "*fp64", "i32", "i32", "i32"
+    for is_rounded, is_cosine in ((False, False), (True, True)):
+        ptx = compile_kernel(
+            bound_kernels.bound_local_costs,
+            (*tiles, *vectors, *scalars),
+            DIM=768,
+            FRAMES=128,
+            ROWS=256,
+            BLOCK=64,
+            IS_ROUNDED=is_rounded,
+            IS_COSINE=is_cosine,
+            num_warps=8,
+            num_stages=3,
+        )
+        assert "wgmma" in ptx, "the products are to run on tensor cores"
+    types = *TABLES, "*fp64", "*fp64", "i32", "i32", "i32"
+    sizes = {"PITCH": 128, "PAIRS": 32, "UNROLL": 8}
+    compile_kernel(bound_kernels.accumulate_strap, ("*i32", *types), **sizes, num_warps=1)
     for steps in (1, 2):
-        others = {"ROWS": 64, "STEPS": steps}
-        compiled(kernels.least_costs, {**CELLS, "cells": "*u16"}, others, num_warps=1)
-    paths = {"ROWS": 64, "STEPS": 0, "AHEAD": 8}
-    compiled(kernels.alignments, PAIRS, paths, num_warps=1, enable_fp_fusion=False)
-    exact = {"ROWS": 4, "COLUMNS": 128, "ALL_ROWS": 64, "AHEAD": 8}
-    ptx = compiled(kernels.exact_costs, PAIRS, exact, num_warps=1, enable_fp_fusion=False)
-    assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
-    tile = {"DIM": 768, "FRAMES": 128, "ROWS": 256, "BLOCK": 64, "ROUNDED": False, "COSINE": False}
-    ptx = compiled(kernels.cells, TILES, tile, num_warps=8, num_stages=3)
-    assert "wgmma" in ptx, "the products are to run on tensor cores"
+        compile_kernel(
+            bound_kernels.accumulate_others,
+            ("*u16", "i32", *types),
+            ROWS=64,
+            STEPS=steps,
+            num_warps=1,
+        )
+
+
+def compile_alignment() -> None:
+    for name, dtype in (("*fp16", tl.float16), ("*fp64", tl.float64)):
+        types = *TABLES, name, "i32"
+        compile_kernel(exact_kernels.transpose_trajectories, types, TILE=32, DTYPE=dtype)
+        ptx = compile_kernel(
+            exact_kernels.compute_local_costs,
+            (name, "*i64", "*fp64", *TABLES, "*fp64", "i32", "i32"),
+            ROWS=4,
+            COLUMNS=128,
+            ALL_ROWS=64,
+            AHEAD=8,
+            num_warps=2,
+            enable_fp_fusion=False,
+        )
+        assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
+    for steps in (0, 1, 2):
+        types = "*fp64", *TABLES, "*fp64", "*i32", "*i32"
+        sizes = {"ROWS": 64, "STEPS": steps, "AHEAD": 8}
+        compile_kernel(
+            exact_kernels.align_pairs, types, **sizes, num_warps=1, enable_fp_fusion=False
+        )
 
 
 if __name__ == "__main__":
-    main()
+    compile_bounds()
+    compile_alignment()

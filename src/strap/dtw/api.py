@@ -32,7 +32,7 @@ def resolve_backend(name: str = "auto") -> Backend:
         if lack is not None:
             raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
         return Backend("gpu", "asked for")
-    if name == "auto" and lack is None and not devices.interpreted():
+    if name == "auto" and lack is None and not devices.is_interpreted():
         return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
         reason = f"numba is installed, {lack or 'no GPU'}"
@@ -260,9 +260,12 @@ def _search(
     # numba, torch and triton load here, not with the package.
     options = {"k": k, "steps": steps, "metric": metric, "exclude": exclude, "name": name}
     if chosen == "gpu":
-        found: list[TopK] = import_module("strap.dtw.gpu.search").search(
-            queries, stream, fetch, **options, tally=tally
+        found: list[TopK]
+        found, counts = import_module("strap.dtw.gpu.search").search(
+            queries, stream, fetch, **options
         )
+        if tally is not None:
+            tally.add(counts)
     else:
         found = import_module("strap.dtw.cpu").search(
             queries, stream, fetch, **options, sketched=sketched, tally=tally

@@ -1,52 +1,52 @@
 """Lower bounds of the cost of every (query, trajectory) on a GPU, from float16 products.
 
-What is proved here: `Filter.bounds` never exceeds the cost that `reference.align` returns.
-Let u = 2⁻²⁴; a, b the frames in float64 (divided by their norms under cosine); μ a center and
-σ a power of two, the same for all of a search.
+Proof that `CostBounds.bound_batch` never exceeds the cost that `reference.align` returns. Let
+u = 2⁻²⁴ be float32's unit roundoff; a and b a query's and a trajectory's frame in float64 (divided
+by their norms under cosine); μ a center and σ a power of two, both the same for a whole search.
 
-1. Frames on the GPU are float16 vectors b' with σ(b − μ) = b' − μ' + e. Frames that are float16
-   are taken as they are: σ = 1, μ' = μ, e = 0. Others are moved, scaled and rounded: μ' = 0,
-   and |e| is computed. Query frames always are: σ(a − μ) = a' + f, a' = 2^j times a float16 vector.
-   So σ|a − b| ≥ |a' + μ' − b'| − |f| − |e|.
-2. |a' + μ' − b'|² = A + B − 2a'·b' with A = |a'|² + 2a'·μ' and B = |b' − μ'|², both computed in
-   float64, where rounding is below 1e-12 of |a'|² + |a'||μ'| and B.
+1. Trajectory frames on the GPU are float16 vectors b' with σ(b − μ) = b' − μ' + e. Frames that are
+   float16 are taken as they are: σ = 1, μ' = μ, e = 0. Others are moved, scaled and rounded:
+   μ' = 0, and |e| is computed. Query frames always are: σ(a − μ) = a' + f, where a' is the
+   nearest float16 vector. So σ|a − b| ≥ |a' + μ' − b'| − |f| − |e|.
+2. |a' + μ' − b'|² = A + B − 2a'·b' with A = |a'|² + 2a'·μ' and B = |b' − μ'|². Both are computed in
+   float64, where rounding is below 1e-12 of |a'|² + |a'||μ'| and of B.
 3. Tensor cores multiply exactly and add d numbers in float32, in blocks that are aligned to their
    largest exponent and cut off there, not rounded. However the blocks are made, each addition errs
-   by at most 2⁻²² of the sum of absolute values, which is at most |a'||b'|: together by γ|a'||b'|,
-   γ = (d + 16)2⁻²². (`benchmarks/search/gpu.py` prints the largest error seen as a share of it.)
-4. The kernel computes (α + β) − 2P in float32: two additions, each with error at most u times
-   its value, so 4u(|A| + B + 2|a'||b'|) covers them.
+   by at most 2⁻²² of the sum of absolute values, which is at most |a'||b'|: together by γ|a'||b'|
+   with γ = (d + 16)2⁻²². (`benchmarks/search/gpu.py` prints the largest error seen as a share of
+   that.)
+4. The kernel computes (α + β) − 2P in float32, where P is the product: two additions, each with an
+   error of at most u times its result, so 4u(|A| + B + 2|a'||b'|) covers them.
 5. For any τ > 0: 2|a'||b'| ≤ τ|a'|² + |b'|²/τ. So with g = γ + 4u,
-   α = ⌊A − 4u|A| − gτ|a'|² − 1e-12(…)⌋ and β = ⌊(1 − 4u − 1e-12)B − g|b'|²/τ⌋ (rounded down to
-   float32) give a value that is at most |a' + μ' − b'|².
-6. The root's relative error is at most 2⁻²², and likewise the few operations after it. The kernel
-   multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾), the
-   latter rounded up to a multiple of ½, which leaves a float32 number; so the sum is rounded to the
-   nearest whole number. What is lost, ¼ at least but for s|f|'s own rounding (2⁻⁸), is more than
-   2¹⁶ · 2⁻¹⁹. So a cell is at most s times the true cost. Where α + β − 2P is negative, a cell is
-   0. Sums and minima of whole numbers are exact.
+   α = A − 4u|A| − gτ|a'|² − 1e-12(…) and β = (1 − 4u − 1e-12)B − g|b'|²/τ, both rounded down to
+   float32, give a result that is at most |a' + μ' − b'|².
+6. The root's relative error is at most 2⁻²², and so is that of the few operations after it. The
+   kernel multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾).
+   The subtrahend is rounded up to a multiple of ½, so the difference is a float32 number, and the
+   sum is rounded to the nearest integer. What this takes away, at least ¼ less the rounding of s|f|
+   (2⁻⁸), is more than 2¹⁶ · 2⁻¹⁹, what the relative errors can add. So an integer cost is at most s
+   times the true local cost. Where (α + β) − 2P is negative, the cost is 0. Sums and minima of
+   integers are exact.
 7. The float64 cost of the definition is below the true one by at most (d + N + M)2⁻⁵² of it.
 
-A frame that has no float16 near it gets |e| = ∞, and so cells of 0.
+A frame that has no float16 vector near it gets |e| = ∞, and so costs of 0.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from strap.dtw.checks import largest
-from strap.dtw.gpu import kernels
-from strap.dtw.gpu.asked import Asked
-from strap.dtw.gpu.frames import Loaded, Space
+from strap.dtw.gpu import bound_kernels
+from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, STEP_CODES, UNROLL
+from strap.dtw.gpu.quantize import Quantization, QuantizedBatch
+from strap.dtw.gpu.queries import DeviceQueries, Request, upload_queries
+from strap.dtw.gpu.streams import CostWorkspace
 from strap.dtw.pieces import as_values
-from strap.dtw.types import Frames
 
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128
@@ -54,164 +54,143 @@ BLOCK = 64  # dimensions at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """Some whole queries' frames, padded to whole tiles, and what the kernel needs of them."""
+class RowGroup:
+    """Frames of some whole queries, padded to whole tiles, with what the kernels need of them."""
 
     queries: range
-    first: int  # of all queries' rows
-    values: torch.Tensor  # [R d'] float16: 2^−j a'
+    first_row: int  # of the group among all queries' rows
+    quantized: torch.Tensor  # [R d'] float16: a'
     alpha: torch.Tensor  # [R] float32
-    slack: torch.Tensor  # [R] float32: |f|
+    errors: torch.Tensor  # [R] float32: |f|
     squares: torch.Tensor  # [R] float64: |a'|²
-    tile: int
-    longest: int
+    tile: int  # rows in one tile of the product
+    held_rows: int  # of a query in the recurrence: the longest one's, as a power of two
 
     @property
-    def count(self) -> int:
-        """Rows with padding."""
-        return len(self.values)
+    def n_rows(self) -> int:
+        """Rows with padding: R."""
+        return len(self.quantized)
 
 
-class Filter:
-    """Lower bounds of every query's cost, prepared once and asked about every loaded piece."""
+class CostBounds:
+    """Lower bounds of every query's cost: the queries are prepared once, then batches follow."""
 
     def __init__(
         self,
-        queries: Sequence[Frames],
-        steps: str,
-        metric: str,
-        space: Space,
-        asked: Asked,
-        known: float | None = None,
+        request: Request,
+        queries: DeviceQueries,
+        quantization: Quantization,
+        workspace: CostWorkspace,
     ) -> None:
-        """Prepare the queries; `known` is their largest absolute value."""
-        self.code, self.cosine = kernels.CODES[steps], metric == "cosine"
-        self.space, self.device = space, asked.frames.device
-        plain = metric == "l2" and asked.frames.is_floating_point()
-        values = queries if plain else [as_values(query, metric) for query in queries]
-        self.asked = asked if plain else Asked.of(values, self.device)
-        if known is None or not plain:
-            known = max(largest(query) for query in values)
-        self.largest = known
+        """Prepare the queries of a request for batches with this quantization."""
+        self.quantization, self._workspace = quantization, workspace
+        self._steps, self._device = request.steps, queries.frames.device
+        if request.metric == "cosine" or not queries.frames.is_floating_point():
+            values = [as_values(query, request.metric) for query in request.queries]
+            queries = upload_queries(values, self._device)
+        self._queries = queries
+        self._lengths = [min(int(length), MAX_QUERY_FRAMES) for length in queries.lengths]
+        self._groups = [self._quantize_group(group) for group in group_queries(self._lengths)]
 
-    @cached_property
-    def groups(self) -> list[Rows]:
-        """Whole queries in groups of at most one tile (or one query)."""
-        groups, first, size = [], 0, 0
-        for q, count in enumerate(self._counts):
-            if q > first and size + count > ROW_TILE:
-                groups.append(self._rows(range(first, q)))
-                first, size = q, 0
-            size += count + count % 2
-        groups.append(self._rows(range(first, len(self._counts))))
-        return groups
+    def bound_batch(self, batch: QuantizedBatch) -> torch.Tensor:
+        """Return lower bounds [query, trajectory] in float64; ∞ where no path fits.
 
-    @cached_property
-    def _counts(self) -> list[int]:
-        return [min(int(count), kernels.LONGEST) for count in self.asked.counts]
-
-    @cached_property
-    def _lift(self) -> int:
-        """j: 0 unless a number could be too large for float16."""
-        space = self.space
-        if space.scale * (self.largest + space.farthest) < 2.0**14:
-            return 0
-        frames = self.asked.frames.to(torch.float64)
-        moved = frames - space.on(self.device)[0][: frames.shape[1]]
-        return max(0, math.frexp(float(moved.abs().max()) * space.scale)[1] - 14)
-
-    @cached_property
-    def _constants(self) -> torch.Tensor:
-        return self.space.constants(self.device, self._lift, 2 if self.cosine else 1)
-
-    def _rows(self, group: range) -> Rows:
-        """Steps 1, 2 and 5 for the rows of a group."""
-        space, device, asked = self.space, self.device, self.asked
-        counts = self._counts[group.start : group.stop]
-        first = int(asked.tops[group.start])
-        used = int(asked.tops[group.stop - 1]) + counts[-1] - first
-        tile = min(ROW_TILE, max(16, 1 << (used - 1).bit_length()))
-        count = tile * -(-used // tile)
-        mean, shift = space.on(device)
-        values = torch.empty(count, space.dim, dtype=torch.float16, device=device)
-        alpha, slack = torch.empty(2, count, dtype=torch.float32, device=device)
-        squares = torch.empty(count, dtype=torch.float64, device=device)
-        kernels.rows[(count,)](
-            asked.frames, mean, shift, self._constants, values, alpha, slack, squares,
-            first, used, asked.frames.shape[1], space.dim,
-            BLOCK=min(1024, triton.next_power_of_2(space.dim)), num_warps=4,
-        )  # fmt: skip
-        return Rows(group, first, values, alpha, slack, squares, tile, max(counts))
-
-    def bounds(self, piece: Loaded, lows: torch.Tensor) -> None:
-        """Fill lows [q t] float64 for the trajectories of a piece; ∞ where no path fits.
-
-        It is filled beside what is launched next, until `piece.scratch.join()`.
+        They are written in the background: `CostWorkspace.join_background` makes them safe to read.
         """
-        for rows in self.groups:
-            self._group(piece, rows, lows[rows.queries.start : rows.queries.stop])
+        shape = len(self._lengths), len(batch.ids)
+        lower_bounds = torch.empty(shape, dtype=torch.float64, device=self._device)
+        for group in self._groups:
+            costs, cost_step = self._bound_local_costs(batch, group)
+            with self._workspace.read_in_background(batch.offsets, cost_step):
+                self._accumulate(batch, group, costs, cost_step, lower_bounds)
+        return lower_bounds
 
-    def _group(self, piece: Loaded, rows: Rows, lows: torch.Tensor) -> None:
-        step = torch.empty((), dtype=torch.float64, device=self.device)
-        total, dim = piece.halves.shape
-        cells = piece.cells(rows.count)
-        tiles, row_tiles = triton.cdiv(total, FRAME_TILE), rows.count // rows.tile
-        wide = rows.tile * FRAME_TILE >= 2**14
-        kernels.cells[(min(tiles * row_tiles, programs(self.device)),)](
-            TensorDescriptor(piece.halves, [total, dim], [dim, 1], [FRAME_TILE, BLOCK]),
-            TensorDescriptor(rows.values, [rows.count, dim], [dim, 1], [rows.tile, BLOCK]),
-            TensorDescriptor(cells, [total, rows.count], [rows.count, 1], [FRAME_TILE, rows.tile]),
-            rows.alpha,
-            piece.beta,
-            rows.slack,
-            piece.slack,
-            rows.squares,
-            piece.reach,
-            self._constants[5],
-            step,
-            math.ldexp(1.0, self._lift + 1),
-            tiles,
-            row_tiles,
-            total,
-            DIM=dim,
-            FRAMES=FRAME_TILE,
-            ROWS=rows.tile,
-            BLOCK=BLOCK,
-            ROUNDED=piece.rounded,
-            COSINE=self.cosine,
-            num_warps=8 if wide else 4,
-            num_stages=3,
-        )
-        with piece.scratch.beside(piece.offsets, step):
-            self._recurrence(piece, rows, cells, step, lows)
+    def _quantize_group(self, group: range) -> RowGroup:
+        """Compute steps 1, 2 and 5 of the proof for the rows of some queries."""
+        quantization, device, frames = self.quantization, self._device, self._queries.frames
+        lengths = self._lengths[group.start : group.stop]
+        first_row = int(self._queries.first_rows[group.start])
+        n_used = int(self._queries.first_rows[group.stop - 1]) + lengths[-1] - first_row
+        tile = min(ROW_TILE, max(16, triton.next_power_of_2(n_used)))
+        n_rows = tile * triton.cdiv(n_used, tile)
+        quantized = torch.empty(n_rows, quantization.dim, dtype=torch.float16, device=device)
+        alpha, errors = torch.empty(2, n_rows, dtype=torch.float32, device=device)
+        squares = torch.empty(n_rows, dtype=torch.float64, device=device)
+        bound_kernels.quantize_queries[(n_rows,)](
+            frames, quantization.mean, quantization.shift, quantization.constants,
+            quantized, alpha, errors, squares,
+            first_row, n_used, frames.shape[1], quantization.dim,
+            BLOCK=min(1024, triton.next_power_of_2(quantization.dim)), num_warps=4,
+        )  # fmt: skip
+        held_rows = max(32, triton.next_power_of_2(max(lengths)))
+        return RowGroup(group, first_row, quantized, alpha, errors, squares, tile, held_rows)
 
-    def _recurrence(
+    def _bound_local_costs(
+        self, batch: QuantizedBatch, group: RowGroup
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return integer bounds [frame, row] of the local costs, and what a cost of 1 means []."""
+        total, dim = batch.quantized.shape
+        n_rows, tile = group.n_rows, group.tile
+        costs = self._workspace.take_buffer(total, n_rows)
+        cost_step = torch.empty((), dtype=torch.float64, device=self._device)
+        n_frame_tiles, n_row_tiles = triton.cdiv(total, FRAME_TILE), n_rows // tile
+        n_programs = min(n_frame_tiles * n_row_tiles, count_multiprocessors(self._device))
+        bound_kernels.bound_local_costs[(n_programs,)](
+            TensorDescriptor(batch.quantized, [total, dim], [dim, 1], [FRAME_TILE, BLOCK]),
+            TensorDescriptor(group.quantized, [n_rows, dim], [dim, 1], [tile, BLOCK]),
+            TensorDescriptor(costs, [total, n_rows], [n_rows, 1], [FRAME_TILE, tile]),
+            group.alpha, batch.beta, group.errors, batch.errors, group.squares,
+            batch.largest_norm, self.quantization.constants[3], cost_step,
+            n_frame_tiles, n_row_tiles, total,
+            DIM=dim, FRAMES=FRAME_TILE, ROWS=tile, BLOCK=BLOCK,
+            IS_ROUNDED=self.quantization.is_rounded, IS_COSINE=self.quantization.metric == "cosine",
+            num_warps=8 if tile * FRAME_TILE >= 2**14 else 4, num_stages=3,
+        )  # fmt: skip
+        return costs, cost_step
+
+    def _accumulate(
         self,
-        piece: Loaded,
-        rows: Rows,
-        cells: torch.Tensor,
-        step: torch.Tensor,
-        lows: torch.Tensor,
+        batch: QuantizedBatch,
+        group: RowGroup,
+        costs: torch.Tensor,
+        cost_step: torch.Tensor,
+        lower_bounds: torch.Tensor,
     ) -> None:
-        grid = (len(piece.ids) * len(rows.queries),)
-        tops, counts = self.asked.table[:, rows.queries.start :]
-        where = piece.offsets, tops, counts, step, lows, lows.stride(0)
-        group = len(rows.queries), rows.first
-        held = max(32, 1 << (rows.longest - 1).bit_length())
-        if self.code == kernels.CODES["strap"]:
-            together = max(1, min(kernels.UNROLL, 512 // held))
-            kernels.least_strap[grid](
-                cells.view(torch.int32), *where, *group,
-                PITCH=rows.count // 2, PAIRS=held // 2, UNROLL=together, num_warps=1,
+        """Launch the recurrence, which fills the group's rows of lower_bounds."""
+        n_queries, first = len(group.queries), group.queries.start
+        first_rows, lengths = self._queries.table[:, first:]
+        group_bounds = lower_bounds[first : group.queries.stop]
+        arguments = (
+            batch.offsets, first_rows, lengths, cost_step,
+            group_bounds, lower_bounds.stride(0), n_queries, group.first_row,
+        )  # fmt: skip
+        grid = (len(batch.ids) * n_queries,)
+        if self._steps == "strap":
+            bound_kernels.accumulate_strap[grid](
+                costs.view(torch.int32), *arguments,
+                PITCH=group.n_rows // 2, PAIRS=group.held_rows // 2,
+                UNROLL=max(1, min(UNROLL, 512 // group.held_rows)), num_warps=1,
             )  # fmt: skip
         else:
-            kernels.least_costs[grid](
-                cells, rows.count, *where, *group, ROWS=held, STEPS=self.code, num_warps=1
-            )
+            bound_kernels.accumulate_others[grid](
+                costs, group.n_rows, *arguments,
+                ROWS=group.held_rows, STEPS=STEP_CODES[self._steps], num_warps=1,
+            )  # fmt: skip
 
 
-def programs(device: torch.device) -> int:
-    """How many programs run at a time: one for each multiprocessor."""
+def group_queries(lengths: Sequence[int]) -> list[range]:
+    """Return whole queries in groups of at most one tile of rows (or one query)."""
+    groups, first, n_rows = [], 0, 0
+    for q, length in enumerate(lengths):
+        if q > first and n_rows + length > ROW_TILE:
+            groups.append(range(first, q))
+            first, n_rows = q, 0
+        n_rows += length + length % 2  # every query begins at an even row
+    return [*groups, range(first, len(lengths))]
+
+
+def count_multiprocessors(device: torch.device) -> int:
+    """Return how many programs of `bound_local_costs` run at a time."""
     if device.type != "cuda":
-        return 2
+        return 2  # the interpreter's programs also take more than one tile
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     import torch
 
 
-def interpreted() -> bool:
-    """Whether Triton's interpreter is switched on, which runs the kernels on the CPU: for tests."""
+def is_interpreted() -> bool:
+    """Return whether Triton's interpreter runs the kernels on the CPU, as it does for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def missing() -> str | None:
-    """What the GPU backend lacks here, cheaply found out; None when it has everything."""
+    """Return what the GPU backend lacks here, cheaply found out; None when it has everything."""
     for package in ("torch", "triton"):
         if find_spec(package) is None:
             return f"{package} is not installed: pip install 'strap-robot[encoders]' triton"
-    if interpreted():
+    if is_interpreted():
         return None
     try:  # before torch, which takes seconds to load
         ctypes.CDLL("libcuda.so.1")
@@ -38,7 +38,7 @@ def missing() -> str | None:
 
 
 def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
-    """The devices by name, by default all GPUs; raises where there is none."""
+    """Return the devices by name, by default all GPUs; raises where there is none."""
     lack = missing()
     if lack is not None:
         raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
@@ -46,6 +46,6 @@ def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
 
     if names is not None:
         return [torch.device(name) for name in names]
-    if interpreted():
+    if is_interpreted():
         return [torch.device("cpu")]
     return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]

@@ -1,7 +1,8 @@
-"""Exact evaluation of some (query, trajectory) pairs: float64, the bits of the definition."""
+"""Exact alignment of some (query, trajectory) pairs on a device: the bits of the definition."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,92 +10,91 @@ import torch
 import triton
 import triton.language as tl
 
-from strap.dtw.gpu import kernels
-from strap.dtw.gpu.asked import Asked
+from strap.dtw.gpu import exact_kernels
+from strap.dtw.gpu.bound_kernels import STEP_CODES
+from strap.dtw.gpu.queries import DeviceQueries
 from strap.dtw.types import Floats, Ints
 
-ROWS, COLUMNS, WARPS = 4, 128, 2  # of a tile of costs
+TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 4, 128, 2  # of local costs
 AHEAD = 8  # dimensions, and columns of costs, that are loaded together: latency is what costs
-TILE = 32  # frames and dimensions that are transposed together
-BYTES = 2**31  # of costs and of frames that are held at a time
-_TYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
+TRANSPOSED = 32  # frames and dimensions that are transposed together
+CHUNK_BYTES = 2**31  # of local costs and of frames at a time
+TRITON_DTYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """Queries and trajectories to be evaluated: where their frames lie, and how many there are."""
+class LocatedFrames:
+    """Where some trajectories' frames lie in a device's memory, and that memory's owner."""
 
-    query: Ints  # [p]
-    address: Ints  # [p] of the trajectory's frames in the device's memory
-    length: Ints  # [p]
+    addresses: Ints  # [trajectory]
+    lengths: Ints  # [trajectory]
+    dtype: torch.dtype
+    owner: object
 
 
-class Exact:
-    """All queries as columns on the device."""
+def locate_frames(frames: torch.Tensor, lengths: Sequence[int] | Ints) -> LocatedFrames:
+    """Locate trajectories that lie end to end in frames [frame, dimension]."""
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    addresses = frames.data_ptr() + starts * (frames.element_size() * frames.shape[1])
+    return LocatedFrames(addresses, np.asarray(lengths), frames.dtype, frames)
 
-    def __init__(self, asked: Asked, steps: str) -> None:
-        self.code, self.device, self.asked = kernels.CODES[steps], asked.frames.device, asked
-        self.columns = asked.frames.to(torch.float64).T.contiguous()
-        self.held = max(16, 1 << (asked.longest - 1).bit_length())
 
-    def align(self, pairs: Pairs, dtype: torch.dtype) -> tuple[Floats, Ints, Ints]:
-        """cost, start, stop [p] of each pair; the cost is ∞ where no path fits."""
-        table = np.stack([pairs.query, pairs.address, pairs.length])
-        on_device = torch.as_tensor(table, device=self.device)
-        found = self.found(on_device, int(pairs.length.max(initial=1)), dtype).cpu().numpy()
+class ExactAligner:
+    """Aligns pairs of the queries of a search, which lie on the device as columns."""
+
+    def __init__(self, queries: DeviceQueries, steps: str) -> None:
+        self._step_code, self._queries = STEP_CODES[steps], queries
+        self._device = queries.frames.device
+        self._columns = queries.frames.to(torch.float64).T.contiguous()  # [dimension, row]
+        self._n_rows = max(16, triton.next_power_of_2(queries.longest))  # of local costs
+
+    def align(
+        self, query: Ints, address: Ints, length: Ints, dtype: torch.dtype
+    ) -> tuple[Floats, Ints, Ints]:
+        """Return cost, start and stop [pair] of queries with trajectories; ∞ where no path fits."""
+        pairs = torch.as_tensor(np.stack([query, address, length]), device=self._device)
+        found = self.align_on_device(pairs, int(length.max(initial=1)), dtype).cpu().numpy()
         return found[0], found[1].astype(np.int64), found[2].astype(np.int64)
 
-    def found(self, pairs: torch.Tensor, longest: int, dtype: torch.dtype) -> torch.Tensor:
-        """As `align`, all on the device: [3 p] int64 query, address, length -> [3 p] float64."""
-        size = 8 * self.held + dtype.itemsize * len(self.columns)
-        limit = max(1, BYTES // (size * longest))
-        parts = [self._some(part, longest, dtype) for part in torch.split(pairs, limit, dim=1)]
-        return torch.cat(parts, dim=1)
+    def align_on_device(
+        self, pairs: torch.Tensor, longest: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Return cost, start and stop, [3, pair] float64, without a wait for the device.
 
-    def _some(self, pairs: torch.Tensor, longest: int, dtype: torch.dtype) -> torch.Tensor:
+        Args:
+            pairs: [3, pair] int64: query, address and length of the trajectory.
+            longest: no length is larger.
+            dtype: that of the trajectories.
+        """
+        frame_bytes = 8 * self._n_rows + dtype.itemsize * len(self._columns)
+        n_pairs = max(1, CHUNK_BYTES // (frame_bytes * longest))
+        chunks = torch.split(pairs, n_pairs, dim=1)
+        return torch.cat([self._align_chunk(chunk, longest, dtype) for chunk in chunks], dim=1)
+
+    def _align_chunk(self, pairs: torch.Tensor, longest: int, dtype: torch.dtype) -> torch.Tensor:
         query, address, length = pairs.contiguous()
-        top, rows = self.asked.table[:, query]
-        count = len(query)
-        place = torch.arange(0, count * longest, longest, device=self.device)
-        total, dim = count * longest, len(self.columns)
-        columns = torch.empty(total * dim, dtype=dtype, device=self.device)
-        kernels.transposed[(count, triton.cdiv(longest, TILE))](
-            address, length, place, columns, dim, TILE=TILE, DTYPE=_TYPES[dtype], num_warps=4
-        )
-        costs = torch.empty(total * self.held, dtype=torch.float64, device=self.device)
-        tiles = triton.cdiv(longest, COLUMNS), triton.cdiv(self.held, ROWS)
-        kernels.exact_costs[(count, *tiles)](
-            columns,
-            length,
-            self.columns,
-            top,
-            rows,
-            place,
-            costs,
-            dim,
-            self.columns.shape[1],
-            ROWS=ROWS,
-            COLUMNS=COLUMNS,
-            ALL_ROWS=self.held,
-            AHEAD=AHEAD,
-            num_warps=WARPS,
-            enable_fp_fusion=False,
-        )
-        out = torch.empty(count, dtype=torch.float64, device=self.device)
-        start = torch.empty(count, dtype=torch.int32, device=self.device)
-        stop = torch.empty(count, dtype=torch.int32, device=self.device)
-        kernels.alignments[(count,)](
-            costs,
-            place,
-            length,
-            rows,
-            out,
-            start,
-            stop,
-            ROWS=self.held,
-            STEPS=self.code,
-            AHEAD=AHEAD,
-            num_warps=1,
-            enable_fp_fusion=False,
-        )
-        return torch.stack([out, start.to(torch.float64), stop.to(torch.float64)])
+        first_row, query_length = self._queries.table[:, query]
+        count, dim, n_rows = len(query), len(self._columns), self._n_rows
+        total = count * longest
+        place = torch.arange(0, total, longest, device=self._device)
+        columns = torch.empty(total * dim, dtype=dtype, device=self._device)
+        exact_kernels.transpose_trajectories[(count, triton.cdiv(longest, TRANSPOSED))](
+            address, length, place, columns, dim,
+            TILE=TRANSPOSED, DTYPE=TRITON_DTYPES[dtype], num_warps=4,
+        )  # fmt: skip
+        costs = torch.empty(total * n_rows, dtype=torch.float64, device=self._device)
+        tiles = triton.cdiv(longest, TILE_COLUMNS), triton.cdiv(n_rows, TILE_ROWS)
+        exact_kernels.compute_local_costs[(count, *tiles)](
+            columns, length, self._columns, first_row, query_length, place, costs,
+            dim, self._columns.shape[1],
+            ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS, ALL_ROWS=n_rows, AHEAD=AHEAD,
+            num_warps=TILE_WARPS, enable_fp_fusion=False,
+        )  # fmt: skip
+        cost = torch.empty(count, dtype=torch.float64, device=self._device)
+        start = torch.empty(count, dtype=torch.int32, device=self._device)
+        stop = torch.empty(count, dtype=torch.int32, device=self._device)
+        exact_kernels.align_pairs[(count,)](
+            costs, place, length, query_length, cost, start, stop,
+            ROWS=n_rows, STEPS=self._step_code, AHEAD=AHEAD, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
+        return torch.stack([cost, start.to(torch.float64), stop.to(torch.float64)])

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
 
 from strap.dtw import checks
-from strap.dtw.gpu.asked import Asked
-from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
+from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
 from strap.dtw.gpu.devices import find_devices
-from strap.dtw.gpu.frames import Loaded, Space, load
-from strap.dtw.gpu.overlap import Scratch, foreground
-from strap.dtw.gpu.search import (
-    NOTHING,
-    PIECE_BYTES,
-    Found,
-    Refinement,
-    Shared,
-    Table,
-    Task,
-    merge,
-    on_each,
-)
-from strap.dtw.gpu.staging import AHEAD, Staged, ahead, send, staged
+from strap.dtw.gpu.exact import LocatedFrames, locate_frames
+from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
+from strap.dtw.gpu.queries import Request, Tuning, upload_queries
+from strap.dtw.gpu.search import SharedIterator
+from strap.dtw.gpu.selection import Selection, Selector, TrajectoryTable, find_nothing, merge
+from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
 from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Frames, Ints, TopK
+from strap.errors import StrapError
 
-WAVES = 60  # tiles of a piece for each multiprocessor: pieces end with a wave of tiles
-SPARE = 4 * 2**30  # bytes of a device that are left free: cells, costs, others
+TILES_PER_MULTIPROCESSOR = 60  # in a batch: a whole number of them, so that none waits at its end
+SPARE_BYTES = 4 * 2**30  # of a device that are left free: for local costs, and for others
 
 
 class Resident:
@@ -47,6 +41,7 @@ class Resident:
         metric: str = "l2",
         devices: Sequence[str] | None = None,
         limit: int | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         """Check the trajectories and send them to the devices.
 
@@ -56,38 +51,31 @@ class Resident:
             devices: such as ["cuda:0", "cuda:1"]; by default all GPUs.
             limit: bytes to keep on each device, the rest goes to page-locked memory; by default
                 all but 4 GiB of what is free.
+            tuning: sizes that change how long a search takes.
         """
         checks.options("strap", metric)
         self.metric = metric
-        self._cards = [_Card(device, metric, limit) for device in find_devices(devices)]
-        stream = ((i, checks.shape(own, f"trajectory {i}")) for i, own in enumerate(trajectories))
+        self._tuning, self._devices = tuning or Tuning(), find_devices(devices)
+        stream = _check_trajectories(trajectories)
         first = next(stream, None)
-        if first is None:
-            self.dim = 0
-            return
-        self.dim = first[1].shape[1]
-
-        def checked() -> Iterator[tuple[int, Frames]]:
-            yield first
-            for index, frames in stream:
-                yield index, checks.shape(frames, f"trajectory {index}", self.dim)
-
-        size = max(1, PIECE_BYTES // (2 * self.dim))
-        shared = Shared(pieces(checked(), size))
-        on_each(self._cards, lambda card: card.take(shared))
+        self.dim = 0 if first is None else first[1].shape[1]
+        checked = () if first is None else chain([first], stream)
+        batches = SharedIterator(pieces(checked, self._tuning.get_batch_frames(max(1, self.dim))))
+        tasks = [partial(_load_share, batches, device, metric, limit) for device in self._devices]
+        self._shares = run_on_devices(self._devices, tasks)
 
     def __len__(self) -> int:
-        return sum(len(card.ids) for card in self._cards)
+        return sum(len(share.ids) for share in self._shares)
 
     @property
     def on_device(self) -> int:
         """Bytes of frames that are kept on the devices."""
-        return sum(p.frames.nbytes for card in self._cards for p in card.here)
+        return sum(batch.frames.nbytes for share in self._shares for batch in share.on_device)
 
     @property
     def on_host(self) -> int:
         """Bytes of frames that are kept in page-locked memory and sent in every search."""
-        return sum(p.frames.nbytes for card in self._cards for p in card.away)
+        return sum(batch.frames.nbytes for share in self._shares for batch in share.on_host)
 
     def search(
         self,
@@ -106,144 +94,153 @@ class Resident:
         queries = [
             checks.shape(query, f"query {q}", self.dim or None) for q, query in enumerate(queries)
         ]
-        sizes = [checks.values(own, f"query {q}", self.metric) for q, own in enumerate(queries)]
-        task = Task(queries, k, steps, self.metric, exclude, str, self._fetch, largest=max(sizes))
-        results = on_each(self._cards, lambda card: card.search(task))
-        return [merge([found[q] for found in results], k) for q in range(len(queries))]
+        for q, query in enumerate(queries):
+            checks.values(query, f"query {q}", self.metric)
+        request = Request(queries, k, steps, self.metric, exclude, self._fetch, self._tuning)
+        tasks = [partial(share.search, request) for share in self._shares]
+        return merge(run_on_devices(self._devices, tasks), k)
 
     def _fetch(self, index: int) -> Frames:
-        for card in self._cards:
-            if index in card.places:
-                return np.asarray(card.frames[card.places[index]].cpu().numpy())
+        for share in self._shares:
+            if index in share.positions:
+                return np.asarray(share.frames[share.positions[index]].cpu().numpy())
         raise KeyError(index)
 
 
-@dataclass(eq=False)
-class _Card:
-    """One device's share of the trajectories."""
-
-    device: torch.device
-    metric: str
-    limit: int | None
-    here: list[Loaded] = field(default_factory=list)
-    away: list[Loaded] = field(default_factory=list)
-    """their frames lie in page-locked memory"""
-    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    places: dict[int, int] = field(default_factory=dict)
-    """id -> position in `ids`"""
-
-    def take(self, shared: Iterable[Piece]) -> None:
-        """Keep the pieces that this device gets."""
-        self.scratch = Scratch(self.device)
-        full = programs(self.device) * FRAME_TILE * WAVES
-        waiting: list[Staged] = []
-        with torch.inference_mode(), foreground(self.device):
-            for item in staged(shared, self.device):
-                frames = sum(len(other.frames) for other in waiting) + len(item.frames)
-                if waiting and (frames > full or not self._fits(0)):
-                    self._keep(waiting)
-                    waiting = []
-                waiting.append(item)
-            # A walk runs beside the next piece's cells, the last one's beside nothing: so the last
-            # pieces become shorter and shorter.
-            while waiting:
-                half = len(waiting) // 2 or 1
-                self._keep(waiting[:half])
-                waiting = waiting[half:]
-        self._number()
-
-    def _number(self) -> None:
-        """Tables over all trajectories: those on the device, then those that aren't."""
-        pieces = [*self.here, *self.away]
-        self.ids = np.array([index for piece in pieces for index in piece.ids], np.int64)
-        self.places = {int(index): place for place, index in enumerate(self.ids)}
-        self.lengths = np.array([m for piece in pieces for m in piece.lengths], np.int64)
-        addresses = [address for piece in self.here for address in piece.addresses()]
-        self.addresses = np.array(addresses, np.int64)
-        self.table: Table | None = None
-        if not self.away and self.here:
-            table = torch.as_tensor(np.stack([self.addresses, self.lengths]), device=self.device)
-            self.table = Table(table, int(self.lengths.max()), self.here[0].frames.dtype)
-        self.frames = [
-            own for piece in pieces for own in torch.split(piece.frames, list(piece.lengths))
-        ]
-
-    def _fits(self, size: int) -> bool:
-        if self.limit is not None:
-            return sum(piece.frames.nbytes for piece in self.here) + size < self.limit
-        if self.device.type != "cuda":
-            return True
-        return bool(torch.cuda.mem_get_info(self.device)[0] - size > SPARE)
-
-    def _keep(self, items: Sequence[Staged]) -> None:
-        arrived = [item.wait() for item in items]
-        frames = torch.cat(arrived) if len(items) > 1 else arrived[0]
-        piece = Piece(
-            [index for item in items for index in item.piece.ids],
-            [own for item in items for own in item.piece.frames],
-        )
-        if not hasattr(self, "space"):
-            rounded = self.metric == "cosine" or frames.dtype != torch.float16
-            self.space = Space.of(piece.frames[0], self.metric, rounded=rounded)
-        loaded = load(piece, frames, self.space, self.metric, self.scratch, _name)
-        if self._fits(frames.nbytes):
-            self.here.append(loaded)
-            return
-        pinned = self.device.type == "cuda"
-        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=pinned).copy_(frames)
-        self.away.append(replace(loaded, frames=host, halves=frames[:0]))
-
-    def search(self, task: Task) -> list[Found]:
-        """The k best of this device's trajectories."""
-        if not len(self.ids):
-            return [NOTHING] * len(task.queries)
-        with torch.inference_mode(), foreground(self.device):
-            asked = Asked.of(task.queries, self.device)
-            chosen = Filter(task.queries, task.steps, self.metric, self.space, asked, task.largest)
-            shape = len(task.queries), len(self.ids)
-            lows = torch.empty(shape, dtype=torch.float64, device=self.device)
-            first = 0
-            for piece in self._at_hand():
-                last = first + len(piece.ids)
-                chosen.bounds(piece, lows[:, first:last])
-                first = last
-            self.scratch.join()
-            return Refinement(task, self.ids, lows, asked, self._locate, self.table).run()
-
-    def _at_hand(self) -> Iterator[Loaded]:
-        """All pieces on the device; those in page-locked memory are sent ahead."""
-        yield from self.here
-        if not self.away:
-            return
-        if self.device.type != "cuda":
-            yield from (piece.again(piece.frames, self.space, self.metric) for piece in self.away)
-            return
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        sent = ((piece, Staged(_NOTHING, *send(piece.frames, stream))) for piece in self.away)
-        for piece, item in ahead(sent, AHEAD):
-            yield piece.again(item.wait(), self.space, self.metric)
-
-    def _locate(self, positions: Ints) -> Iterator[tuple[Ints, Ints, torch.dtype]]:
-        """Addresses of those on the device; the others are sent first."""
-        split = int(np.searchsorted(positions, len(self.addresses)))
-        dtype = self.frames[0].dtype
-        if split:
-            some = positions[:split]
-            yield self.addresses[some], self.lengths[some], dtype
-        if split < len(positions):
-            some = positions[split:]
-            starts = np.cumsum([0, *self.lengths[some]])
-            dim = self.frames[0].shape[1]
-            frames = torch.empty((int(starts[-1]), dim), dtype=dtype, device=self.device)
-            for place, first, last in zip(some, starts[:-1], starts[1:], strict=True):
-                frames[first:last].copy_(self.frames[place], non_blocking=True)
-            starts = starts[:-1]
-            size = frames.element_size() * dim
-            yield frames.data_ptr() + starts * size, self.lengths[some], dtype
-
-
-_NOTHING = Piece([], [])
-
-
-def _name(index: int) -> str:
+def _name_trajectory(index: int) -> str:
     return f"trajectory {index}"
+
+
+def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, Frames]]:
+    """Yield numbered trajectories; each must have the dimensions and the dtype of the first."""
+    dim = dtype = None
+    for index, given in enumerate(trajectories):
+        frames = checks.shape(given, _name_trajectory(index), dim)
+        if dtype is not None and frames.dtype != dtype:
+            raise StrapError(
+                f"trajectory {index} has dtype {frames.dtype} but trajectory 0 has {dtype}: "
+                "convert all trajectories to one dtype"
+            )
+        dim, dtype = frames.shape[1], frames.dtype
+        yield index, frames
+
+
+def _load_share(
+    batches: Iterable[Piece], device: torch.device, metric: str, limit: int | None
+) -> _Share:
+    """Keep the batches that this device gets."""
+    loader = _Loader(device, metric, limit)
+    max_frames = count_multiprocessors(device) * FRAME_TILE * TILES_PER_MULTIPROCESSOR
+    waiting: list[Upload] = []
+    for upload in upload_batches(batches, device):
+        n_frames = sum(len(sent.frames) for _, sent in [*waiting, upload])
+        if waiting and (n_frames > max_frames or not loader.has_space(0)):
+            loader.keep(waiting)
+            waiting = []
+        waiting.append(upload)
+    # A recurrence runs beside the next batch's local costs, the last one's beside nothing: so the
+    # last batches become shorter and shorter.
+    while waiting:
+        half = len(waiting) // 2 or 1
+        loader.keep(waiting[:half])
+        waiting = waiting[half:]
+    return _Share(device, loader.quantization, loader.on_device, loader.on_host)
+
+
+class _Loader:
+    """Keeps uploaded batches on a device, or on the host when the device is full."""
+
+    def __init__(self, device: torch.device, metric: str, limit: int | None) -> None:
+        self._device, self._metric, self._limit = device, metric, limit
+        self.quantization: Quantization | None = None  # fitted to the first trajectory
+        self.on_device: list[QuantizedBatch] = []
+        self.on_host: list[QuantizedBatch] = []
+
+    def has_space(self, size: int) -> bool:
+        """Return whether so many more bytes fit on the device."""
+        if self._limit is not None:
+            return sum(batch.frames.nbytes for batch in self.on_device) + size < self._limit
+        if self._device.type != "cuda":
+            return True
+        return bool(torch.cuda.mem_get_info(self._device)[0] - size > SPARE_BYTES)
+
+    def keep(self, uploads: Sequence[Upload]) -> None:
+        """Keep some uploads as one batch."""
+        arrived = [sent.wait() for _, sent in uploads]
+        frames = torch.cat(arrived) if len(arrived) > 1 else arrived[0]
+        batch = Piece(
+            [index for part, _ in uploads for index in part.ids],
+            [trajectory for part, _ in uploads for trajectory in part.frames],
+        )
+        if self.quantization is None:
+            sample = batch.frames[0]
+            self.quantization = fit_quantization(sample, frames.dtype, self._metric, self._device)
+        quantized = quantize_batch(batch, frames, self.quantization, _name_trajectory)
+        if self.has_space(frames.nbytes):
+            self.on_device.append(quantized)
+            return
+        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=self._device.type == "cuda")
+        # No view of the frames is kept: it would keep their memory on the device.
+        nothing = torch.empty(0, dtype=torch.float16)
+        self.on_host.append(replace(quantized, frames=host.copy_(frames), quantized=nothing))
+
+
+class _Share:
+    """One device's share of the trajectories: those on the device, then those on the host."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        quantization: Quantization | None,
+        on_device: list[QuantizedBatch],
+        on_host: list[QuantizedBatch],
+    ) -> None:
+        """Take the batches and make tables over all their trajectories."""
+        self._device, self.on_device, self.on_host = device, on_device, on_host
+        self._quantization, self._workspace = quantization, CostWorkspace(device)
+        batches = [*on_device, *on_host]
+        self.ids = np.array([index for batch in batches for index in batch.ids], np.int64)
+        self.positions = {int(index): position for position, index in enumerate(self.ids)}
+        self.frames = [
+            trajectory
+            for batch in batches
+            for trajectory in torch.split(batch.frames, batch.lengths)
+        ]
+        self._lengths = np.array([len(frames) for frames in self.frames], np.int64)
+        located = [locate_frames(batch.frames, batch.lengths).addresses for batch in on_device]
+        self._addresses = np.concatenate([np.empty(0, np.int64), *located])
+        self._table: TrajectoryTable | None = None
+        if on_device and not on_host:
+            places = torch.as_tensor(np.stack([self._addresses, self._lengths]), device=device)
+            longest, dtype = int(self._lengths.max()), self.frames[0].dtype
+            self._table = TrajectoryTable(places, longest, dtype)
+
+    def search(self, request: Request) -> Selection:
+        """Select the k best of this share."""
+        if self._quantization is None:
+            return find_nothing(request)
+        queries = upload_queries(request.queries, self._device)
+        bounds = CostBounds(request, queries, self._quantization, self._workspace)
+        lower_bounds = [bounds.bound_batch(batch) for batch in self.on_device]
+        on_host = ((batch, batch.frames) for batch in self.on_host)
+        for batch, sent in send_ahead(on_host, self._device) if self.on_host else ():
+            quantized = batch.requantize(sent.wait(), self._quantization)
+            lower_bounds.append(bounds.bound_batch(quantized))
+        self._workspace.join_background()
+        selector = Selector(request, queries, self.ids, self._locate)
+        return selector.select(torch.cat(lower_bounds, dim=1), self._table)
+
+    def _locate(self, positions: Ints) -> Iterator[LocatedFrames]:
+        """Locate trajectories on the device; those kept on the host are sent first."""
+        split = int(np.searchsorted(positions, len(self._addresses)))
+        here, away = positions[:split], positions[split:]
+        if len(here):
+            dtype = self.frames[0].dtype
+            yield LocatedFrames(self._addresses[here], self._lengths[here], dtype, self.on_device)
+        if len(away):
+            lengths = self._lengths[away]
+            shape = int(lengths.sum()), self.frames[0].shape[1]
+            sent = torch.empty(shape, dtype=self.frames[0].dtype, device=self._device)
+            for target, position in zip(torch.split(sent, lengths.tolist()), away, strict=True):
+                target.copy_(self.frames[position], non_blocking=True)
+            yield locate_frames(sent, lengths)

@@ -1,0 +1,268 @@
+"""The Triton kernels of the lower bounds: quantized queries, local costs, and their recurrence.
+
+They run on any GPU that Triton knows, and on the CPU under `TRITON_INTERPRET=1`, which is how they
+are tested where there is no GPU. Step sets come as numbers (`STEP_CODES`); inputs are taken as
+valid. `bounds` launches the kernels and proves that what they return never exceeds a cost.
+
+The recurrences hold one column of D, one row in each lane of a warp, and go along the trajectory.
+Under `strap` and `fmp` every predecessor lies in an earlier column, so all rows are computed at
+once; D moves down one row by a shuffle:
+
+        column    m−2  m−1   m
+        row n−1    o    o    .
+        row n      .    .    x
+
+Under `classic` row n also needs row n − 1 of the same column: row n then works on column t − n at
+time t, and everything it needs is one or two steps old.
+
+Two columns are carried: `last`, the column before, and `near`, the smaller of the last two. The
+one before `last` isn't: Triton 3.6 takes a value that a loop only hands on (older = last) for one
+that never changes.
+"""
+
+# Triton compiles these functions, and knows no annotations but its own.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+STEP_CODES = {"strap": 0, "fmp": 1, "classic": 2}
+UNROLL = 8  # columns that are loaded together
+MAX_QUERY_FRAMES = 1024  # that one warp can hold; of longer queries the first ones are bounded
+_FMP, _CLASSIC = tl.constexpr(1), tl.constexpr(2)
+_MAX_QUERY_FRAMES = tl.constexpr(MAX_QUERY_FRAMES)
+_UNREACHED = tl.constexpr(2**30)  # more than the local costs of any path add up to
+_FOUR_U = tl.constexpr(2.0**-22)  # u is float32's unit roundoff
+_FLOAT16_MAX = tl.constexpr(65504.0)
+_FLOAT64_ERROR = tl.constexpr(1e-12)
+_FLOAT32_ROUNDING = tl.constexpr(2.0**-22)  # more than rounding to float32 can add
+_TO_INTEGER = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest integer in the low bits
+_EXPONENT = tl.constexpr(0x7F800000)  # the bits of a float32 that make it a power of two
+
+
+@triton.jit
+def compute_squared_norms(
+    vectors, center, centered, plain,  # [F dim] float16, [dim], [F], [F] float64
+    n_frames, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write centered = |vector − center|² and plain = |vector|² of every vector."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = row < n_frames
+    from_center = tl.zeros([ROWS, BLOCK], tl.float64)
+    from_zero = tl.zeros([ROWS, BLOCK], tl.float64)
+    for k in range(0, dim, BLOCK):
+        column = k + tl.arange(0, BLOCK)
+        here = inside[:, None] & (column < dim)[None, :]
+        value = tl.load(vectors + row[:, None] * dim + column[None, :], mask=here, other=0.0)
+        value = value.to(tl.float64)
+        middle = tl.load(center + column, mask=column < dim, other=0.0)
+        moved = tl.where(here, value - middle[None, :], 0.0)
+        from_center += moved * moved
+        from_zero += value * value
+    tl.store(centered + row, tl.sum(from_center, 1), mask=inside)
+    tl.store(plain + row, tl.sum(from_zero, 1), mask=inside)
+
+
+@triton.jit(do_not_specialize=["first", "n_used"])
+def quantize_queries(
+    frames, mean, shift, constants,  # [n dim], [width], [width], [4] float64
+    quantized, alpha, errors, squares,  # [R width] float16, [R], [R] float32, [R] float64
+    first, n_used, dim, width, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write one query frame's a' (quantized), α, |f| (errors) and |a'|² (squares).
+
+    The letters are those of the proof in `bounds`. Row r comes from frame first + r, or is padding
+    from row n_used on.
+    """
+    row = tl.program_id(0)
+    is_used = row + tl.zeros([BLOCK], tl.int32) < n_used
+    scale, product_error = tl.load(constants), tl.load(constants + 1)
+    shift_norm = tl.load(constants + 2)
+    square = tl.zeros([BLOCK], tl.float64)
+    along_shift, error = square, square
+    for k in range(0, width, BLOCK):
+        column = k + tl.arange(0, BLOCK)
+        inside = column < width
+        frame = frames + (first + row).to(tl.int64) * dim + column
+        value = tl.load(frame, mask=(column < dim) & is_used, other=0.0).to(tl.float64)
+        middle = tl.load(mean + column, mask=inside, other=0.0)
+        moved = tl.where(inside & is_used, (value - middle) * scale, 0.0)
+        half = tl.minimum(tl.maximum(moved, -_FLOAT16_MAX), _FLOAT16_MAX)
+        half = half.to(tl.float32).to(tl.float16)
+        tl.store(quantized + row * width + column, half, mask=inside)
+        near = half.to(tl.float64)
+        square += near * near
+        along_shift += near * tl.load(shift + column, mask=inside, other=0.0)
+        error += (moved - near) * (moved - near)
+    total = tl.sum(square, 0)
+    low = total + 2 * tl.sum(along_shift, 0)
+    low = low - _FOUR_U * tl.abs(low) - product_error * total
+    low = low - _FLOAT64_ERROR * (total + tl.sqrt(total) * shift_norm) - 1e-37
+    tl.store(alpha + row, (low - _FLOAT32_ROUNDING * tl.abs(low)).to(tl.float32))
+    high = tl.sqrt(tl.sum(error, 0)) * (1 + 1e-6) + 1e-37
+    tl.store(errors + row, high.to(tl.float32))
+    tl.store(squares + row, total)
+
+
+@triton.jit
+def bound_local_costs(
+    frames, rows, costs,  # tensor descriptors: [F DIM], [R DIM] float16, [F R] uint16
+    alpha, beta, row_errors, frame_errors, squares,  # [R], [F], [R], [F], [R]
+    largest_norm, unit, cost_step,  # of the frames; σ or σ² []; what a cost of 1 means []
+    n_frame_tiles, n_row_tiles, n_frames,
+    DIM: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    IS_ROUNDED: tl.constexpr, IS_COSINE: tl.constexpr,
+):  # fmt: skip
+    """Write lower bounds of the local costs as integers below 2¹⁶, and what a cost of 1 means.
+
+    The power of two that they are scaled by is found here, from the largest |a'|² (`squares`) and
+    the largest |b' − μ'|: the host need not wait for the queries' norms.
+    """
+    largest = tl.zeros([ROWS], tl.float64)
+    for part in range(n_row_tiles):
+        largest = tl.maximum(largest, tl.load(squares + part * ROWS + tl.arange(0, ROWS)))
+    highest = (tl.sqrt(tl.max(largest, 0)) + largest_norm) * 1.001 + 1e-30
+    if IS_COSINE:
+        highest = 0.5 * highest * highest
+    ratio = tl.minimum(tl.maximum(65535.0 / highest, 2.0**-100), 2.0**100).to(tl.float32)
+    scale = (ratio.to(tl.int32, bitcast=True) & _EXPONENT).to(tl.float32, bitcast=True)
+    if tl.program_id(0) == 0:
+        tl.store(cost_step, (1 - 1e-9) / (scale.to(tl.float64) * tl.load(unit)))
+    n_tiles = n_frame_tiles * n_row_tiles
+    for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), flatten=True):
+        first, top = (tile // n_row_tiles) * FRAMES, (tile % n_row_tiles) * ROWS
+        products = tl.zeros([FRAMES, ROWS], tl.float32)
+        for k in range(0, DIM, BLOCK):
+            products = tl.dot(frames.load([first, k]), rows.load([top, k]).T, products)
+        row = top + tl.arange(0, ROWS)
+        column = first + tl.arange(0, FRAMES)
+        here = column < n_frames
+        a = tl.load(alpha + row)
+        b = tl.load(beta + column, mask=here, other=0.0)
+        # Where rounding makes it negative its root is NaN, and the last maximum leaves 0.
+        cost = tl.sqrt((a[None, :] + b[:, None]) - 2.0 * products)
+        if IS_ROUNDED:
+            cost -= tl.load(frame_errors + column, mask=here, other=0.0)[:, None]
+        row_error = tl.load(row_errors + row)
+        if IS_COSINE:
+            cost = tl.maximum(cost - row_error[None, :], 0.0)
+            cost = 0.5 * cost * cost
+            row_error = tl.zeros([ROWS], tl.float32)
+        # A multiple of ½: below 2²³ those are float32 numbers.
+        offset = _TO_INTEGER - 0.5 * tl.ceil(2 * (row_error * scale + 0.75))
+        integer = tl.maximum(cost * scale + offset[None, :], _TO_INTEGER)
+        costs.store([first, top], integer.to(tl.int32, bitcast=True).to(tl.uint16))
+
+
+@triton.jit
+def _find_pair(offsets, first_rows, lengths, n_queries, group_row):
+    """Return this program's query and trajectory, where they begin, and their lengths N and M."""
+    query = tl.program_id(0) % n_queries
+    trajectory = tl.program_id(0) // n_queries
+    first = tl.load(offsets + trajectory)
+    M = (tl.load(offsets + trajectory + 1) - first).to(tl.int32)
+    top = (tl.load(first_rows + query) - group_row).to(tl.int32)
+    N = tl.minimum(tl.load(lengths + query), _MAX_QUERY_FRAMES).to(tl.int32)
+    return query, trajectory, top, N, first, M
+
+
+@triton.jit
+def _store_bound(costs, cost_step, lower_bound):
+    """Store the smallest of the integer costs as a float64 cost; ∞ where no path fits."""
+    smallest = tl.min(costs, 0)
+    cost = smallest.to(tl.float64) * tl.load(cost_step)
+    tl.store(lower_bound, tl.where(smallest >= _UNREACHED, float("inf"), cost))
+
+
+@triton.jit
+def _accumulate_columns(base, inside, before, state, PITCH: tl.constexpr, COUNT: tl.constexpr):
+    """Return the state of `accumulate_strap` after COUNT more columns."""
+    even, odd, near_even, near_odd, best_even, best_odd = state
+    for i in tl.static_range(COUNT):
+        both = tl.load(base + i * PITCH, mask=inside, other=0).to(tl.uint32, bitcast=True)
+        shifted = tl.where(before < 0, 0, tl.gather(near_odd, tl.maximum(before, 0), 0))
+        now_odd = (both >> 16).to(tl.int32, bitcast=True) + near_even
+        now_even = (both & 0xFFFF).to(tl.int32, bitcast=True) + shifted
+        near_even, near_odd = tl.minimum(now_even, even), tl.minimum(now_odd, odd)
+        even, odd = now_even, now_odd
+        best_even, best_odd = tl.minimum(best_even, even), tl.minimum(best_odd, odd)
+    return even, odd, near_even, near_odd, best_even, best_odd
+
+
+@triton.jit(do_not_specialize=["group_row"])
+def accumulate_strap(
+    costs,  # [F R] uint16, two at a time as int32
+    offsets, first_rows, lengths, cost_step,  # [t + 1], [q], [q] int64, [] float64
+    lower_bounds, stride, n_queries, group_row,  # [q t] float64
+    PITCH: tl.constexpr, PAIRS: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Write the smallest D(N, m) of every pair under `strap`; ∞ where no path fits.
+
+    One program for each (trajectory, query); the queries of a trajectory run together, since they
+    read neighbouring costs. The first row of costs is row group_row of all queries' rows. Even and
+    odd rows are held apart, so that only every other row needs the shuffle, and two costs come
+    with one load:
+
+        lane      0      1      2
+        even    row 0  row 2  row 4     from the odd row of the lane before
+        odd     row 1  row 3  row 5     from the even row of this lane
+    """
+    query, trajectory, top, N, first, M = _find_pair(
+        offsets, first_rows, lengths, n_queries, group_row
+    )
+    lane = tl.arange(0, PAIRS)
+    inside, before = 2 * lane < N, lane - 1
+    far = tl.full([PAIRS], _UNREACHED, tl.int32)
+    state = far, far, far, far, far, far
+    base = costs + first * PITCH + top // 2 + lane
+    unrolled = M // UNROLL * UNROLL
+    for _ in range(0, unrolled, UNROLL):
+        state = _accumulate_columns(base, inside, before, state, PITCH, UNROLL)
+        base += UNROLL * PITCH
+    for _ in range(unrolled, M):
+        state = _accumulate_columns(base, inside, before, state, PITCH, 1)
+        base += PITCH
+    best = tl.where(N % 2 == 1, state[4], state[5])
+    lower_bound = lower_bounds + query * stride + trajectory
+    _store_bound(tl.where(lane == (N - 1) // 2, best, _UNREACHED), cost_step, lower_bound)
+
+
+@triton.jit(do_not_specialize=["group_row"])
+def accumulate_others(
+    costs, pitch,  # [F R] uint16
+    offsets, first_rows, lengths, cost_step,  # as in accumulate_strap
+    lower_bounds, stride, n_queries, group_row,
+    ROWS: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
+    """Write the smallest D(N, m) of every pair under `fmp` or `classic`."""
+    query, trajectory, top, N, first, M = _find_pair(
+        offsets, first_rows, lengths, n_queries, group_row
+    )
+    n = tl.arange(0, ROWS)
+    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
+    last = tl.full([ROWS], _UNREACHED, tl.int32)
+    near, best = last, last
+    base = costs + first * pitch + top + n
+    n_times = M
+    if STEPS == _CLASSIC:
+        n_times = M + N - 1
+    for t in range(n_times):
+        m = t + tl.zeros([ROWS], tl.int32)
+        if STEPS == _CLASSIC:
+            m = t - n
+        here = (n < N) & (m >= 0) & (m < M)
+        cost = tl.load(base + m.to(tl.int64) * pitch, mask=here, other=0).to(tl.int32)
+        before = tl.gather(near, up, 0)
+        if STEPS == _FMP:
+            before = tl.minimum(before, tl.where(n < 2, _UNREACHED, tl.gather(last, two_up, 0)))
+        if STEPS == _CLASSIC:
+            before = tl.minimum(before, last)
+        d = tl.minimum(cost + tl.where(n == 0, 0, before), _UNREACHED)
+        d = tl.where(here, d, _UNREACHED)
+        near = tl.minimum(d, last)
+        last = d
+        best = tl.minimum(best, d)
+    in_last_row = tl.where(n == N - 1, best, _UNREACHED)
+    _store_bound(in_last_row, cost_step, lower_bounds + query * stride + trajectory)

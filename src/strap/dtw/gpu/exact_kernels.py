@@ -1,0 +1,125 @@
+"""The Triton kernels of the exact alignment: float64, the bits of the definition.
+
+The recurrence is laid out as in `bound_kernels`, and carries beside D the column where each path
+began. A pair is one query with one trajectory; the pairs' matrices lie end to end, and places[p]
+is the first column of pair p among all columns.
+"""
+
+# Triton compiles these functions, and knows no annotations but its own.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_FMP, _CLASSIC = tl.constexpr(1), tl.constexpr(2)  # as in bound_kernels.STEP_CODES
+
+
+@triton.jit
+def transpose_trajectories(
+    addresses, lengths, places,  # [p] int64
+    columns, dim, TILE: tl.constexpr, DTYPE: tl.constexpr,
+):  # fmt: skip
+    """Write columns[places[p]·dim + k·M + m] = dimension k of frame m of pair p's trajectory."""
+    pair = tl.program_id(0)
+    M = tl.load(lengths + pair)
+    if tl.program_id(1) * TILE < M:
+        frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
+        out = columns + tl.load(places + pair) * dim
+        m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
+        for first in range(0, dim, TILE):
+            k = (first + tl.arange(0, TILE))[None, :]
+            here = (m < M) & (k < dim)
+            values = tl.load(frames + m * dim + k, mask=here, other=0.0)
+            tl.store(out + k * M + m, values, mask=here)
+
+
+@triton.jit
+def compute_local_costs(
+    columns, lengths,  # from transpose_trajectories; [p] int64
+    queries, first_rows, query_lengths,  # [dim pitch] float64, [p], [p] int64
+    places, costs, dim, pitch,  # [p] int64, [Σ columns, ALL_ROWS] float64
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALL_ROWS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Write costs[places[p] + m, n] = |query frame n − trajectory frame m| of pair p.
+
+    Differences, squares, and their sum in order of the dimension, nothing fused: the bits of
+    `reference.local_costs`.
+    """
+    pair = tl.program_id(0)
+    M, N = tl.load(lengths + pair), tl.load(query_lengths + pair)
+    first, top = tl.program_id(1) * COLUMNS, tl.program_id(2) * ROWS
+    if (first < M) & (top < N):
+        m = (first + tl.arange(0, COLUMNS))[None, :]
+        n = (top + tl.arange(0, ROWS))[:, None]
+        place = tl.load(places + pair)
+        query = queries + tl.load(first_rows + pair) + n
+        frame = columns + place * dim + m
+        squares = tl.zeros([ROWS, COLUMNS], tl.float64)
+        for begin in range(0, dim, AHEAD):
+            for i in tl.static_range(AHEAD):  # beyond the last dimension 0 is added
+                k = begin + i + tl.zeros([1, 1], tl.int32)
+                a = tl.load(query + k * pitch, mask=(n < N) & (k < dim), other=0.0)
+                b = tl.load(frame + k * M, mask=(m < M) & (k < dim), other=0.0)
+                difference = a - b.to(tl.float64)
+                squares += difference * difference
+        out = costs + (place + m) * ALL_ROWS + n
+        tl.store(out, tl.sqrt(squares), mask=(m < M) & (n < N))
+
+
+@triton.jit
+def _is_better(d, start, other_d, other_start):
+    """Return where D is cheaper, or equally cheap with the larger start."""
+    return (d < other_d) | ((d == other_d) & (start > other_start))
+
+
+@triton.jit
+def align_pairs(
+    costs, places, lengths, query_lengths,  # [Σ columns, ROWS] float64, [p], [p], [p] int64
+    best_costs, starts, stops,  # [p] float64, [p], [p] int32
+    ROWS: tl.constexpr, STEPS: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Write cost, start and stop of the cheapest path of each pair; the cost is ∞ if none fits."""
+    pair = tl.program_id(0)
+    M, N = tl.load(lengths + pair).to(tl.int32), tl.load(query_lengths + pair).to(tl.int32)
+    n = tl.arange(0, ROWS)
+    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
+    infinite = tl.full([ROWS], float("inf"), tl.float64)
+    last_d, near_d, best_d = infinite, infinite, infinite
+    zeros = tl.zeros([ROWS], tl.int32)
+    last_start, near_start, best_start, best_m = zeros, zeros, zeros, zeros
+    base = costs + tl.load(places + pair) * ROWS + n
+    n_times = M
+    if STEPS == _CLASSIC:
+        n_times = M + N - 1
+    for begin in range(0, n_times, AHEAD):
+        for i in tl.static_range(AHEAD):  # beyond the last column all is ∞
+            t = begin + i
+            m = t + zeros
+            if STEPS == _CLASSIC:
+                m = t - n
+            here = (n < N) & (m >= 0) & (m < M)
+            cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
+            d, start = tl.gather(near_d, up, 0), tl.gather(near_start, up, 0)
+            if STEPS == _FMP:
+                far_d = tl.where(n < 2, float("inf"), tl.gather(last_d, two_up, 0))
+                far_start = tl.gather(last_start, two_up, 0)
+                better = _is_better(far_d, far_start, d, start)
+                d, start = tl.where(better, far_d, d), tl.where(better, far_start, start)
+            if STEPS == _CLASSIC:
+                better = _is_better(last_d, last_start, d, start)
+                d, start = tl.where(better, last_d, d), tl.where(better, last_start, start)
+            d, start = tl.where(n == 0, 0.0, d) + cost, tl.where(n == 0, m, start)
+            better = _is_better(d, start, last_d, last_start)
+            near_d = tl.where(better, d, last_d)
+            near_start = tl.where(better, start, last_start)
+            last_d, last_start = d, start
+            cheaper = d < best_d
+            best_d = tl.where(cheaper, d, best_d)
+            best_start = tl.where(cheaper, start, best_start)
+            best_m = tl.where(cheaper, m, best_m)
+    in_last_row = n == N - 1
+    tl.store(best_costs + pair, tl.min(tl.where(in_last_row, best_d, float("inf")), 0))
+    tl.store(starts + pair, tl.max(tl.where(in_last_row, best_start, -1), 0))
+    tl.store(stops + pair, tl.max(tl.where(in_last_row, best_m, -1), 0) + 1)

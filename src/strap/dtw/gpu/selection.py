@@ -1,0 +1,239 @@
+"""Selection of each query's k best: candidates are aligned exactly in order of their lower bounds.
+
+The threshold of a query is the cost of its k-th best match so far. A candidate whose lower bound
+exceeds it can't win. One whose bound equals it is aligned, since it may be a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from strap.dtw import cpu
+from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
+from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
+from strap.dtw.gpu.queries import DeviceQueries, Request
+from strap.dtw.types import Floats, Ints, TopK
+from strap.processors import processors
+
+Ranking: TypeAlias = NDArray[np.float64]
+"""[4, match]: cost, trajectory, stop and −start of one query's matches, the best first.
+
+The rows are in the order of the tie rule, so `np.lexsort(matches[::-1])` ranks matches.
+"""
+Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
+"""Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
+
+FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
+
+
+def _exclude_ids(
+    lower_bounds: torch.Tensor, ids: Ints, exclude: Sequence[Collection[int]] | None
+) -> torch.Tensor:
+    """Return bounds [query, trajectory] that are ∞ for what a query must not match."""
+    if exclude is None or not any(map(len, exclude)):
+        return lower_bounds
+    excluded = np.stack([np.isin(ids, list(query_ids)) for query_ids in exclude])
+    return lower_bounds.masked_fill(torch.as_tensor(excluded, device=lower_bounds.device), np.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class TrajectoryTable:
+    """Where all trajectories lie, when all are on the device."""
+
+    places: torch.Tensor  # [2, trajectory] int64: addresses and lengths
+    longest: int
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What one device found."""
+
+    rankings: list[Ranking]  # [query]
+    n_aligned: int  # pairs that were aligned exactly
+    n_pairs: int = 0  # pairs with a path that fits; not counted where that would be a wait more
+
+
+def find_nothing(request: Request) -> Selection:
+    """Return the selection of a device that got no trajectories."""
+    return Selection([np.empty((4, 0))] * len(request.queries), 0)
+
+
+def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
+    """Return each query's k best of what all devices found."""
+    merged = []
+    for rankings in zip(*(selection.rankings for selection in selections), strict=True):
+        ranking = rankings[0]
+        if len(rankings) > 1:
+            ranking = np.concatenate(rankings, axis=1)
+            ranking = ranking[:, np.lexsort(ranking[::-1])[:k]]
+        trajectory, stop, start = ranking[1:].astype(np.int64)
+        merged.append(TopK(trajectory, -start, stop, ranking[0].copy()))
+    return merged
+
+
+class Selector:
+    """Aligns the candidates of one device until none that remains can win."""
+
+    def __init__(self, request: Request, queries: DeviceQueries, ids: Ints, locate: Locate) -> None:
+        """Prepare to select among trajectories; ids [trajectory]."""
+        self._request, self._queries = request, queries
+        self._ids, self._locate = ids, locate
+        self._rankings: list[Ranking] = [np.empty((4, 0))] * len(request.queries)
+        self._n_aligned = 0
+
+    def select(self, lower_bounds: torch.Tensor, table: TrajectoryTable | None = None) -> Selection:
+        """Return the k best: a shortlist by lower bounds [query, trajectory], then what remains.
+
+        Where there is a table of all trajectories, the shortlist is aligned without the host, for
+        which there would be two waits more.
+        """
+        request, total, n_pairs = self._request, len(self._ids), 0
+        lower_bounds = _exclude_ids(lower_bounds, self._ids, request.exclude)
+        size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
+        if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
+            table = None
+        if table is not None:
+            n_listed = min(total, size + request.tuning.n_reserve)
+        # Who is listed decides nothing but the time, so float32 will do.
+        listed = torch.topk(lower_bounds.to(torch.float32), n_listed, largest=False).indices
+        bounds = lower_bounds.gather(1, listed)
+        if table is not None:
+            largest = self._align_shortlist(listed, bounds, size, table)
+        else:
+            host_bounds, positions = bounds.cpu().numpy(), listed.cpu().numpy()
+            query, column = np.nonzero(np.isfinite(host_bounds))
+            self._align(query, positions[query, column])
+            largest, n_pairs = host_bounds[:, -1], int(torch.isfinite(lower_bounds).sum())
+        # As float32 the bounds of all others are at least the largest listed one: so in float64
+        # they are at least this.
+        others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
+        if n_listed < total and np.any(self._get_thresholds() >= others):
+            self._align_remaining(lower_bounds, listed)
+        return Selection(self._rankings, self._n_aligned, n_pairs)
+
+    def _get_thresholds(self) -> Floats:
+        """Return each query's threshold [query]; ∞ while it has fewer than k matches."""
+        k = self._request.k
+        costs = [ranking[0] for ranking in self._rankings]
+        return np.array([cost[k - 1] if len(cost) == k else np.inf for cost in costs])
+
+    def _align_shortlist(
+        self, listed: torch.Tensor, bounds: torch.Tensor, size: int, table: TrajectoryTable
+    ) -> Floats:
+        """Align the first candidates, then of the reserve behind them those that may win.
+
+        Args:
+            listed: positions of the candidates [query, candidate] among the trajectories.
+            bounds: their lower bounds, rising.
+            size: how many are no reserve.
+            table: where they lie.
+
+        Returns:
+            The largest bound of each query [query].
+        """
+        is_possible = torch.isfinite(bounds)
+        first = self._align_listed(listed[:, :size], is_possible[:, :size], table)
+        found = [first]
+        if listed.shape[1] > size:  # then the first ones are at least k
+            thresholds = torch.sort(first[0]).values[:, self._request.k - 1, None]
+            may_win = (is_possible & (bounds <= thresholds))[:, size:]
+            found.append(self._align_listed(listed[:, size:], may_win, table))
+        packed = torch.cat([*torch.cat(found, dim=2), bounds, listed.to(torch.float64)])
+        cost, start, stop, host_bounds, positions = packed.cpu().numpy().reshape(5, len(bounds), -1)
+        query = np.repeat(np.arange(len(cost)), cost.shape[1])
+        position, start, stop = np.stack([positions, start, stop]).reshape(3, -1).astype(np.int64)
+        self._n_aligned += int((start >= 0).sum())
+        self._add(query, position, cost.flatten(), start, stop)
+        return np.asarray(host_bounds[:, -1])
+
+    def _align_listed(
+        self, listed: torch.Tensor, is_wanted: torch.Tensor, table: TrajectoryTable
+    ) -> torch.Tensor:
+        """Return cost, start and stop [3, query, candidate]: ∞, −1 and 0 for those not wanted.
+
+        Those are aligned as trajectories without frames.
+        """
+        n_queries, count = listed.shape
+        query = torch.arange(n_queries, device=listed.device).repeat_interleave(count)
+        pairs = torch.cat([query[None], table.places[:, listed.flatten()]])
+        pairs[2] *= is_wanted.flatten()
+        found = self._aligner.align_on_device(pairs, table.longest, table.dtype)
+        found = found.view(3, n_queries, count)
+        found[1].masked_fill_(~is_wanted, -1)
+        return found
+
+    def _align_remaining(self, lower_bounds: torch.Tensor, listed: torch.Tensor) -> None:
+        """Align what isn't listed [query, candidate] and may win, the smallest bounds first."""
+        thresholds = torch.as_tensor(self._get_thresholds(), device=lower_bounds.device)
+        may_win = torch.isfinite(lower_bounds) & (lower_bounds <= thresholds[:, None])
+        pairs = torch.nonzero(may_win.scatter_(1, listed, False))
+        bounds = lower_bounds[pairs[:, 0], pairs[:, 1]].cpu().numpy()
+        order = np.argsort(bounds, kind="stable")
+        bounds, (query, position) = bounds[order], pairs.cpu().numpy()[order].T
+        size = 4 * self._request.k * len(self._rankings)
+        for first in range(0, len(order), size):
+            chunk = slice(first, first + size)
+            may_still_win = bounds[chunk] <= self._get_thresholds()[query[chunk]]
+            self._align(query[chunk][may_still_win], position[chunk][may_still_win])
+
+    def _align(self, query: Ints, position: Ints) -> None:
+        """Align pairs [pair], on the device where its kernels can, and keep the k best."""
+        self._n_aligned += len(query)
+        on_host = self._queries.lengths[query] > MAX_QUERY_FRAMES
+        if self._request.metric == "cosine":
+            on_host[:] = True
+        if not on_host.all():
+            self._align_on_device(query[~on_host], position[~on_host])
+        if on_host.any():
+            self._align_on_host(query[on_host], position[on_host])
+
+    def _align_on_device(self, query: Ints, position: Ints) -> None:
+        unique, which = np.unique(position, return_inverse=True)
+        first = 0
+        for located in self._locate(unique):
+            last = first + len(located.lengths)
+            in_chunk = (which >= first) & (which < last)
+            index = which[in_chunk] - first
+            places = located.addresses[index], located.lengths[index]
+            found = self._aligner.align(query[in_chunk], *places, located.dtype)
+            self._add(query[in_chunk], position[in_chunk], *found)
+            first = last
+
+    def _align_on_host(self, query: Ints, position: Ints) -> None:
+        request = self._request
+
+        def align(q: int, p: int) -> tuple[float, int, int]:
+            frames = request.fetch(int(self._ids[p]))
+            match = cpu.best_match(request.queries[q], frames, request.steps, request.metric)
+            return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
+
+        with ThreadPoolExecutor(processors()) as pool:
+            found = np.array(list(pool.map(align, query, position)))
+        self._add(query, position, found[:, 0], *found[:, 1:].T.astype(np.int64))
+
+    def _add(self, query: Ints, position: Ints, cost: Floats, start: Ints, stop: Ints) -> None:
+        """Rank the matches [pair] of all queries at once, and keep each query's k best."""
+        matches = np.stack([cost, self._ids[position], stop, -start])
+        order = np.lexsort((*matches[::-1], query))
+        order = order[cost[order] < np.inf]
+        borders = np.searchsorted(query[order], np.arange(len(self._rankings) + 1))
+        for q, (first, last) in enumerate(pairwise(borders)):
+            ranking = matches[:, order[first:last]]
+            if self._rankings[q].shape[1]:
+                ranking = np.concatenate([self._rankings[q], ranking], axis=1)
+                ranking = ranking[:, np.lexsort(ranking[::-1])]
+            self._rankings[q] = ranking[:, : self._request.k]
+
+    @cached_property
+    def _aligner(self) -> ExactAligner:
+        return ExactAligner(self._queries, self._request.steps)
