@@ -134,20 +134,15 @@ class Session:
         if words := needed(command, self.inputs):
             log = str(self.work / "preparation")
             self._must_end_well(self.server.start(Order(words, str(self.place), log)).wait())
-        counted = self.work / "changes"
-        seconds = 0.0
-        for _ in range(2):  # the first one may compile; it is the second one's time that counts
             self.clear()
-            ended = self.run(command, changes_log=None if command.simulator else str(counted))
-            self._must_end_well(ended)
-            seconds = ended.seconds
-            if command.simulator:
-                break
+        counted = self.work / "changes"
+        ended = self.run(command, changes_log=None if command.simulator else str(counted))
+        self._must_end_well(ended)
         result = self.work / "undisturbed" / command.name
         shutil.rmtree(result, ignore_errors=True)
         shutil.copytree(self.place, result)
         changes = 0 if command.simulator else int(counted.read_text())
-        self._undisturbed[command.name] = Undisturbed(result, seconds, changes)
+        self._undisturbed[command.name] = Undisturbed(result, ended.seconds, changes)
         return self._undisturbed[command.name]
 
     def _must_end_well(self, ended: Ended) -> None:
@@ -204,21 +199,34 @@ def kill(session: Session, trial: Trial) -> Outcome:
 
 
 def start_twice(session: Session, trial: Trial) -> Outcome:
-    """Start the command twice: both may succeed, or one and the other says why not, in a line."""
+    """Start the command twice: both may succeed, or one and the other says why not, in a line.
+
+    In every other trial one of them is killed; the other goes on, and a third must end well.
+    """
     chance, outcome = trial.chance(), Outcome()
     usual = session.undisturbed(trial.command)
     between = chance.choice((0.0, chance.uniform(0, usual.seconds)))
     first = session.server.start(session.order(trial.command))
     first.ends_within(between)
     second = session.server.start(session.order(trial.command, "shown by the second"))
-    both = [first.wait(), second.wait()]
     outcome.what.append(f"again after {between:.2f} s")
-    for ended in both:
+    if trial.number % 2:
+        victim = chance.choice((first, second))
+        victim.ends_within(chance.uniform(0, usual.seconds))
+        victim.kill()
+    both = [first.wait(), second.wait()]
+    killed = [ended for ended in both if ended.code == -9]
+    outcome.kills = len(killed)
+    rest = [ended for ended in both if ended.code != -9]
+    for ended in rest:
         outcome.look_at(ended)
-    if sorted(ended.code for ended in both) not in ([0, 0], [0, 2]):
-        codes = " and ".join(str(ended.code) for ended in both)
-        outcome.faults.append(("blocked", f"{codes}: {both[0].shown} {both[1].shown}"))
-    session.judge(trial, outcome)
+    codes = sorted(ended.code for ended in rest)
+    if codes not in ([0, 0], [0, 2], *([[0], [2]] if killed else [])):
+        outcome.faults.append(("blocked", "; ".join(ended.shown for ended in rest)))
+    if killed:
+        session.conclude(trial, outcome)
+    else:
+        session.judge(trial, outcome)
     return outcome
 
 
