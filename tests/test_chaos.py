@@ -12,6 +12,7 @@ from tests import chaos
 from tests.chaos_children import Server
 from tests.chaos_commands import BY_NAME
 from tests.chaos_results import compare
+from tests.chaos_trials import Outcome, Session, Trial, run_trial
 
 
 def test_ten_kills_a_second_start_and_a_full_disk(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,26 +24,26 @@ def test_ten_kills_a_second_start_and_a_full_disk(capsys: pytest.CaptureFixture[
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[chaos.Session]:
+def session(tmp_path: Path) -> Iterator[Session]:
     with Server(training=False) as server:
-        yield chaos.Session(tmp_path, server)
+        yield Session(tmp_path, server)
 
 
 def test_what_is_wrong_is_told_with_how_to_see_it_again(
-    session: chaos.Session, capsys: pytest.CaptureFixture[str]
+    session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trial = chaos.Trial(BY_NAME["convert-robomimic"], "kill", 0, seed=3)
+    trial = Trial(BY_NAME["convert-robomimic"], "kill", 0, seed=3)
     expected = session.undisturbed(trial.command).result
     (expected / "more").write_text("a file that the command does not write")
     with h5py.File(expected / "out.hdf5", "r+") as file:
         file["data/demo_1/actions"][4, 2] += 1
     report = chaos.Report()
-    report.add(trial, chaos.run_trial(session, trial))
+    report.add(trial, run_trial(session, trial))
     shown = capsys.readouterr().out
     assert "different: out.hdf5, more (missing)" in shown
     assert "python tests/chaos.py --seed 3 --trial convert-robomimic:kill:0" in shown
     assert report.faults == {("convert-robomimic", "different"): 1}
-    blocked = chaos.Outcome()
+    blocked = Outcome()
     session.clear()
     (session.place / "out.hdf5").write_text("somebody else's")
     session.conclude(trial, blocked)
