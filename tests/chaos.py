@@ -38,6 +38,11 @@ class Report:
         self.equal: Counter[tuple[str, str]] = Counter()
         self.faults: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def total_kills(self) -> int:
+        """Of all commands together."""
+        return sum(self.kills.values())
+
     def add(self, trial: Trial, outcome: Outcome) -> None:
         """Count a trial; say what was wrong and how to see it again."""
         name = trial.command.name
@@ -112,9 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with working_folder(given.work) as work, Server(training=training) as server:
         session = Session(work, server)
         for trial in trials(given, commands, report):
+            if sys.stderr.isatty():
+                print(f"\x1b[K{report.total_kills} kills; {trial.id}", end="\r", file=sys.stderr)
             report.add(trial, run_trial(session, trial))
     print(report)
-    print(f"seed {given.seed}: {sum(report.kills.values())} kills, ", end="")
+    print(f"seed {given.seed}: {report.total_kills} kills, ", end="")
     print("every second run as undisturbed" if not report.faults else "FAULTS ABOVE")
     return 1 if report.faults else 0
 
