@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 GL_PACKAGES := libegl1 libgl1-mesa-dri
 
-.PHONY: help demo test lint format bench soak opengl clean
+.PHONY: help demo test lint format bench soak chaos opengl clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speeds against named peers, in one run"
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
+	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -64,6 +65,10 @@ bench: $(VENV)/.bench
 # Ten minutes of random problems; every way to search must give the same answer.
 soak: $(VENV)/.demo
 	$(BIN)/python tests/soak.py --minutes 10
+
+# A quarter of an hour of kills, second starts and full disks; the next run must give the same.
+chaos: opengl $(VENV)/.test
+	$(BIN)/python tests/chaos.py --kills 300 --seed 0
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -90,7 +90,10 @@ def _is_equal(one: Path, other: Path) -> bool:
     if EVENTS.fullmatch(one.name):
         return True
     look = CONTENTS.get(one.name) or CONTENTS.get(one.suffix)
-    return look is not None and look(one) == look(other)
+    try:
+        return look is not None and look(one) == look(other)
+    except (OSError, ValueError, KeyError):  # one of them is no such file
+        return False
 
 
 def _manifest(path: Path) -> Any:

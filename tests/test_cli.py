@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from strap.cli import COMMANDS, main
-from strap.synthetic import Planted, make_planted
+from strap.synthetic import Planted
 
 
 def retrieve(planted: Planted, out: Path, *more: object) -> list[str]:
@@ -285,27 +283,6 @@ def test_nan_embeddings(
     np.save(shard, frames)
     shown = fails(retrieve(planted, tmp_path / "two", "--stores", tmp_path / "stores"), capsys)
     assert "is damaged at trajectory 'demo_0'" in shown
-
-
-def test_a_killed_run_started_again(tmp_path: Path) -> None:
-    planted = make_planted(tmp_path / "data", prior=40)
-    words = retrieve(planted, tmp_path / "run")
-    environment = {**os.environ, "STRAP_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", "import sys; from strap.cli import main; sys.exit(main())"]
-    for moment in (0.4, 0.8, 1.2):
-        child = subprocess.Popen([*command, *words], env=environment, stderr=subprocess.DEVNULL)
-        time.sleep(moment)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    subprocess.run([*command, *words], env=environment, check=True, capture_output=True)
-    again = make_planted(tmp_path / "again", prior=40)
-    assert main(retrieve(again, tmp_path / "undisturbed")) == 0
-    columns = ["query_trajectory", "query_start", "trajectory", "start", "stop", "cost", "rank"]
-    one, other = (
-        pq.read_table(tmp_path / run / "matches.parquet", columns=columns)
-        for run in ("run", "undisturbed")
-    )
-    assert one.equals(other)
 
 
 def test_help_is_quick_enough_to_load_nothing_heavy() -> None:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -438,29 +437,6 @@ def test_a_stopped_run_goes_on_and_gives_the_same_dataset(
     )
     assert _content(write_lerobot(tmp_path / "out", everything, **limits)) == straight
     assert len(encoded) == 6 - stop_at  # finished episodes were not encoded again
-
-
-def test_a_killed_run_goes_on_and_gives_the_same_dataset(tmp_path: Path) -> None:
-    root = write_lerobot_v3(tmp_path / "in", episodes((40,) * 8, REPEATABLE))
-    straight = _content(write_lerobot(tmp_path / "straight", opened(root)))
-    script = textwrap.dedent("""
-        import sys
-        from pathlib import Path
-        from strap.datasets.base import Dataset
-        from strap.datasets.lerobot import open_lerobot, write_lerobot
-        path = Path(sys.argv[1])
-        write_lerobot(sys.argv[2], Dataset(path, *open_lerobot(path)))
-    """)
-    out = tmp_path / "out"
-    finished = tmp_path / ".out.partial/pieces"
-    for wanted in (1, 4):
-        run = subprocess.Popen([sys.executable, "-c", script, str(root), str(out)])
-        while run.poll() is None and len(list(finished.glob("*.json"))) < wanted:
-            time.sleep(0.002)
-        run.kill()
-        run.wait()
-    assert _content(write_lerobot(out, opened(root))) == straight
-    assert {path.name for path in tmp_path.iterdir()} == {"in", "out", "straight"}
 
 
 def test_a_stopped_run_of_other_trajectories_is_not_mixed_in(tmp_path: Path) -> None:

@@ -425,6 +425,19 @@ def test_compiling_is_chosen_where_it_pays():
         TrainingSettings(compile="maybe")
 
 
+def test_the_best_weights_of_a_killed_training_are_not_those_of_the_next(
+    frozen: FrameCache, tmp_path: Path
+) -> None:
+    """Killed after its best weights were saved, before its state was."""
+    small = replace(SMALL, vision="frozen")
+    watched = replace(QUICK, holdout=1, eval_every=1)
+    train(frozen, tmp_path, policy=small, training=watched, quiet=True)
+    assert (tmp_path / "best.safetensors").is_file()
+    (tmp_path / "resume.safetensors").unlink()
+    train(frozen, tmp_path, policy=small, training=QUICK, quiet=True)
+    assert not (tmp_path / "best.safetensors").exists()
+
+
 def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
     settings = TrainingSettings(method="bc", steps=1, batch=2)
     with (

@@ -18,6 +18,7 @@ from strap.encoders.network import choose_device
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.policies.checkpoints import (
+    FILES,
     Checkpoint,
     Instructions,
     Which,
@@ -306,6 +307,8 @@ class _Trainer:
     def _resume(self) -> None:
         file = self.out / RESUME
         if not file.is_file():
+            # of a training with perhaps other settings that was killed before it saved its state
+            (self.out / FILES["best"]).unlink(missing_ok=True)
             return
         about = read_about(file)
         if about.get("identity") != self.identity:
