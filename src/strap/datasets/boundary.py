@@ -7,10 +7,12 @@ against a limit before anything of that size is made.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 from strap.errors import StrapError
 
@@ -78,3 +80,10 @@ def require_at_most(value: float, limit: float, what: str, place: Path | str) ->
             f"'{place}' declares {value:,} {what}; at most {limit:,} are read: "
             "its metadata is damaged"
         )
+
+
+def read_metadata(file: Path, *, limit: int = MAX_METADATA_BYTES) -> Any:
+    """Return the content of a JSON file of at most `limit` bytes."""
+    with reading(file, "JSON"):
+        require_at_most(file.stat().st_size, limit, "bytes of JSON", file)
+        return json.loads(file.read_bytes())

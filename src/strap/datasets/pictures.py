@@ -3,45 +3,136 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strap.datasets.boundary import MAX_PICTURE_PIXELS, describe
 from strap.errors import StrapError
 from strap.types import Array
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+MODES = ("RGB", "L", "1", "P", "RGBA", "LA")
+"""colours that become RGB without loss; transparency is dropped, as TensorFlow does"""
+MAX_SCANS = 100
+"""the most scans of a progressive JPEG; encoders make about ten, and each costs a whole decoding"""
 
 
 def decode_pictures(
     pictures: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
 ) -> Array:
-    """JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame's number."""
-    from PIL import Image
+    """JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame's number.
 
-    out = np.empty((count, *shape), np.uint8)
-    number = first
-    try:
-        for number, data in enumerate(pictures, first):
-            image = Image.open(io.BytesIO(data))
-            pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
-            if pixels.shape != shape:
-                raise StrapError(
-                    f"{where}, frame {number}: the picture is {list(pixels.shape)} but the "
-                    f"dataset's description says {list(shape)}; correct the description"
-                )
-            out[number - first] = pixels
-    except (OSError, ValueError, SyntaxError) as error:
-        raise StrapError(
-            f"{where}, frame {number}: cannot decode the picture ({error}); it is damaged"
-        ) from error
-    return out
+    A picture's header is held against `shape` before anything of that size is made.
+    """
+    out: Array | None = None
+    done = 0
+    for done, data in enumerate(pictures, 1):
+        place = f"{where}, frame {first + done - 1}"
+        image = _open(data, place)
+        if (image.height, image.width, 3) != shape:
+            raise StrapError(
+                f"{place}: the picture is {[image.height, image.width, 3]} but the "
+                f"dataset's description says {list(shape)}; correct the description"
+            )
+        if done > count:
+            raise StrapError(
+                f"{where}: more than {count} pictures for {count} frames; it is damaged"
+            )
+        if out is None:
+            out = np.empty((count, *shape), np.uint8)
+        out[done - 1] = _decode(image, place)
+    if done < count:
+        raise StrapError(f"{where}: {done} pictures for {count} frames; it is damaged")
+    return np.empty((0, *shape), np.uint8) if out is None else out
 
 
 def picture_size(data: bytes, what: str) -> tuple[int, int]:
     """(height, width) from the picture's header, nothing decoded."""
-    from PIL import Image
+    image = _open(data, what)
+    return image.height, image.width
+
+
+def _open(data: bytes, place: str) -> ImageFile:
+    """Read a picture's header; raise where the picture is larger, or of another kind, than usual.
+
+    Only the two formats' own code sees the bytes: nothing is guessed from them.
+    """
+    from PIL.JpegImagePlugin import JpegImageFile
+    from PIL.PngImagePlugin import PngImageFile
 
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            return image.height, image.width
-    except (OSError, ValueError, SyntaxError) as error:
-        raise StrapError(f"{what}: no JPEG or PNG picture ({error}); it is damaged") from error
+        if data.startswith(PNG):
+            _check_chunks(data)
+            image: ImageFile = PngImageFile(io.BytesIO(data))
+        elif data.startswith(JPEG):
+            image = JpegImageFile(io.BytesIO(data))
+        else:
+            raise ValueError(f"neither JPEG nor PNG: it begins with {bytes(data[:8])!r}")
+    except Exception as error:
+        raise _damaged(place, error) from error
+    _require_usual(image, data, place)
+    return image
+
+
+def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
+    pixels = image.width * image.height
+    deep = data.startswith(PNG) and data[24] > 8
+    frames = getattr(image, "n_frames", 1)
+    if pixels > MAX_PICTURE_PIXELS:
+        problem = (
+            f"it is {image.height}×{image.width}, {pixels:,} pixels; at most "
+            f"{MAX_PICTURE_PIXELS:,} are decoded"
+        )
+    elif image.mode not in MODES or deep:
+        problem = (
+            f"its colours are {image.mode}{' of 16 bits' if deep else ''}; RGB, grey and palette "
+            "of 8 bits are read"
+        )
+    elif frames > 1:
+        problem = f"it is an animation of {frames} frames, not one picture"
+    elif not data.startswith(PNG) and data.count(b"\xff\xda") > MAX_SCANS:
+        problem = f"it is a JPEG of more than {MAX_SCANS} scans"
+    else:
+        return
+    raise StrapError(f"{place}: the picture cannot be used: {problem}; encode it again")
+
+
+def _decode(image: ImageFile, place: str) -> Array:
+    try:
+        image.info.pop("transparency", None)  # not used, and converting would warn of it
+        return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except Exception as error:
+        raise _damaged(place, error) from error
+
+
+def _damaged(place: str, error: Exception) -> StrapError:
+    return StrapError(
+        f"{place}: cannot decode the picture ({describe(error)}); it is damaged: copy or download "
+        "it again"
+    )
+
+
+def _check_chunks(data: bytes) -> None:
+    """Raise `ValueError` where a PNG ends early or a chunk's checksum is wrong.
+
+    The decoder skips the checksums of the pixels and would give other pixels without a word.
+    """
+    view = memoryview(data)
+    position, kind = len(PNG), b""
+    while kind != b"IEND":
+        if position + 12 > len(data):
+            raise ValueError("the PNG ends before its last chunk")
+        size, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 8 + size
+        if end + 4 > len(data):
+            raise ValueError(f"the PNG ends inside its chunk {kind!r}")
+        if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
+            raise ValueError(f"the checksum of the PNG's chunk {kind!r} is wrong")
+        position = end + 4

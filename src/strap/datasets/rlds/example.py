@@ -5,7 +5,8 @@
     Feature  { bytes_list: 1 | float_list: 2 | int64_list: 3 }, each { value: 1, repeated }
 
 Only the map is walked at first; a feature's values are parsed when it is asked for, and pictures
-stay slices of the record. Whatever does not fit the layout above raises `ValueError`.
+stay slices of the record. Whatever does not fit the layout above raises `ValueError`. Nothing is
+made that is larger than the bytes at hand account for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 BYTES, FLOATS, INTS = 1, 2, 3
 REPEATED = 1 << 3 | LENGTH
 """the tag of field 1 with a length: what every value of a list and entry of a map begins with"""
+ALONE_FLOAT, ALONE_INT = 1 << 3 | FIXED32, 1 << 3 | VARINT
+"""the tags of field 1 with one number: values of lists that are not packed"""
+MAX_FEATURES = 100_000
+"""the most features of one record"""
+MAX_BYTES_VALUES = 1 << 22
+"""the most values of a bytes feature: pictures or texts, one per step"""
+CHUNK = 1 << 20
+"""integers decoded at a time: decoding needs a multiple of their bytes"""
 
 
 @dataclass(frozen=True)
@@ -40,107 +49,112 @@ class Example:
         kind, start, stop = self._list(name)
         if kind not in (BYTES, None):
             raise ValueError(f"'{name}' holds numbers, not bytes")
-        return _pieces(self.data, start, stop)
+        return _pieces(self.data, start, stop, MAX_BYTES_VALUES)
+
+    def count(self, name: str) -> int:
+        """How many numbers a float or int64 feature holds, without decoding them."""
+        return sum(block.count for block in self._blocks(name))
 
     def numbers(self, name: str) -> Array:
         """The values of a float or int64 feature, flat: float32 or int64."""
+        decoded = [block.decode(self.data) for block in self._blocks(name)]
+        if len(decoded) == 1:
+            return decoded[0]
+        kind, _, _ = self._list(name)
+        empty = np.empty(0, np.int64 if kind == INTS else np.float32)
+        return np.concatenate(decoded) if decoded else empty
+
+    def _blocks(self, name: str) -> list[_Block]:
+        """The values of a number feature, as stretches of the record that decode in one go."""
         kind, start, stop = self._list(name)
         if kind is None:
-            return np.empty(0, np.float32)
+            return []
         if kind == BYTES:
             raise ValueError(f"'{name}' holds bytes, not numbers")
-        read = _floats if kind == FLOATS else _varints
-        if start < stop and self.data[start] == REPEATED:
-            size, first = _size(self.data, start + 1, stop)
-            if first + size == stop:  # one packed list, as every current writer makes it
-                return read(self.data, first, stop)
-        alone = FIXED32 if kind == FLOATS else VARINT
-        parts = []
-        for _, wire, a, b in _fields(self.data, start, stop):
-            if wire not in (LENGTH, alone):
-                raise ValueError(f"'{name}' has a part of another type")
-            parts.append(read(self.data, a, b))
-        dtype = np.float32 if kind == FLOATS else np.int64
-        return np.concatenate(parts) if parts else np.empty(0, dtype)
+        if start < stop and self.data[start] != REPEATED:
+            return [_unpacked(self.data, kind, start, stop)]
+        spans = _pieces(self.data, start, stop, MAX_FEATURES)
+        return [_packed(self.data, kind, a, b) for a, b in spans]
 
     def _list(self, name: str) -> tuple[int | None, int, int]:
         """(which list, start, stop) of a feature; None for an empty one."""
         start, stop = self.spans[name]
-        found: tuple[int | None, int, int] = (None, start, start)
-        for number, wire, a, b in _fields(self.data, start, stop):
-            if wire == LENGTH and number in (BYTES, FLOATS, INTS):
-                found = (number, a, b)
-        return found
+        if start == stop:
+            return None, start, stop
+        number, a, b = _message(self.data, start, stop)
+        if number not in (BYTES, FLOATS, INTS) or b != stop:
+            raise ValueError(f"'{name}' is no list of bytes, floats or integers")
+        return number, a, b
 
 
 def parse(data: bytes) -> Example:
     """Find the features of a record."""
+    if not data:
+        raise ValueError("the record is empty")
+    number, start, stop = _message(data, 0, len(data))
+    if number != 1 or stop != len(data):
+        raise ValueError("the record is no tf.train.Example")
     spans: dict[str, tuple[int, int]] = {}
-    for number, wire, start, stop in _fields(data, 0, len(data)):
-        if number == 1 and wire == LENGTH:
-            for a, b in _pieces(data, start, stop):
-                name, span = _entry(data, a, b)
-                spans[name] = span
+    for a, b in _pieces(data, start, stop, MAX_FEATURES):
+        name, span = _entry(data, a, b)
+        if name in spans:
+            raise ValueError(f"the record holds the feature '{name}' twice")
+        spans[name] = span
     if not spans:
         raise ValueError("the record holds no features: it is no tf.train.Example")
     return Example(data, spans)
 
 
 def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
-    name, span = "", (stop, stop)
-    for number, wire, a, b in _fields(data, start, stop):
-        if number == 1 and wire == LENGTH:
-            name = data[a:b].decode("utf-8")
-        elif number == 2 and wire == LENGTH:
-            span = (a, b)
-    return name, span
+    """(name, span of the feature) of a map entry: field 1, then field 2, each once."""
+    found: dict[int, tuple[int, int]] = {}
+    position = start
+    while position < stop:
+        number, a, b = _message(data, position, stop)
+        if number not in (1, 2) or number in found:
+            raise ValueError("an entry of the record's map is no name with a feature")
+        found[number] = (a, b)
+        position = b
+    if len(found) != 2:
+        raise ValueError("an entry of the record's map lacks its name or its feature")
+    a, b = found[1]
+    return data[a:b].decode("utf-8"), found[2]
 
 
-def _pieces(data: bytes, position: int, stop: int) -> list[tuple[int, int]]:
+def _pieces(data: bytes, position: int, stop: int, limit: int) -> list[tuple[int, int]]:
     """Spans of a message that is nothing but field 1 over and over: lists and maps.
 
     The loop that reading pictures spends its time in, so sizes are read in place.
     """
-    found = []
+    found: list[tuple[int, int]] = []
     while position < stop:
         if data[position] != REPEATED or position + 1 >= stop:
             raise ValueError("a list holds something that is no value of it")
         size = data[position + 1]
         position += 2
         if size >= 0x80:
-            size, position = _size(data, position - 1, stop)
+            size, position = _number(data, position - 1, stop)
         found.append((position, position + size))
         position += size
+        if len(found) > limit:
+            raise ValueError(f"a list holds more than {limit:,} values")
     if position != stop:
         raise ValueError("a field reaches over the end of its message")
     return found
 
 
-def _fields(data: bytes, position: int, stop: int) -> list[tuple[int, int, int, int]]:
-    """(field number, wire type, start, stop) of each field of the message data[position:stop]."""
-    found = []
-    while position < stop:
-        tag = data[position]
-        position += 1
-        if tag >= 0x80:
-            tag, position = _size(data, position - 1, stop)
-        wire = tag & 7
-        if wire == LENGTH:
-            size = data[position] if position < stop else 0x80
-            position += 1
-            if size >= 0x80:
-                size, position = _size(data, position - 1, stop)
-            end = position + size
-        else:
-            end = _end_of_number(data, wire, position, stop)
-        if end > stop:
-            raise ValueError("a field reaches over the end of its message")
-        found.append((tag >> 3, wire, position, end))
-        position = end
-    return found
+def _message(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
+    """(field number, start, stop) of the field with a length at `position`."""
+    tag, position = _number(data, position, stop)
+    if tag & 7 != LENGTH:
+        raise ValueError(f"a field has wire type {tag & 7}, expected a message")
+    size, position = _number(data, position, stop)
+    if position + size > stop:
+        raise ValueError("a field reaches over the end of its message")
+    return tag >> 3, position, position + size
 
 
-def _size(data: bytes, position: int, stop: int) -> tuple[int, int]:
+def _number(data: bytes, position: int, stop: int) -> tuple[int, int]:
     """A variable-length number, and where it ends."""
     value = shift = 0
     while position < stop and shift < 70:
@@ -153,24 +167,52 @@ def _size(data: bytes, position: int, stop: int) -> tuple[int, int]:
     raise ValueError("a variable-length number does not end")
 
 
-def _end_of_number(data: bytes, wire: int, position: int, stop: int) -> int:
-    if wire == FIXED32:
-        return position + 4
-    if wire == FIXED64:
-        return position + 8
-    if wire != VARINT:
-        raise ValueError(f"unknown wire type {wire}")
-    while position < stop:
-        position += 1
-        if not data[position - 1] & 0x80:
-            return position
-    raise ValueError("a variable-length number does not end")
+@dataclass(frozen=True)
+class _Block:
+    """Numbers that lie one after the other in data[start:stop]."""
+
+    kind: int
+    start: int
+    stop: int
+    count: int
+    is_packed: bool
+
+    def decode(self, data: bytes) -> Array:
+        if self.kind == FLOATS:
+            width = 4 if self.is_packed else 5
+            rows = np.frombuffer(data, np.uint8, self.stop - self.start, self.start)
+            return np.ascontiguousarray(rows.reshape(-1, width)[:, -4:]).view("<f4").ravel()
+        values = _varints(data, self.start, self.stop)
+        return values if self.is_packed else values[1::2].copy()
 
 
-def _floats(data: bytes, start: int, stop: int) -> Array:
-    if (stop - start) % 4:
-        raise ValueError("a list of floats has a part of odd size")
-    return np.frombuffer(data, "<f4", (stop - start) // 4, start)
+def _packed(data: bytes, kind: int, start: int, stop: int) -> _Block:
+    """Values alone, behind one tag and length: as every current writer makes them."""
+    if kind == FLOATS:
+        if (stop - start) % 4:
+            raise ValueError("a list of floats has a part of odd size")
+        return _Block(kind, start, stop, (stop - start) // 4, True)
+    return _Block(kind, start, stop, _count_varints(data, start, stop), True)
+
+
+def _unpacked(data: bytes, kind: int, start: int, stop: int) -> _Block:
+    """A tag before every value, as protobuf 2 writers make them."""
+    if kind == FLOATS:
+        raw = np.frombuffer(data, np.uint8, stop - start, start)
+        if len(raw) % 5 or not (raw[::5] == ALONE_FLOAT).all():
+            raise ValueError("a list of floats holds something that is no value of it")
+        return _Block(kind, start, stop, len(raw) // 5, False)
+    tags = _varints(data, start, stop)[::2]
+    count = _count_varints(data, start, stop)
+    if count % 2 or not (tags == ALONE_INT).all():
+        raise ValueError("a list of integers holds something that is no value of it")
+    return _Block(kind, start, stop, count // 2, False)
+
+
+def _count_varints(data: bytes, start: int, stop: int) -> int:
+    if start < stop and data[stop - 1] >= 0x80:
+        raise ValueError("a list of integers ends inside a number")
+    return int(np.count_nonzero(np.frombuffer(data, np.uint8, stop - start, start) < 0x80))
 
 
 def _varints(data: bytes, start: int, stop: int) -> Array:
@@ -178,11 +220,21 @@ def _varints(data: bytes, start: int, stop: int) -> Array:
     raw = np.frombuffer(data, np.uint8, stop - start, start)
     if data[start:stop].isascii():  # every value below 128: flags, small counts
         return raw.astype(np.int64)
-    ends = np.flatnonzero(raw < 0x80)
-    if not len(ends) or ends[-1] != len(raw) - 1:
+    ends = np.flatnonzero(raw < 0x80) + 1
+    if not len(ends) or ends[-1] != len(raw):
         raise ValueError("a list of integers ends inside a number")
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    lengths = ends - starts + 1
+    out = np.empty(len(ends), np.int64)
+    for at in range(0, len(ends), CHUNK):
+        begin = int(ends[at - 1]) if at else 0
+        stops = ends[at : at + CHUNK]
+        out[at : at + CHUNK] = _decode_varints(raw[begin : int(stops[-1])], stops - begin)
+    return out
+
+
+def _decode_varints(raw: Array, ends: Array) -> Array:
+    """The numbers of `raw`, which end before the places `ends`."""
+    starts = np.concatenate(([0], ends[:-1]))
+    lengths = ends - starts
     if lengths.max() > 10:
         raise ValueError("a variable-length number does not end")
     place = np.arange(len(raw)) - np.repeat(starts, lengths)

@@ -96,8 +96,8 @@ def short(path: str) -> str:
 
 def is_numeric(field: Field) -> bool:
     """Whether the field is an array of numbers that lies plainly in the record."""
-    plain = field.encoding.lower() in ("none", "") and field.dtype not in ("string", "object")
-    return field.kind == "tensor" and plain and sum(n is None for n in field.shape) <= 1
+    is_filled = 0 not in field.shape and sum(n is None for n in field.shape) <= 1
+    return field.kind == "tensor" and field.is_plain and is_filled
 
 
 def _paths(value: str | Sequence[str]) -> list[str]:
@@ -141,6 +141,8 @@ def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
 def _position(structure: Structure, paths: list[str] | None, known: Known | None) -> str | None:
     numeric = {p: f for p, f in structure.steps.items() if is_numeric(f)}
     if paths is not None:
+        if len(paths) != 1:
+            raise StrapError(f"{len(paths)} position fields are named; name one: 'state[0:3]'")
         path, bracket, columns = paths[0].partition("[")
         return _require(structure, "position", path, numeric).path + bracket + columns
     known_here = known is not None and known.position in numeric

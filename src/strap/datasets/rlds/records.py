@@ -13,18 +13,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from strap.artifacts import replacing
+from strap.datasets.boundary import MAX_TRAJECTORIES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array
 
 HEADER, FOOTER = 12, 4
+SMALLEST_RECORD = HEADER + FOOTER
+MAX_RECORD_BYTES = (1 << 31) - 1
+"""the longest record: protobuf messages, which records are, have at most 2 GiB"""
 _MASK = 0xA282EAD8
 
 
@@ -35,17 +42,19 @@ def masked_crc(data: bytes) -> int:
 
 
 def read_record(shard: Path, index: int) -> bytes:
-    """The data of one record, its checksum verified."""
+    """The data of one record, its checksums verified."""
     records = record_index(shard)
+    if not _is_record(shard, records, index):
+        records = _rebuild_index(shard)
     if not 0 <= index < len(records):
         raise StrapError(
             f"'{shard}' has {len(records)} records, number {index} was asked for: shard and "
             "dataset_info.json are of different downloads; get both again"
         )
     offset, length = (int(n) for n in records[index])
-    with _reading(shard), _descriptor(shard) as file:
-        body = os.pread(file, length, offset)
-        footer = os.pread(file, FOOTER, offset + length)
+    with _opened(shard) as file:
+        file.seek(offset)
+        body, footer = file.read(length), file.read(FOOTER)
     if len(body) + len(footer) != length + FOOTER:
         raise _truncated(shard, index)
     if masked_crc(body) != struct.unpack("<I", footer)[0]:
@@ -56,25 +65,35 @@ def read_record(shard: Path, index: int) -> bytes:
     return body
 
 
+def _is_record(shard: Path, records: Array, index: int) -> bool:
+    """Whether a record begins where the index says, and is as long: a kept index may be wrong."""
+    if not 0 <= index < len(records):
+        return False
+    offset, length = (int(n) for n in records[index])
+    packed = struct.pack("<Q", length)
+    with _opened(shard) as file:
+        file.seek(offset - HEADER)
+        return file.read(HEADER) == packed + struct.pack("<I", masked_crc(packed))
+
+
 def record_index(shard: Path) -> Array:
     """Where each record's data begins and how long it is, int64 [records 2]."""
     try:
-        stat = shard.stat()
+        status = shard.stat()
     except OSError as error:
         raise StrapError(
             f"missing shard '{shard}' ({error.strerror}); download it, or open the dataset with "
             "missing='skip' to leave its episodes out"
         ) from error
-    return _cached_index(shard, stat.st_size, stat.st_mtime_ns)
+    return _cached_index(shard, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
 def _cached_index(shard: Path, size: int, mtime: int) -> Array:
     file = _index_file(shard, size, mtime)
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        stored: Array = np.load(file, allow_pickle=False)
-        if stored.dtype == np.int64 and stored.ndim == 2 and stored.shape[1] == 2:
-            return stored
+    stored = _load(file, size)
+    if stored is not None:
+        return stored
     found = build_index(shard)
     # A cache that cannot be written costs time on the next opening, nothing else.
     with contextlib.suppress(OSError, StrapError):
@@ -82,40 +101,90 @@ def _cached_index(shard: Path, size: int, mtime: int) -> Array:
     return found
 
 
+def _rebuild_index(shard: Path) -> Array:
+    """Forget what is kept of the shard's index and look at the shard again."""
+    status = shard.stat()
+    with contextlib.suppress(OSError):
+        _index_file(shard, status.st_size, status.st_mtime_ns).unlink()
+    _cached_index.cache_clear()
+    return record_index(shard)
+
+
 def _save(file: Path, index: Array) -> None:
-    with replacing(file) as temporary, temporary.open("wb") as out:
-        np.save(out, index)
+    with replacing(file) as temporary:
+        temporary.write_bytes(index.astype("<i8").tobytes())
+
+
+def _load(file: Path, size: int) -> Array | None:
+    """Return the index that an earlier process kept; None unless it fits a shard of `size` bytes.
+
+    Records lie one after the other from the first byte to the last, so an index of anything else
+    is damaged or forged. Every record has more bytes than its entry, which bounds what is read.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stored:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > size:
+                return None
+            index = np.frombuffer(stored.read(), "<i8").astype(np.int64).reshape(-1, 2)
+        return index if _tiles(index, size) else None
+    return None
+
+
+def _tiles(index: Array, size: int) -> bool:
+    """Whether the records of an index fill a shard of `size` bytes without gaps."""
+    if not len(index):
+        return size == 0
+    starts, lengths = index[:, 0], index[:, 1]
+    if index.min() < 0 or index.max() > size:
+        return False
+    ends = starts + lengths + FOOTER
+    gapless = bool((starts[1:] == ends[:-1] + HEADER).all())
+    return gapless and int(starts[0]) == HEADER and int(ends[-1]) == size
 
 
 def _index_file(shard: Path, size: int, mtime: int) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = f"{shard.resolve().as_posix()}\0{size}\0{mtime}"
     name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return cache / "strap" / "tfrecord-index" / f"{name}.npy"
+    return cache / "strap" / "tfrecord-index" / f"{name}.i8"
 
 
 def build_index(shard: Path) -> Array:
     """Hop over the shard from header to header; every header's checksum is verified."""
-    found: list[tuple[int, int]] = []
-    with _reading(shard), shard.open("rb") as file:
+    found = array("q")
+    with _opened(shard) as file:
         size = os.fstat(file.fileno()).st_size
-        position = 0
+        position = index = 0
         while position < size:
-            header = file.read(HEADER)
-            if len(header) < HEADER:
-                raise _truncated(shard, len(found))
-            length, crc = struct.unpack("<QI", header)
-            if masked_crc(header[:8]) != crc:
-                raise StrapError(
-                    f"'{shard}', record {len(found)} (at byte {position}): the checksum of its "
-                    "length is wrong: damaged, compressed, or no TFRecord file; download it again"
-                )
-            found.append((position + HEADER, length))
-            position += HEADER + length + FOOTER
-            if position > size:
-                raise _truncated(shard, len(found) - 1)
             file.seek(position)
+            length = _record_length(file.read(HEADER), shard, index, position)
+            found.extend((position + HEADER, length))
+            position += length + SMALLEST_RECORD
+            if position > size:
+                raise _truncated(shard, index)
+            index += 1
+            require_at_most(index, MAX_TRAJECTORIES, "records", shard)
     return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _record_length(header: bytes, shard: Path, index: int, position: int) -> int:
+    """Return the length that a record's header states, its checksum verified."""
+    if len(header) < HEADER:
+        raise _truncated(shard, index)
+    length, crc = struct.unpack("<QI", header)
+    if masked_crc(header[:8]) != crc:
+        raise StrapError(
+            f"'{shard}', record {index} (at byte {position}): the checksum of its "
+            "length is wrong: damaged, compressed, or no TFRecord file; download it again"
+        )
+    if length > MAX_RECORD_BYTES:
+        raise StrapError(
+            f"'{shard}', record {index} (at byte {position}) states {length:,} bytes; a record "
+            f"has at most {MAX_RECORD_BYTES:,}: the shard is damaged; download it again"
+        )
+    return int(length)
 
 
 def _truncated(shard: Path, index: int) -> StrapError:
@@ -125,18 +194,13 @@ def _truncated(shard: Path, index: int) -> StrapError:
 
 
 @contextlib.contextmanager
-def _descriptor(shard: Path) -> Iterator[int]:
-    file = os.open(shard, os.O_RDONLY)
+def _opened(shard: Path) -> Iterator[IO[bytes]]:
+    """Open a shard; a pipe or a device in its place is refused instead of waited for."""
     try:
-        yield file
-    finally:
-        os.close(file)
-
-
-@contextlib.contextmanager
-def _reading(shard: Path) -> Iterator[None]:
-    try:
-        yield
+        if not stat.S_ISREG(shard.stat().st_mode):
+            raise StrapError(f"'{shard}' is no file of records but a folder or a device; remove it")
+        with shard.open("rb") as file:
+            yield file
     except OSError as error:
         raise StrapError(f"cannot read '{shard}': {error.strerror or error}") from error
 

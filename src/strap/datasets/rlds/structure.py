@@ -1,19 +1,55 @@
-"""What `features.json` and `dataset_info.json` say: fields of a step, splits and their shards."""
+"""What `features.json` says: the fields of a step and of an episode."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import read_json
 from strap.datasets.base import natural
+from strap.datasets.boundary import MAX_FRAME_BYTES, MAX_PICTURE_PIXELS, require_at_most
+from strap.datasets.rlds.description import (
+    DATASET_INFO,
+    FEATURES,
+    expect_integer,
+    expect_list,
+    expect_name,
+    expect_object,
+    expect_text,
+    read_description,
+    value_of,
+    wrong,
+)
+from strap.datasets.rlds.shards import Shard, list_shards
 from strap.errors import StrapError
 
-FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 STEPS = "steps"
+MAX_NESTING = 32
+"""how deep features may lie inside each other"""
+MAX_DIMENSIONS = 16
+"""the most dimensions of one field"""
+MAX_FIELDS = 10_000
+"""the most fields of a dataset; the widest in use have about a hundred"""
+NUMBERS = {
+    **{name: name for name in ("bool", "int8", "int16", "int32", "int64")},
+    **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
+    **{name: name for name in ("float16", "float32", "float64")},
+    "bfloat16": "float32",
+}
+"""dtypes of number fields -> the numpy dtype that holds them"""
+TEXTS = ("string", "object")
+PLAIN = ("none", "")
+"""encodings of a tensor whose values lie as numbers in the record"""
+ENCODINGS = (*PLAIN, "bytes", "zlib")
+KINDS = ("featuresDict", "tensor", "image", "text", "classLabel")
+UNREAD_KINDS = (
+    *("sequence", "dataset", "video", "audio", "boundingBox"),
+    *("translation", "jsonFeature", "optional"),
+)
+"""features that have no place in a trajectory's arrays and are left out"""
 
 
 @dataclass(frozen=True)
@@ -27,14 +63,10 @@ class Field:
     dtype: str
     encoding: str = "none"
 
-
-@dataclass(frozen=True)
-class Shard:
-    """One TFRecord file of a split and how many episodes it holds."""
-
-    split: str
-    file: Path
-    length: int | None
+    @property
+    def is_plain(self) -> bool:
+        """Whether the values lie as numbers or bytes in the record, one after the other."""
+        return self.encoding in PLAIN
 
 
 @dataclass(frozen=True)
@@ -53,7 +85,7 @@ class Structure:
 
 def find_folder(path: Path) -> Path | None:
     """The version folder: `path`, or the newest version below it, or below its only dataset."""
-    if (path / FEATURES).is_file():
+    if _is_file(path / FEATURES):
         return path
     version = find_version(path)
     if version:
@@ -68,135 +100,125 @@ def find_folder(path: Path) -> Path | None:
 
 def find_version(path: Path) -> Path | None:
     """The newest version folder directly below a dataset's folder."""
-    versions = [p for p in _folders(path) if (p / FEATURES).is_file()]
+    versions = [p for p in _folders(path) if _is_file(p / FEATURES)]
     return max(versions, key=lambda p: natural(p.name), default=None)
 
 
+def _is_file(path: Path) -> bool:
+    with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+        return path.is_file()
+    return False
+
+
 def _folders(path: Path) -> list[Path]:
-    return [p for p in path.iterdir() if p.is_dir()] if path.is_dir() else []
+    with suppress(OSError):
+        return [p for p in path.iterdir() if p.is_dir()]
+    return []
 
 
 def load_structure(folder: Path) -> Structure:
     """Read the two JSON files."""
-    spec = read_json(folder / FEATURES)
-    has_info = (folder / DATASET_INFO).is_file()
-    info = read_json(folder / DATASET_INFO) if has_info else {}
+    file = folder / FEATURES
+    features = _children(read_description(file), "its content", file)
+    info_file = folder / DATASET_INFO
+    info = read_description(info_file) if info_file.is_file() else {}
     top: dict[str, Field] = {}
     steps: dict[str, Field] = {}
-    for name, node in _children(spec, folder).items():
-        inner = _sequence(node)
-        if inner is not None and name == STEPS:
-            _flatten(inner, "", steps, folder)
+    for name, node in features.items():
+        inner = _steps(node, file) if name == STEPS else None
+        if inner is not None:
+            _collect(inner, "", steps, file)
         else:
-            _flatten(node, name, top, folder)
+            _collect(node, expect_name(name, "the name of a feature", file), top, file)
     if not steps:
         raise StrapError(
-            f"'{folder / FEATURES}' has no sequence '{STEPS}', so it is no RLDS dataset; its "
-            f"features: {', '.join(_children(spec, folder)) or 'none'}"
+            f"'{file}' has no sequence '{STEPS}', so it is no RLDS dataset; its "
+            f"features: {', '.join(features) or 'none'}"
         )
-    name = str(info.get("name") or folder.parent.name)
-    return Structure(folder, name, steps, top, _shards(folder, name, info), info)
+    name = expect_text(value_of(info, "name", ""), "'name'", info_file)
+    name = expect_name(name or folder.resolve().parent.name, "'name'", info_file)
+    return Structure(folder, name, steps, top, list_shards(folder, name, info), info)
 
 
-def _children(node: Any, folder: Path) -> Mapping[str, Any]:
+def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, Any]:
     try:
-        children = node["featuresDict"]["features"]
-        if isinstance(children, dict):
-            return children
-    except (KeyError, TypeError):
-        pass
-    raise StrapError(
-        f"'{folder / FEATURES}': expected a FeaturesDict ('featuresDict': {{'features': …}}) as "
-        "tensorflow-datasets 4 writes it; regenerate the file with a current version"
-    )
-
-
-def _sequence(node: Any) -> Any:
-    sequence = node.get("sequence") if isinstance(node, dict) else None
-    return sequence.get("feature") if isinstance(sequence, dict) else None
-
-
-def _flatten(node: Any, path: str, out: dict[str, Field], folder: Path) -> None:
-    """Collect the leaves below `node`; nested sequences have no place in an array and are left."""
-    if not isinstance(node, dict):
-        raise StrapError(f"'{folder / FEATURES}': '{path}' is {node!r}, not a feature")
-    if "featuresDict" in node:
-        for name, child in _children(node, folder).items():
-            _flatten(child, f"{path}/{name}" if path else name, out, folder)
-        return
-    field = _leaf(node, path, folder)
-    if field is not None:
-        out[path] = field
-
-
-def _leaf(node: Mapping[str, Any], path: str, folder: Path) -> Field | None:
-    if "image" in node:
-        image = node["image"]
-        dtype = str(image.get("dtype", "uint8"))
-        return Field(path, "image", _shape(image, path, folder), dtype)
-    if "text" in node:
-        return Field(path, "text", (), "string")
-    tensor = node.get("tensor")
-    if isinstance(tensor, dict):
-        dtype = str(tensor.get("dtype", "float32"))
-        kind = "text" if dtype in ("string", "object") else "tensor"
-        shape = _shape(tensor, path, folder)
-        return Field(path, kind, shape, dtype, str(tensor.get("encoding", "none")))
-    if "classLabel" in node:
-        return Field(path, "tensor", (), "int64")
-    return None
-
-
-def _shape(node: Mapping[str, Any], path: str, folder: Path) -> tuple[int | None, ...]:
-    dimensions = (node.get("shape") or {}).get("dimensions", [])
-    try:
-        sizes = [int(n) for n in dimensions]
-    except (TypeError, ValueError) as error:
+        children = node["featuresDict"].get("features", {})
+    except (KeyError, AttributeError):
+        children = None
+    if not isinstance(children, dict):
         raise StrapError(
-            f"'{folder / FEATURES}': the shape of '{path}' is {dimensions!r}; mend the file"
-        ) from error
-    return tuple(n if n > 0 else None for n in sizes)
+            f"'{file}': {what} is no FeaturesDict ('featuresDict': {{'features': …}}) as "
+            "tensorflow-datasets 4 writes it; regenerate the file with a current version"
+        )
+    return children
 
 
-def _shards(folder: Path, name: str, info: Mapping[str, Any]) -> list[Shard]:
-    shards: list[Shard] = []
-    for split in info.get("splits") or []:
-        lengths = [int(n) for n in split.get("shardLengths") or []]
-        template = split.get("filepathTemplate") or _TEMPLATE
-        for i, length in enumerate(lengths):
-            file = _shard_name(template, name, split["name"], info, i, len(lengths))
-            shards.append(Shard(str(split["name"]), folder / file, length))
-    return shards or _shards_found(folder)
+def _steps(node: Any, file: Path) -> Any:
+    """Return the feature of which `steps` is a sequence; None where it is none."""
+    node = expect_object(node, f"'{STEPS}'", file)
+    if "sequence" not in node:
+        return None
+    sequence = expect_object(node["sequence"], f"the sequence of '{STEPS}'", file)
+    return expect_object(sequence.get("feature"), f"the feature of '{STEPS}'", file)
 
 
-_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+def _collect(node: Any, path: str, out: dict[str, Field], file: Path, depth: int = 0) -> None:
+    """Collect the leaves below `node`; nested sequences have no place in an array and are left."""
+    node = expect_object(node, f"feature '{path}'", file)
+    require_at_most(depth, MAX_NESTING, f"levels of features (at '{path[:80]}')", file)
+    kinds = [kind for kind in (*KINDS, *UNREAD_KINDS) if kind in node]
+    if len(kinds) != 1:
+        expected = f"one of the kinds {', '.join((*KINDS, *UNREAD_KINDS))}"
+        raise wrong(sorted(node), f"what describes feature '{path}'", expected, file)
+    if kinds[0] == "featuresDict":
+        for name, child in _children(node, f"feature '{path}'", file).items():
+            name = expect_name(name, f"the name of a feature of '{path}'", file)
+            _collect(child, f"{path}/{name}" if path else name, out, file, depth + 1)
+    elif kinds[0] in KINDS:
+        if path in out:
+            raise StrapError(f"'{file}': feature '{path}' occurs twice; correct the file")
+        out[path] = _leaf(kinds[0], node, path, file)
+        require_at_most(len(out), MAX_FIELDS, "fields", file)
 
 
-def _shard_name(
-    template: str, name: str, split: str, info: Mapping[str, Any], index: int, count: int
-) -> str:
-    values = {
-        "DATASET": name,
-        "SPLIT": split,
-        "FILEFORMAT": str(info.get("fileFormat") or "tfrecord"),
-        "SHARD_X_OF_Y": f"{index:05d}-of-{count:05d}",
-        "SHARD_INDEX": f"{index:05d}",
-        "NUM_SHARDS": f"{count:05d}",
-    }
-    for key, value in values.items():
-        template = template.replace(f"{{{key}}}", value)
-    return template
+def _leaf(kind: str, node: Mapping[str, Any], path: str, file: Path) -> Field:
+    described = expect_object(node[kind], f"'{kind}' of '{path}'", file)
+    if kind == "text":
+        return Field(path, "text", (), "string")
+    if kind == "classLabel":
+        return Field(path, "tensor", (), "int64")
+    shape = _shape(described, path, file)
+    if kind == "image":
+        dtype = expect_text(value_of(described, "dtype", ""), f"the dtype of '{path}'", file)
+        if 0 in shape:
+            raise wrong(shape, f"the shape of '{path}'", "pictures with pixels", file)
+        if None not in shape[:2]:
+            pixels = math.prod(n or 1 for n in shape[:2])
+            require_at_most(pixels, MAX_PICTURE_PIXELS, f"pixels per picture of '{path}'", file)
+        return Field(path, "image", shape, dtype or "uint8")
+    return _tensor(described, shape, path, file)
 
 
-def _shards_found(folder: Path) -> list[Shard]:
-    """Shards by their file names, where dataset_info.json does not list them."""
-    pattern = re.compile(r".*-(?P<split>[^-.]+)\.[^-]+-\d{5}-of-\d{5}$")
-    files = sorted(p for p in folder.iterdir() if pattern.match(p.name))
-    if not files:
-        raise StrapError(f"'{folder}' lists no shards and holds none; download the records")
-    return [Shard(_split_of(pattern, file), file, None) for file in files]
+def _tensor(described: Mapping[str, Any], shape: Any, path: str, file: Path) -> Field:
+    dtype = expect_text(value_of(described, "dtype", ""), f"the dtype of '{path}'", file)
+    dtype = dtype or "float32"
+    if dtype not in (*NUMBERS, *TEXTS):
+        raise wrong(
+            dtype, f"the dtype of '{path}'", f"one of {', '.join((*NUMBERS, *TEXTS))}", file
+        )
+    encoding = expect_text(value_of(described, "encoding", ""), f"the encoding of '{path}'", file)
+    if encoding.lower() not in ENCODINGS:
+        raise wrong(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
+    values = math.prod(n for n in shape if n is not None)
+    require_at_most(values * 8, MAX_FRAME_BYTES, f"bytes per step of '{path}'", file)
+    return Field(path, "text" if dtype in TEXTS else "tensor", shape, dtype, encoding.lower())
 
 
-def _split_of(pattern: re.Pattern[str], file: Path) -> str:
-    match = pattern.match(file.name)
-    return match["split"] if match else "train"
+def _shape(described: Mapping[str, Any], path: str, file: Path) -> tuple[int | None, ...]:
+    """Return the sizes per step; None where one varies, which TFDS writes as -1."""
+    what = f"the shape of '{path}'"
+    shape = expect_object(value_of(described, "shape", {}), what, file)
+    dimensions = expect_list(value_of(shape, "dimensions", []), what, file)
+    require_at_most(len(dimensions), MAX_DIMENSIONS, f"dimensions of '{path}'", file)
+    sizes = [expect_integer(n, what, file, least=-1) for n in dimensions]
+    return tuple(None if n == -1 else n for n in sizes)

@@ -1,0 +1,253 @@
+"""One episode: a record, and how its arrays, texts and pictures are read."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from strap.datasets.boundary import reading
+from strap.datasets.pictures import decode_pictures, picture_size
+from strap.datasets.rlds.description import FEATURES
+from strap.datasets.rlds.example import Example, parse
+from strap.datasets.rlds.records import read_record
+from strap.datasets.rlds.structure import NUMBERS, STEPS, Field, Structure
+from strap.errors import StrapError
+from strap.types import Array, LazyArray
+
+KEPT_BYTES = 64 << 20
+"""records kept in memory per process, so that the arrays of one episode read its record once"""
+Parsed = TypeVar("Parsed")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One record of a shard, by the id of its trajectory."""
+
+    id: str
+    shard: Path
+    record: int
+
+    @property
+    def where(self) -> str:
+        """Shard, id and record, for errors."""
+        return f"'{self.shard}', {self.id} (record {self.record})"
+
+    def example(self) -> Example:
+        """The record, parsed."""
+        return _records.get(self.shard, self.record, self.where)
+
+    def count(self, steps: Mapping[str, Field]) -> int:
+        """The number of steps: the values of the first field that tells it."""
+        example = self.example()
+        for path, field in steps.items():
+            name = f"{STEPS}/{path}"
+            if name not in example.spans:
+                continue
+            if field.kind == "image" or (field.kind == "text" and not field.shape):
+                return len(self._parsed(example.pieces, name))
+            if field.kind == "tensor" and field.is_plain and {0, None}.isdisjoint(field.shape):
+                return self._steps_of(field, name)
+        raise StrapError(
+            f"{self.where}: none of the fields of {FEATURES} is in the record; it holds: "
+            f"{', '.join(sorted(example.spans)[:12])}"
+        )
+
+    def _steps_of(self, field: Field, name: str) -> int:
+        per_step = math.prod(n or 1 for n in field.shape)
+        values = self._parsed(self.example().count, name)
+        if values % per_step:
+            raise StrapError(
+                f"{self.where}: '{name}' has {values} values, not {per_step} for each step; "
+                f"{FEATURES} does not describe this record"
+            )
+        return values // per_step
+
+    def instructions(self, paths: Sequence[str], structure: Structure, length: int) -> list[str]:
+        """The language strings that are not empty; a step's field is read at the first step."""
+        example = self.example()
+        found: list[str] = []
+        for path in paths:
+            of_steps = path in structure.steps
+            name = f"{STEPS}/{path}" if of_steps else path
+            if name not in example.spans:
+                continue
+            values = self._parsed(example.texts, name)
+            if of_steps and not structure.steps[path].shape and len(values) != length:
+                raise StrapError(
+                    f"{self.where}: '{name}' has {len(values)} texts of {length} steps"
+                )
+            text = values[0].decode("utf-8", "replace").strip() if values else ""
+            if text and text not in found:
+                found.append(text)
+        return found
+
+    def attributes(self, fields: Mapping[str, Field]) -> dict[str, Any]:
+        """What the record stores once: file paths and the like."""
+        example = self.example()
+        found: dict[str, Any] = {}
+        for path, field in fields.items():
+            if path not in example.spans or not field.is_plain:
+                continue
+            if field.kind == "text":
+                texts = [t.decode("utf-8", "replace") for t in self._parsed(example.texts, path)]
+                found[path] = texts[0] if len(texts) == 1 else texts
+            elif field.kind == "tensor" and not field.shape:
+                found[path] = self._values(field, path, (1,), 0, 1)[0].item()
+        return found
+
+    def numbers(self, fields: Sequence[Field], length: int, *, flat: bool = True) -> LazyArray:
+        """Number fields side by side, [length, …]; `flat=False` gives a scalar field a column."""
+        shapes = [self._shape(field, length) for field in fields]
+        if len(fields) > 1 or not flat:
+            shapes = [shape or (1,) for shape in shapes]
+        last = sum(shape[-1] for shape in shapes) if len(shapes) > 1 else 0
+        shape = (length, last) if last else (length, *shapes[0])
+        dtypes = [np.dtype(NUMBERS[field.dtype]) for field in fields]
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
+
+        def read(start: int, stop: int) -> Array:
+            with self._reading():
+                parts = [
+                    self._rows(field, (length, *part), start, stop).astype(dtype, copy=False)
+                    for field, part in zip(fields, shapes, strict=True)
+                ]
+                return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+        return LazyArray(shape, dtype, read)
+
+    def camera(self, field: Field, length: int) -> LazyArray:
+        """Pictures of a camera, uint8 [length h w 3]; only those asked for are decoded."""
+        name = f"{STEPS}/{field.path}"
+        where = f"{self.where}, '{name}'"
+        height, width = field.shape[:2]
+        if (height is None or width is None) and length:
+            begin, end = self._pieces(name, length)[0]
+            height, width = picture_size(self.example().data[begin:end], where)
+        shape = (height or 0, width or 0, 3)
+
+        def read(start: int, stop: int) -> Array:
+            with self._reading():
+                pieces = self._pieces(name, length)
+                data = self.example().data
+                chosen = (data[a:b] for a, b in pieces[start:stop])
+                return decode_pictures(chosen, max(stop - start, 0), shape, where, start)
+
+        return LazyArray((length, *shape), np.dtype(np.uint8), read)
+
+    def _reading(self) -> Any:
+        return reading(self.shard, f"the RLDS episode {self.id}")
+
+    def _shape(self, field: Field, length: int) -> tuple[int, ...]:
+        if None not in field.shape:
+            return tuple(int(n or 0) for n in field.shape)
+        known = math.prod(n for n in field.shape if n is not None)
+        values = self._parsed(self.example().count, self._name(field))
+        free = values // (known * length) if known * length else 0
+        return tuple(free if n is None else n for n in field.shape)
+
+    def _rows(self, field: Field, shape: tuple[int, ...], start: int, stop: int) -> Array:
+        return self._values(field, self._name(field), shape, start, stop)
+
+    def _values(
+        self, field: Field, name: str, shape: tuple[int, ...], start: int, stop: int
+    ) -> Array:
+        """Rows start … stop−1 of a feature of that shape, of the dtype that its field declares."""
+        example = self.example()
+        found = self._parsed(example.count, name)
+        if found != math.prod(shape):
+            raise StrapError(
+                f"{self.where}: '{name}' has {found} values, {list(shape)} need "
+                f"{math.prod(shape)}; {FEATURES} does not describe this record"
+            )
+        rows = self._parsed(example.numbers, name).reshape(shape)[start:stop]
+        converted = _converted(rows, np.dtype(NUMBERS[field.dtype]))
+        if converted is None:
+            raise StrapError(
+                f"{self.where}: '{name}' holds {rows.dtype} values that are no {field.dtype}, "
+                f"which {FEATURES} says; correct the description"
+            )
+        return converted
+
+    def _pieces(self, name: str, length: int) -> list[tuple[int, int]]:
+        example = self.example()
+        if name not in example.spans:
+            raise StrapError(f"{self.where} has no '{name}', which {FEATURES} lists")
+        pieces = self._parsed(example.pieces, name)
+        if len(pieces) != length:
+            raise StrapError(f"{self.where}: '{name}' has {len(pieces)} pictures of {length} steps")
+        return pieces
+
+    def _name(self, field: Field) -> str:
+        name = f"{STEPS}/{field.path}"
+        if name not in self.example().spans:
+            raise StrapError(f"{self.where} has no '{name}', which {FEATURES} lists")
+        return name
+
+    def _parsed(self, parse_field: Callable[[str], Parsed], name: str) -> Parsed:
+        try:
+            return parse_field(name)
+        except ValueError as error:
+            raise StrapError(
+                f"{self.where}: '{name}' cannot be parsed: {error}; download the shard again"
+            ) from error
+
+
+def _converted(values: Array, dtype: np.dtype[Any]) -> Array | None:
+    """The float32 or int64 values as `dtype`; None where one of them has no place in it."""
+    if not values.size:
+        return values.astype(dtype)
+    if (values.dtype.kind == "f") != (dtype.kind == "f"):
+        return None
+    if dtype == np.float16:
+        limit = float(np.finfo(np.float16).max)
+        if (np.isfinite(values) & (np.abs(values) > limit)).any():
+            return None
+    elif dtype.kind != "f" and dtype != np.uint64:  # these lie as 64 bits with a sign
+        least, most = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if values.min() < least or values.max() > most:
+            return None
+    return values.astype(dtype, copy=False)
+
+
+class _Records:
+    """The records read last, bounded by their bytes; one lock, since readers may share threads."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Path, int, int], Example] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, shard: Path, record: int, where: str) -> Example:
+        key = (shard, record, _mtime(shard))
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        try:
+            example = parse(read_record(shard, record))
+        except ValueError as error:
+            raise StrapError(
+                f"{where} cannot be parsed: {error}; download the shard again"
+            ) from error
+        with self._lock:
+            self._kept[key] = example
+            held = sum(len(kept.data) for kept in self._kept.values())
+            while len(self._kept) > 1 and held > KEPT_BYTES:
+                held -= len(self._kept.popitem(last=False)[1].data)
+        return example
+
+
+def _mtime(shard: Path) -> int:
+    try:
+        return shard.stat().st_mtime_ns
+    except OSError:
+        return 0  # reading the record says that it is missing
+
+
+_records = _Records()
