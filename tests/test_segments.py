@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 import strap
 from strap.errors import StrapError
-from strap.segments import Segmentation, cut, merge_forward, positions, read_segments
+from strap.segments import (
+    Segmentation,
+    cut,
+    merge_forward,
+    position_name,
+    positions,
+    read_segments,
+)
 from strap.synthetic import Planted
 from strap.types import Segment, Source, Trajectory, lazy
 
@@ -89,10 +96,85 @@ def test_position_columns_are_the_users_to_say() -> None:
     assert positions(joints_only, "joints").shape == (10, 6)
     assert positions(joints_only, "joints[0:3]").tolist()[0] == [0, 1, 2]
     assert positions(joints_only, "joints[0, 5]").tolist()[0] == [0, 5]
-    with pytest.raises(StrapError, match=r"column 7.*has 6"):
-        positions(joints_only, "joints[7]")
     with pytest.raises(StrapError, match="unknown proprioception 'joint': did you mean 'joints'"):
         positions(joints_only, "joint")
+
+
+SIX = {"joints": lazy(np.arange(6.0).repeat(10).reshape(6, 10).T)}
+
+
+@pytest.mark.parametrize(
+    ("selection", "columns"),
+    [
+        ("[1:]", [1, 2, 3, 4, 5]),
+        ("[:]", [0, 1, 2, 3, 4, 5]),
+        ("[:3]", [0, 1, 2]),
+        ("[0:3]", [0, 1, 2]),
+        ("[2]", [2]),
+        ("[-1]", [5]),
+        ("[-3:]", [3, 4, 5]),
+        ("[:-4]", [0, 1]),
+        ("[::2]", [0, 2, 4]),
+        ("[1:6:3]", [1, 4]),
+        ("[6:0:-2]", [5, 3, 1]),
+        ("[ 0 , 2,5 ]", [0, 2, 5]),
+        ("[0:6]", [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_position_selects_columns_as_python_does(selection: str, columns: list[int]) -> None:
+    own = moving([GO] * 9, proprioception=SIX)
+    assert positions(own, f"joints{selection}").tolist() == [columns] * 10
+    assert position_name(own, f"joints{selection}") == f"joints[{','.join(map(str, columns))}]"
+
+
+@pytest.mark.parametrize(
+    ("selection", "problem"),
+    [
+        ("[5:2]", "selects no column"),
+        ("[6:]", "selects no column"),
+        ("[0:0]", "selects no column"),
+        ("[7]", "asks for column 7"),
+        ("[-7]", "asks for column -7"),
+        ("[0:9]", "asks for column 8"),
+        ("[7:]", "asks for column 7"),
+        ("[0,6]", "asks for column 6"),
+        ("[::0]", "has a step of 0"),
+        ("[]", "is no selection of columns"),
+        ("[x]", "is no selection of columns"),
+        ("[0;2]", "is no selection of columns"),
+        ("[0,2,]", "is no selection of columns"),
+        ("[0:1:1:1]", "is no selection of columns"),
+        ("[1_0]", "is no selection of columns"),
+        ("[²]", "is no selection of columns"),
+        (f"[{'9' * 5000}]", "is no selection of columns"),
+    ],
+)
+def test_a_position_that_selects_nothing_is_an_error(selection: str, problem: str) -> None:
+    for length in (9, 60):  # short trajectories are not cut, but the wrong name is told
+        still = {"joints": lazy(np.zeros((length, 6)))}
+        own = moving([REST] * (length - 1), proprioception=still)
+        with pytest.raises(
+            StrapError, match=f"trajectory 't': .*{problem}.*'joints' has 6 columns"
+        ):
+            borders(own, position=f"joints{selection}")
+
+
+def test_a_name_with_brackets_is_a_name() -> None:
+    own = moving([GO] * 9, proprioception={"state[0]": lazy(np.zeros((10, 2)))})
+    assert positions(own, "state[0]").shape == (10, 2)
+    assert positions(own, "state[0][1]").shape == (10, 1)
+    for bad in ("state", "state[0", "[0:3]", ""):
+        with pytest.raises(StrapError, match="unknown proprioception"):
+            positions(own, bad)
+
+
+def test_a_position_without_columns_or_numbers_is_an_error() -> None:
+    own = moving([GO] * 9, proprioception={"ee_pos": lazy(np.zeros((10, 0)))})
+    with pytest.raises(StrapError, match="selects no column, but 'ee_pos' has 0 columns"):
+        positions(own)
+    own = moving([GO] * 9, proprioception={"ee_pos": lazy(np.full((10, 3), "a"))})
+    with pytest.raises(StrapError, match="'ee_pos' holds <U1, not numbers"):
+        positions(own)
 
 
 def test_columns_named_xyz_are_found() -> None:
@@ -104,11 +186,14 @@ def test_columns_named_xyz_are_found() -> None:
     assert positions(own).tolist()[0] == [1, 2, 3]
 
 
-def test_a_position_that_is_not_finite_is_an_error() -> None:
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_position_that_is_not_finite_is_an_error(value: float) -> None:
     bad = np.zeros((40, 3))
-    bad[7] = np.nan
-    with pytest.raises(StrapError, match="'ee_pos' is not finite at frame 7"):
-        borders(moving([GO] * 39, proprioception={"ee_pos": lazy(bad)}))
+    bad[7, 1] = value
+    own = moving([GO] * 39, proprioception={"ee_pos": lazy(bad)})
+    with pytest.raises(StrapError, match="trajectory 't': 'ee_pos' is not finite at frame 7"):
+        borders(own)
+    assert len(borders(own, position="ee_pos[2]")) == 2  # columns that are not used may be anything
 
 
 def test_manual_boundaries(tmp_path: Path) -> None:
@@ -132,6 +217,9 @@ def test_manual_boundaries(tmp_path: Path) -> None:
         ({"segments": [{"trajectory": "t", "start": 3, "stop": 99}]}, "goes past the 70 frames"),
         ({"segments": []}, "no segments for trajectory 't'"),
         ({"segments": [{"start": 3}]}, "no file of segments"),
+        ({"segments": [{"trajectory": "t", "start": 0.5, "stop": 9}]}, "are no frame numbers"),
+        ({"segments": [{"trajectory": "t", "start": True, "stop": 9}]}, "are no frame numbers"),
+        ({"segments": 3}, "no file of segments"),
     ):
         with pytest.raises(StrapError, match=message):
             manual(value)
@@ -146,6 +234,8 @@ def test_manual_boundaries(tmp_path: Path) -> None:
         ({"norm": "l3"}, "unknown norm"),
         ({"unit": "minute"}, "unknown unit"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"epsilon": float("inf")}, "epsilon is inf"),
+        ({"epsilon": float("nan")}, "epsilon is nan"),
         ({"min_length": 0}, "min_length is 0"),
         ({"window": -1}, "window is -1"),
     ],

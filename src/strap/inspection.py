@@ -231,6 +231,8 @@ def write_contact_sheet(
     rows: list[tuple[str, list[Array]]] = []
     for place in places if len(dataset) else ():
         trajectory = dataset[dataset.ids[place]]
+        if not trajectory.length:
+            continue
         for name in trajectory.cameras if cameras is None else cameras:
             times = np.linspace(0, trajectory.length - 1, min(frames, trajectory.length))
             shown = [trajectory.frames(name, int(t), int(t) + 1)[0] for t in times.round()]

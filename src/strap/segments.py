@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -53,7 +53,8 @@ class Segmentation:
     window: int = 30
     """window: frames per piece"""
     position: str | None = None
-    """which proprioception is the position: `name`, `name[0:3]` or `name[0,2,5]`"""
+    """which proprioception is the position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`, with
+    columns as Python counts them"""
     boundaries: Path | None = None
     """manual: a JSON file, {trajectory id: [first frame of each further segment, …]}, or one that
     `strap segment` wrote"""
@@ -69,8 +70,8 @@ class Segmentation:
         for name in ("min_length", "window"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1 frame")
-        if not self.epsilon > 0:
-            raise StrapError(f"epsilon is {self.epsilon}: it must be above 0")
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise StrapError(f"epsilon is {self.epsilon}: it must be a number above 0")
         if self.method == "manual" and self.boundaries is None:
             raise StrapError("method 'manual' needs a boundaries file: give --boundaries FILE.json")
 
@@ -124,6 +125,8 @@ def _window_bounds(trajectory: Trajectory, segmentation: Segmentation) -> list[i
 
 
 def _stop_bounds(trajectory: Trajectory, segmentation: Segmentation) -> list[int]:
+    if segmentation.position is not None:
+        _position_columns(trajectory, segmentation.position)  # wrong in short ones is wrong too
     if trajectory.length <= segmentation.min_length:
         return [0]
     steps = np.diff(positions(trajectory, segmentation.position), axis=0)
@@ -167,21 +170,18 @@ def positions(trajectory: Trajectory, position: str | None = None) -> Array:
 
     Args:
         trajectory: whose proprioception is read.
-        position: `name`, `name[0:3]` or `name[0,2,5]`; by default the first of `POSITIONS` that
-            the trajectory has, or columns that the dataset itself names x, y, z.
+        position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`; by default the first of
+            `POSITIONS` that the trajectory has, or columns that the dataset itself names x, y, z.
     """
     name, columns = _position_columns(trajectory, position)
-    values = np.asarray(trajectory.proprioception[name][:], np.float64).reshape(
-        trajectory.length, -1
-    )
-    if columns is not None:
-        width = values.shape[1]
-        if columns and not max(columns) < width:
-            raise StrapError(
-                f"trajectory '{trajectory.id}': position '{position}' asks for column "
-                f"{max(columns)}, but '{name}' has {width} (0 to {width - 1})"
-            )
-        values = values[:, columns]
+    stored = np.asarray(trajectory.proprioception[name][:])
+    if stored.dtype.kind not in "biuf":
+        raise StrapError(
+            f"trajectory '{trajectory.id}': '{name}' holds {stored.dtype}, not numbers; name "
+            "another position"
+        )
+    values = stored.astype(np.float64).reshape(trajectory.length, _width(trajectory, name))
+    values = values if columns is None else values[:, columns]
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
         raise StrapError(
@@ -209,10 +209,24 @@ def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str
             "--position 'NAME[0:3]' (joint angles work too, with their own --epsilon), or segment "
             "by --method window or full"
         )
-    name, columns = _parse_position(candidates[0])
+    name, selection = _split_position(candidates[0], known)
     if name not in known:
         raise StrapError(f"trajectory '{trajectory.id}': {unknown('proprioception', name, known)}")
-    return name, columns
+    width = _width(trajectory, name)
+    if selection is None and width:
+        return name, None
+    try:
+        return name, _select_columns(":" if selection is None else selection, width)
+    except ValueError as error:
+        raise StrapError(
+            f"trajectory '{trajectory.id}': position '{candidates[0]}' {error}, but '{name}' has "
+            f"{width} columns, counted from 0: write '{name}', '{name}[0:3]', '{name}[1:]' or "
+            f"'{name}[0,2]'"
+        ) from error
+
+
+def _width(trajectory: Trajectory, name: str) -> int:
+    return math.prod(trajectory.proprioception[name].shape[1:])
 
 
 def position_candidates(trajectory: Trajectory) -> list[str]:
@@ -224,7 +238,7 @@ def position_candidates(trajectory: Trajectory) -> list[str]:
     found = [str(trajectory.attributes["position"])] if "position" in trajectory.attributes else []
     names = trajectory.attributes.get("feature_names") or {}
     arrays = trajectory.proprioception
-    found += [name for name in POSITIONS if _parse_position(name)[0] in arrays]
+    found += [name for name in POSITIONS if _split_position(name, arrays)[0] in arrays]
     for key, array in arrays.items():
         width = math.prod(array.shape[1:])
         word = key.rpartition(".")[2].lower()
@@ -251,17 +265,54 @@ def _xyz(names: Any) -> list[int] | None:
     return [p[0] for p in places] if all(len(p) == 1 for p in places) else None
 
 
-def _parse_position(text: str) -> tuple[str, list[int] | None]:
-    """`name` -> (name, None), `name[0:3]` -> (name, [0, 1, 2]), `name[0,2]` -> (name, [0, 2])."""
-    found = re.fullmatch(r"(.+?)(?:\[([\d,:\s]+)\])?", text)
-    assert found is not None  # the pattern takes any text
-    name, inside = found.groups()
-    if inside is None:
-        return name, None
-    if ":" in inside:
-        bounds = [int(part) if part.strip() else 0 for part in inside.split(":")]
-        return name, list(range(*bounds))
-    return name, [int(part) for part in inside.split(",")]
+def _split_position(text: str, known: Collection[str]) -> tuple[str, str | None]:
+    """`name` -> (name, None), `name[0:3]` -> (name, `0:3`); a known name may hold brackets."""
+    name, bracket, selection = text.rpartition("[")
+    if text in known or not bracket or not name or not selection.endswith("]"):
+        return text, None
+    return name, selection[:-1]
+
+
+def _select_columns(selection: str, width: int) -> list[int]:
+    """The columns that `0:3`, `1:`, `-1` or `0,2` select of `width`, as in Python.
+
+    What Python would cut short (`0:9` of 3) or leave empty raises `ValueError`, which says what
+    the selection does.
+    """
+    if ":" in selection:
+        columns = _slice_columns(selection, width)
+    else:
+        columns = [_column(part, width) for part in selection.split(",")]
+    if not columns:
+        raise ValueError("selects no column")
+    return columns
+
+
+def _slice_columns(selection: str, width: int) -> list[int]:
+    bounds = [_whole_number(part) if part.strip() else None for part in selection.split(":")]
+    if len(bounds) > 3:
+        raise ValueError("is no selection of columns")
+    start, stop = bounds[:2]
+    if start is not None and not -width <= start <= width:
+        raise ValueError(f"asks for column {start}")
+    if stop is not None and not -width <= stop <= width:
+        raise ValueError(f"asks for column {stop - 1 if stop > 0 else stop}")
+    if bounds[2:] == [0]:
+        raise ValueError("has a step of 0")
+    return list(range(width)[slice(*bounds)])
+
+
+def _column(text: str, width: int) -> int:
+    number = _whole_number(text)
+    if not -width <= number < width:
+        raise ValueError(f"asks for column {number}")
+    return number % width
+
+
+def _whole_number(text: str) -> int:
+    if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", text):
+        raise ValueError("is no selection of columns")
+    return int(text)
 
 
 def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
@@ -316,7 +367,10 @@ def read_segments(path: str | Path) -> list[Segment]:
 def _segments_of(content: Mapping[str, Any], file: Path) -> Iterator[Segment]:
     try:
         for row in content["segments"]:
-            yield Segment(str(row["trajectory"]), int(row["start"]), int(row["stop"]))
+            start, stop = row["start"], row["stop"]
+            if type(start) is not int or type(stop) is not int:
+                raise TypeError(f"{start!r} … {stop!r} are no frame numbers")
+            yield Segment(str(row["trajectory"]), start, stop)
     except (KeyError, TypeError, ValueError) as error:
         raise StrapError(
             f"'{file}' is no file of segments ({error!r}): expected "
