@@ -111,6 +111,57 @@ def test_an_empty_dataset() -> None:
         write_contact_sheet(empty, Path("never.png"))
 
 
+def test_control_characters_are_shown_not_sent(tmp_path: Path) -> None:
+    """What a terminal would act on, in instructions, ids and names, is written out."""
+
+    class Hostile(Endless):
+        def read(self, name: str) -> Trajectory:
+            plain = super().read(name)
+            return replace(
+                plain,
+                id="\x1b[2Jt",
+                instruction="put\x1b]0;owned\x07 it\nepisodes        99" if name == "t0" else "",
+                cameras={"wrist\x9b31m": plain.cameras["dark"]},
+                proprioception={"state\u202e": plain.proprioception["ee_pose"]},
+            )
+
+    dataset = Dataset(Path("a\x1b[1mb"), "test", Hostile(2))
+    text = str(inspect(dataset))
+    assert all(line.isprintable() for line in text.splitlines())
+    assert text.count("\nepisodes") == 1
+    for shown in (
+        r"a\x1b[1mb",
+        r"1 × put\x1b]0;owned\x07 it\nepisodes",
+        r"wrist\x9b31m 48×64",
+        r"state\u202e [7]",
+        r"no instruction in 1 trajectories (\x1b[2Jt)",
+    ):
+        assert shown in text
+    assert write_contact_sheet(dataset, tmp_path / "sheet.png").is_file()
+
+
+def test_a_text_without_end_is_cut() -> None:
+    reader = Endless(1)
+    found = inspect(Dataset(Path("x"), "test", reader))
+    text = str(replace(found, instructions={"a" * 10_000: 1}))
+    assert f"    1 × {'a' * 199}…\n" in text
+
+
+def test_a_contact_sheet_leaves_out_trajectories_without_frames(tmp_path: Path) -> None:
+    class Short(Endless):
+        def read(self, name: str) -> Trajectory:
+            plain = super().read(name)
+            if name == "t1":
+                return plain
+            empty = {"dark": lazy(np.zeros((0, 48, 64, 3), np.uint8))}
+            return replace(plain, length=0, cameras=empty)
+
+    dataset = Dataset(Path("x"), "test", Short(3))
+    out = write_contact_sheet(dataset, tmp_path / "sheet.png", frames=2)
+    with Image.open(out) as sheet:
+        assert sheet.size == (2 * 164 + 4, 120 + 18 + 4)
+
+
 def test_position_candidates() -> None:
     base = Endless(1).read("t0")
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from strap.artifacts import replacing
 from strap.datasets.base import Dataset
-from strap.errors import StrapError
+from strap.errors import StrapError, printable
 from strap.segments import position_candidates
 from strap.types import Array, Trajectory
 
@@ -24,6 +24,8 @@ SECONDS = 5.0
 BINS = 10
 DARK = 8
 """grey level up to which a frame counts as black"""
+TEXT = 200
+"""characters of an instruction that are shown"""
 TILE = 160
 """pixels of the longer side of a picture on the contact sheet"""
 
@@ -90,12 +92,19 @@ class Inspection:
             f"proprioception  {states or 'none'}",
             f"position        {', '.join(self.positions) or 'none found: name it'}",
             f"instructions    {len(self.instructions)}{told}",
-            *(f"  {count:5d} × {text or '(none)'}" for text, count in _top(self.instructions)),
+            *(
+                f"  {count:5d} × {_cut(text) or '(none)'}"
+                for text, count in _top(self.instructions)
+            ),
             "lengths",
-            str(self.lengths),
+            *str(self.lengths).splitlines(),
             *self.notes,
         ]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[: TEXT - 1]}…"
 
 
 def _top(instructions: Mapping[str, int], limit: int = 12) -> list[tuple[str, int]]:
@@ -236,7 +245,8 @@ def write_contact_sheet(
         for name in trajectory.cameras if cameras is None else cameras:
             times = np.linspace(0, trajectory.length - 1, min(frames, trajectory.length))
             shown = [trajectory.frames(name, int(t), int(t) + 1)[0] for t in times.round()]
-            rows.append((f"{trajectory.id}  {name}  {trajectory.instruction}", shown))
+            label = _cut(f"{trajectory.id}  {name}  {trajectory.instruction}")
+            rows.append((printable(label), shown))
     if not rows:
         raise StrapError(f"'{dataset.path}' has no camera to show")
     tiles = [[_tile(Image.fromarray(np.ascontiguousarray(f))) for f in shown] for _, shown in rows]

@@ -80,9 +80,7 @@ class Episode:
                 continue
             values = self._parsed(example.texts, name)
             if of_steps and not structure.steps[path].shape and len(values) != length:
-                raise StrapError(
-                    f"{self.where}: '{name}' has {len(values)} texts of {length} steps"
-                )
+                raise self._unequal(name, f"{len(values)} texts", length)
             text = values[0].decode("utf-8", "replace").strip() if values else ""
             if text and text not in found:
                 found.append(text)
@@ -181,8 +179,14 @@ class Episode:
             raise StrapError(f"{self.where} has no '{name}', which {FEATURES} lists")
         pieces = self._parsed(example.pieces, name)
         if len(pieces) != length:
-            raise StrapError(f"{self.where}: '{name}' has {len(pieces)} pictures of {length} steps")
+            raise self._unequal(name, f"{len(pieces)} pictures", length)
         return pieces
+
+    def _unequal(self, name: str, values: str, length: int) -> StrapError:
+        return StrapError(
+            f"{self.where}: '{name}' has {values} for {length} steps, so the record is damaged; "
+            "download the shard again"
+        )
 
     def _name(self, field: Field) -> str:
         name = f"{STEPS}/{field.path}"

@@ -26,7 +26,7 @@ ALONE_FLOAT, ALONE_INT = 1 << 3 | FIXED32, 1 << 3 | VARINT
 """the tags of field 1 with one number: values of lists that are not packed"""
 MAX_FEATURES = 100_000
 """the most features of one record"""
-MAX_BYTES_VALUES = 1 << 22
+MAX_BYTES_VALUES = 1 << 20
 """the most values of a bytes feature: pictures or texts, one per step"""
 CHUNK = 1 << 20
 """integers decoded at a time: decoding needs a multiple of their bytes"""
