@@ -74,7 +74,7 @@ def test_transparency_is_dropped() -> None:
                 save_all=True,
                 append_images=[Image.fromarray(picture(6)), Image.fromarray(picture(7))],
             ),
-            "it is an animation of 3 frames",
+            "it is an animation, not one picture",
         ),
         (
             png(SOUND, "JPEG").replace(b"\xff\xd9", b"\xff\xda" * (MAX_SCANS + 1) + b"\xff\xd9"),

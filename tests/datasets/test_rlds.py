@@ -285,6 +285,19 @@ def test_fewer_records_than_promised(tmp_path: Path) -> None:
     shard.write_bytes(shard.read_bytes()[: int(first.sum()) + 4])
     with pytest.raises(StrapError, match="has 1 records, number 1 was asked for"):
         read_record(shard, 1)
+    with pytest.raises(StrapError, match=r"has 1 records, dataset_info.json promises 2"):
+        read_everything(folder)
+
+
+def test_more_records_than_promised(tmp_path: Path) -> None:
+    folder = tmp_path / "1.0.0"
+    write_rlds(folder)
+    shard = folder / "droid-train.tfrecord-00001-of-00002"
+    shard.write_bytes(shard.read_bytes() * 2)
+    with pytest.raises(
+        StrapError, match=r"has 2 records, dataset_info.json promises 1: they are of"
+    ):
+        read_everything(folder)
 
 
 def test_not_rlds(tmp_path: Path) -> None:

@@ -164,7 +164,16 @@ def test_more_shards_or_splits_than_any_dataset_has(folder: Path) -> None:
         (writers._tensor("float32", *[1] * 17), "declares 17 dimensions of 'count'; at most 16"),
         (writers._tensor("float32", -2), "the shape of 'count' is '-2', expected .* from -1 on"),
         (writers._image(100_000, 100_000, 3), "10,000,000,000 pixels per picture of 'count'"),
-        (writers._image(0, 64, 3), "the shape of 'count' is .*expected pictures with pixels"),
+        (
+            writers._image(0, 64, 3),
+            r"the shape of 'count' is \[0, 64, 3\], expected .height, width",
+        ),
+        (writers._image(48, 64), "the shape of 'count' is .*expected .height, width, 1 to 4"),
+        (writers._image(48, 64, 9), "the shape of 'count' is .*expected .height, width, 1 to 4"),
+        (
+            {"image": {"dtype": "u-nt8", "shape": {"dimensions": ["1", "1", "3"]}}},
+            "the dtype of 'count' is 'u-nt8', expected one of uint8, uint16",
+        ),
         (writers._tensor("S1000000000"), "the dtype of 'count' is 'S1000000000', expected one of"),
         (writers._tensor("O"), "the dtype of 'count' is 'O', expected one of bool, int8"),
         (writers._tensor("f4,f4"), "the dtype of 'count' is 'f4,f4', expected one of"),

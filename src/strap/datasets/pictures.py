@@ -69,12 +69,15 @@ def _open(data: bytes, place: str) -> ImageFile:
 
     try:
         if data.startswith(PNG):
-            _check_chunks(data)
+            if b"acTL" in _chunks(data):
+                raise _unusable(place, "it is an animation, not one picture")
             image: ImageFile = PngImageFile(io.BytesIO(data))
         elif data.startswith(JPEG):
             image = JpegImageFile(io.BytesIO(data))
         else:
             raise ValueError(f"neither JPEG nor PNG: it begins with {bytes(data[:8])!r}")
+    except StrapError:
+        raise
     except Exception as error:
         raise _damaged(place, error) from error
     _require_usual(image, data, place)
@@ -84,7 +87,6 @@ def _open(data: bytes, place: str) -> ImageFile:
 def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
     pixels = image.width * image.height
     deep = data.startswith(PNG) and data[24] > 8
-    frames = getattr(image, "n_frames", 1)
     if pixels > MAX_PICTURE_PIXELS:
         problem = (
             f"it is {image.height}×{image.width}, {pixels:,} pixels; at most "
@@ -95,13 +97,11 @@ def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
             f"its colours are {image.mode}{' of 16 bits' if deep else ''}; RGB, grey and palette "
             "of 8 bits are read"
         )
-    elif frames > 1:
-        problem = f"it is an animation of {frames} frames, not one picture"
     elif not data.startswith(PNG) and data.count(b"\xff\xda") > MAX_SCANS:
         problem = f"it is a JPEG of more than {MAX_SCANS} scans"
     else:
         return
-    raise StrapError(f"{place}: the picture cannot be used: {problem}; encode it again")
+    raise _unusable(place, problem)
 
 
 def _decode(image: ImageFile, place: str) -> Array:
@@ -112,6 +112,10 @@ def _decode(image: ImageFile, place: str) -> Array:
         raise _damaged(place, error) from error
 
 
+def _unusable(place: str, problem: str) -> StrapError:
+    return StrapError(f"{place}: the picture cannot be used: {problem}; encode it again")
+
+
 def _damaged(place: str, error: Exception) -> StrapError:
     return StrapError(
         f"{place}: cannot decode the picture ({describe(error)}); it is damaged: copy or download "
@@ -119,13 +123,14 @@ def _damaged(place: str, error: Exception) -> StrapError:
     )
 
 
-def _check_chunks(data: bytes) -> None:
-    """Raise `ValueError` where a PNG ends early or a chunk's checksum is wrong.
+def _chunks(data: bytes) -> set[bytes]:
+    """Return the kinds of a PNG's chunks; raise `ValueError` where a checksum is wrong.
 
     The decoder skips the checksums of the pixels and would give other pixels without a word.
     """
     view = memoryview(data)
     position, kind = len(PNG), b""
+    kinds: set[bytes] = set()
     while kind != b"IEND":
         if position + 12 > len(data):
             raise ValueError("the PNG ends before its last chunk")
@@ -135,4 +140,6 @@ def _check_chunks(data: bytes) -> None:
             raise ValueError(f"the PNG ends inside its chunk {kind!r}")
         if zlib.crc32(view[position + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
             raise ValueError(f"the checksum of the PNG's chunk {kind!r} is wrong")
+        kinds.add(kind)
         position = end + 4
+    return kinds

@@ -33,6 +33,8 @@ class Episode:
     id: str
     shard: Path
     record: int
+    records: int | None
+    """how many records the shard holds, where dataset_info.json says it"""
 
     @property
     def where(self) -> str:
@@ -41,7 +43,7 @@ class Episode:
 
     def example(self) -> Example:
         """The record, parsed."""
-        return _records.get(self.shard, self.record, self.where)
+        return _records.get(self)
 
     def count(self, steps: Mapping[str, Field]) -> int:
         """The number of steps: the values of the first field that tells it."""
@@ -227,17 +229,17 @@ class _Records:
         self._kept: OrderedDict[tuple[Path, int, int], Example] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, shard: Path, record: int, where: str) -> Example:
-        key = (shard, record, _mtime(shard))
+    def get(self, episode: Episode) -> Example:
+        key = (episode.shard, episode.record, _mtime(episode.shard))
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         try:
-            example = parse(read_record(shard, record))
+            example = parse(read_record(episode.shard, episode.record, episode.records))
         except ValueError as error:
             raise StrapError(
-                f"{where} cannot be parsed: {error}; download the shard again"
+                f"{episode.where} cannot be parsed: {error}; download the shard again"
             ) from error
         with self._lock:
             self._kept[key] = example

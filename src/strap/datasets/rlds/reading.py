@@ -58,7 +58,7 @@ class RldsReader:
         """The trajectory: its record is found and checked, its pictures are not decoded."""
         shard, index = self._place(trajectory_id)
         with reading(shard.file, f"the RLDS episode {trajectory_id}"):
-            return self._read(Episode(trajectory_id, shard.file, index))
+            return self._read(Episode(trajectory_id, shard.file, index, shard.length))
 
     def _read(self, episode: Episode) -> Trajectory:
         roles = self.roles

@@ -41,15 +41,26 @@ def masked_crc(data: bytes) -> int:
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
 
-def read_record(shard: Path, index: int) -> bytes:
-    """The data of one record, its checksums verified."""
+def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
+    """The data of one record, its checksums verified.
+
+    Args:
+        shard: the file.
+        index: which record.
+        count: how many records the file must hold, where a description says it.
+    """
     records = record_index(shard)
-    if not _is_record(shard, records, index):
+    if count not in (None, len(records)) or not _is_record(shard, records, index):
         records = _rebuild_index(shard)
+    if count not in (None, len(records)):
+        raise StrapError(
+            f"'{shard}' has {len(records)} records, dataset_info.json promises {count}: they are "
+            "of different downloads; get both again"
+        )
     if not 0 <= index < len(records):
         raise StrapError(
-            f"'{shard}' has {len(records)} records, number {index} was asked for: shard and "
-            "dataset_info.json are of different downloads; get both again"
+            f"'{shard}' has {len(records)} records, number {index} was asked for: it changed; "
+            "open the dataset again"
         )
     offset, length = (int(n) for n in records[index])
     with _opened(shard) as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ NUMBERS = {
 }
 """dtypes of number fields -> the numpy dtype that holds them"""
 TEXTS = ("string", "object")
+PICTURES = ("uint8", "uint16", "float32")
+"""dtypes of pictures; those of a camera are uint8"""
 PLAIN = ("none", "")
 """encodings of a tensor whose values lie as numbers in the record"""
 ENCODINGS = (*PLAIN, "bytes", "zlib")
@@ -188,24 +190,34 @@ def _leaf(kind: str, node: Mapping[str, Any], path: str, file: Path) -> Field:
     if kind == "classLabel":
         return Field(path, "tensor", (), "int64")
     shape = _shape(described, path, file)
-    if kind == "image":
-        dtype = expect_text(value_of(described, "dtype", ""), f"the dtype of '{path}'", file)
-        if 0 in shape:
-            raise wrong(shape, f"the shape of '{path}'", "pictures with pixels", file)
-        if None not in shape[:2]:
-            pixels = math.prod(n or 1 for n in shape[:2])
-            require_at_most(pixels, MAX_PICTURE_PIXELS, f"pixels per picture of '{path}'", file)
-        return Field(path, "image", shape, dtype or "uint8")
-    return _tensor(described, shape, path, file)
+    return (_image if kind == "image" else _tensor)(described, shape, path, file)
 
 
-def _tensor(described: Mapping[str, Any], shape: Any, path: str, file: Path) -> Field:
-    dtype = expect_text(value_of(described, "dtype", ""), f"the dtype of '{path}'", file)
-    dtype = dtype or "float32"
-    if dtype not in (*NUMBERS, *TEXTS):
-        raise wrong(
-            dtype, f"the dtype of '{path}'", f"one of {', '.join((*NUMBERS, *TEXTS))}", file
-        )
+def _image(
+    described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
+) -> Field:
+    dtype = _dtype(described, "uint8", PICTURES, path, file)
+    if len(shape) != 3 or 0 in shape or shape[2] not in (None, 1, 2, 3, 4):
+        raise wrong(list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file)
+    pixels = math.prod(n or 1 for n in shape[:2])
+    require_at_most(pixels, MAX_PICTURE_PIXELS, f"pixels per picture of '{path}'", file)
+    return Field(path, "image", shape, dtype)
+
+
+def _dtype(
+    described: Mapping[str, Any], default: str, known: Iterable[str], path: str, file: Path
+) -> str:
+    what = f"the dtype of '{path}'"
+    dtype = expect_text(value_of(described, "dtype", ""), what, file) or default
+    if dtype not in known:
+        raise wrong(dtype, what, f"one of {', '.join(known)}", file)
+    return dtype
+
+
+def _tensor(
+    described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
+) -> Field:
+    dtype = _dtype(described, "float32", (*NUMBERS, *TEXTS), path, file)
     encoding = expect_text(value_of(described, "encoding", ""), f"the encoding of '{path}'", file)
     if encoding.lower() not in ENCODINGS:
         raise wrong(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
