@@ -111,10 +111,9 @@ def test_an_action_in_parts_is_joined_by_name(tmp_path: Path) -> None:
         world=writers._tensor("float32", 3), gripper=writers._tensor("float32")
     )
     (folder / "features.json").write_text(json.dumps(described))
-    episode = {
+    episode = writers._droid_episode(0, 3, writers.SIZE) | {
         "steps/action/world": np.arange(9, dtype=np.float32),
         "steps/action/gripper": np.array([7, 8, 9], np.float32),
-        "steps/is_last": np.array([0, 0, 1]),
     }
     (folder / "rt-train.tfrecord-00000-of-00001").write_bytes(record(example(episode)))
     trajectory = opened(folder, fields={"camera": []})["train/000000"]

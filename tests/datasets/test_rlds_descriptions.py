@@ -107,6 +107,27 @@ def test_a_shard_that_is_no_file(folder: Path, kind: str) -> None:
         read_all(folder)
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+def test_a_description_that_is_no_file(folder: Path, kind: str) -> None:
+    info = folder / "dataset_info.json"
+    info.unlink()
+    if kind == "folder":
+        info.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(info)
+    else:
+        info.symlink_to(info)
+    with pytest.raises(StrapError, match=f"'{info}'.*(is no file|Too many levels)"):
+        read_all(folder)
+
+
+def test_an_empty_shard_that_no_description_tells_of(folder: Path) -> None:
+    (folder / "dataset_info.json").unlink()
+    (folder / SHARD).write_bytes(b"")
+    with pytest.raises(StrapError, match=f"{SHARD}' is empty; download it again"):
+        read_all(folder)
+
+
 # --- declared sizes ----------------------------------------------------------------------------
 
 
@@ -246,13 +267,28 @@ def test_any_value_at_any_place_is_read_or_refused(tmp_path: Path, name: str) ->
         ),
         (
             ("featuresDict", "features", "x"),
-            {"tensor": {"encoding": "gzip"}},
+            {"tensor": {"dtype": "int64", "encoding": "gzip"}},
             "the encoding of 'x' is 'gzip', expected none, bytes or zlib",
         ),
         (
             ("featuresDict", "features", "x"),
             {"tensor": {"dtype": 7}},
             "the dtype of 'x' is 7, expected a text",
+        ),
+        (
+            ("featuresDict", "features", "x"),
+            {"tensor": {}},
+            "the dtype of 'x' is '', expected one of bool",
+        ),
+        (
+            ("featuresDict", "features", "x"),
+            {"sequence": 3},
+            "'sequence' of 'x' is 3, expected an object",
+        ),
+        (
+            ("featuresDict", "features", "x"),
+            {"featuresDict": {"feature": {}}},
+            "feature 'x' is no FeaturesDict",
         ),
     ],
 )

@@ -216,6 +216,7 @@ def unpacked(kind: int, data: bytes) -> bytes:
         ("steps/language_instruction_2", packed(1, b"x"), "has 1 texts for 4 steps"),
         ("steps/language_instruction_2", floats(1), "holds numbers, not bytes"),
         ("episode_metadata/file_path", floats(1), "holds numbers, not bytes"),
+        ("episode_metadata/file_path", b"", "has 0 texts for one episode"),
     ],
 )
 def test_features_whose_values_do_not_fit(
@@ -225,6 +226,19 @@ def test_features_whose_values_do_not_fit(
     entries = {k.encode(): writers.feature(v) for k, v in features.items()} | {name.encode(): value}
     write_record(folder, writers._field(1, b"".join(entry(k, v) for k, v in entries.items())))
     with pytest.raises(StrapError, match=f"{ONE}', train/000000 .*{message}"):
+        read_all(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("steps/action", "steps/reward", "steps/language_instruction_2", LEFT),
+        "episode_metadata/file_path",
+    ],
+)
+def test_a_record_without_a_described_feature(folder: Path, name: str) -> None:
+    write_episode(folder, {name: None})
+    with pytest.raises(StrapError, match=f"{ONE}', .* has no '{name}', which features.json lists"):
         read_all(folder)
 
 

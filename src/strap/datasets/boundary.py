@@ -85,5 +85,7 @@ def require_at_most(value: float, limit: float, what: str, place: Path | str) ->
 def read_metadata(file: Path, *, limit: int = MAX_METADATA_BYTES) -> Any:
     """Return the content of a JSON file of at most `limit` bytes."""
     with reading(file, "JSON"):
+        if file.exists() and not file.is_file():
+            raise StrapError(f"'{file}' is no file but a folder or a device; replace it")
         require_at_most(file.stat().st_size, limit, "bytes of JSON", file)
         return json.loads(file.read_bytes())

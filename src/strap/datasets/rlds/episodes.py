@@ -77,12 +77,10 @@ class Episode:
         found: list[str] = []
         for path in paths:
             of_steps = path in structure.steps
-            name = f"{STEPS}/{path}" if of_steps else path
-            if name not in example.spans:
-                continue
+            name = self._require(f"{STEPS}/{path}" if of_steps else path)
             values = self._parsed(example.texts, name)
             if of_steps and not structure.steps[path].shape and len(values) != length:
-                raise self._unequal(name, f"{len(values)} texts", length)
+                raise self._unequal(name, f"{len(values)} texts", f"{length} steps")
             text = values[0].decode("utf-8", "replace").strip() if values else ""
             if text and text not in found:
                 found.append(text)
@@ -93,13 +91,16 @@ class Episode:
         example = self.example()
         found: dict[str, Any] = {}
         for path, field in fields.items():
-            if path not in example.spans or not field.is_plain:
+            if not field.is_plain:
                 continue
             if field.kind == "text":
-                texts = [t.decode("utf-8", "replace") for t in self._parsed(example.texts, path)]
-                found[path] = texts[0] if len(texts) == 1 else texts
+                texts = self._parsed(example.texts, self._require(path))
+                if not field.shape and len(texts) != 1:
+                    raise self._unequal(path, f"{len(texts)} texts", "one episode")
+                decoded = [text.decode("utf-8", "replace") for text in texts]
+                found[path] = decoded[0] if len(decoded) == 1 else decoded
             elif field.kind == "tensor" and not field.shape:
-                found[path] = self._values(field, path, (1,), 0, 1)[0].item()
+                found[path] = self._values(field, self._require(path), (1,), 0, 1)[0].item()
         return found
 
     def numbers(self, fields: Sequence[Field], length: int, *, flat: bool = True) -> LazyArray:
@@ -148,12 +149,12 @@ class Episode:
         if None not in field.shape:
             return tuple(int(n or 0) for n in field.shape)
         known = math.prod(n for n in field.shape if n is not None)
-        values = self._parsed(self.example().count, self._name(field))
+        values = self._parsed(self.example().count, self._require(f"{STEPS}/{field.path}"))
         free = values // (known * length) if known * length else 0
         return tuple(free if n is None else n for n in field.shape)
 
     def _rows(self, field: Field, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        return self._values(field, self._name(field), shape, start, stop)
+        return self._values(field, self._require(f"{STEPS}/{field.path}"), shape, start, stop)
 
     def _values(
         self, field: Field, name: str, shape: tuple[int, ...], start: int, stop: int
@@ -176,24 +177,23 @@ class Episode:
         return converted
 
     def _pieces(self, name: str, length: int) -> list[tuple[int, int]]:
-        example = self.example()
-        if name not in example.spans:
-            raise StrapError(f"{self.where} has no '{name}', which {FEATURES} lists")
-        pieces = self._parsed(example.pieces, name)
+        pieces = self._parsed(self.example().pieces, self._require(name))
         if len(pieces) != length:
-            raise self._unequal(name, f"{len(pieces)} pictures", length)
+            raise self._unequal(name, f"{len(pieces)} pictures", f"{length} steps")
         return pieces
 
-    def _unequal(self, name: str, values: str, length: int) -> StrapError:
+    def _unequal(self, name: str, values: str, expected: str) -> StrapError:
         return StrapError(
-            f"{self.where}: '{name}' has {values} for {length} steps, so the record is damaged; "
+            f"{self.where}: '{name}' has {values} for {expected}, so the record is damaged; "
             "download the shard again"
         )
 
-    def _name(self, field: Field) -> str:
-        name = f"{STEPS}/{field.path}"
+    def _require(self, name: str) -> str:
+        """The name of a feature, which the record must hold."""
         if name not in self.example().spans:
-            raise StrapError(f"{self.where} has no '{name}', which {FEATURES} lists")
+            raise StrapError(
+                f"{self.where} has no '{name}', which {FEATURES} lists; download both again"
+            )
         return name
 
     def _parsed(self, parse_field: Callable[[str], Parsed], name: str) -> Parsed:

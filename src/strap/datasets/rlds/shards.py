@@ -133,6 +133,8 @@ def _require_size(shard: Shard) -> None:
         size = shard.file.stat().st_size
     except OSError:
         return  # reading an episode says that the shard is missing
+    if shard.length is None and not size and shard.file.is_file():
+        raise StrapError(f"'{shard.file}' is empty; download it again, or remove it")
     if shard.length is not None and shard.length * SMALLEST_RECORD > size:
         raise StrapError(
             f"'{shard.file}' has {size:,} bytes, too few for the {shard.length:,} records that "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def load_structure(folder: Path) -> Structure:
     file = folder / FEATURES
     features = _children(read_description(file), "its content", file)
     info_file = folder / DATASET_INFO
-    info = read_description(info_file) if info_file.is_file() else {}
+    info = read_description(info_file) if os.path.lexists(info_file) else {}
     top: dict[str, Field] = {}
     steps: dict[str, Field] = {}
     for name, node in features.items():
@@ -143,10 +144,10 @@ def load_structure(folder: Path) -> Structure:
 
 
 def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, Any]:
-    try:
-        children = node["featuresDict"].get("features", {})
-    except (KeyError, AttributeError):
-        children = None
+    holder = node.get("featuresDict")
+    children = holder.get("features") if isinstance(holder, dict) else None
+    if holder == {}:  # a dictionary of no features: protobuf leaves empty values out
+        return {}
     if not isinstance(children, dict):
         raise StrapError(
             f"'{file}': {what} is no FeaturesDict ('featuresDict': {{'features': …}}) as "
@@ -176,7 +177,9 @@ def _collect(node: Any, path: str, out: dict[str, Field], file: Path, depth: int
         for name, child in _children(node, f"feature '{path}'", file).items():
             name = expect_name(name, f"the name of a feature of '{path}'", file)
             _collect(child, f"{path}/{name}" if path else name, out, file, depth + 1)
-    elif kinds[0] in KINDS:
+    elif kinds[0] in UNREAD_KINDS:
+        expect_object(node[kinds[0]], f"'{kinds[0]}' of '{path}'", file)
+    else:
         if path in out:
             raise StrapError(f"'{file}': feature '{path}' occurs twice; correct the file")
         out[path] = _leaf(kinds[0], node, path, file)
@@ -208,7 +211,7 @@ def _dtype(
     described: Mapping[str, Any], default: str, known: Iterable[str], path: str, file: Path
 ) -> str:
     what = f"the dtype of '{path}'"
-    dtype = expect_text(value_of(described, "dtype", ""), what, file) or default
+    dtype = expect_text(value_of(described, "dtype", default), what, file)
     if dtype not in known:
         raise wrong(dtype, what, f"one of {', '.join(known)}", file)
     return dtype
@@ -217,7 +220,7 @@ def _dtype(
 def _tensor(
     described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
 ) -> Field:
-    dtype = _dtype(described, "float32", (*NUMBERS, *TEXTS), path, file)
+    dtype = _dtype(described, "", (*NUMBERS, *TEXTS), path, file)
     encoding = expect_text(value_of(described, "encoding", ""), f"the encoding of '{path}'", file)
     if encoding.lower() not in ENCODINGS:
         raise wrong(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
