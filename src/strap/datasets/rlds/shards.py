@@ -128,13 +128,18 @@ def _require_distinct(names: Sequence[str], what: str, description: Path) -> Non
 
 
 def _require_size(shard: Shard) -> None:
-    """Raise where a shard's file is too small for the episodes that it shall hold."""
+    """Raise where a shard's file is too small, or too large, for the episodes it shall hold."""
     try:
         size = shard.file.stat().st_size
     except OSError:
         return  # reading an episode says that the shard is missing
     if shard.length is None and not size and shard.file.is_file():
         raise StrapError(f"'{shard.file}' is empty; download it again, or remove it")
+    if shard.length == 0 and size:
+        raise StrapError(
+            f"'{shard.file}' has {size:,} bytes, but {DATASET_INFO} promises no record in it: they "
+            "are of different downloads; get both again"
+        )
     if shard.length is not None and shard.length * SMALLEST_RECORD > size:
         raise StrapError(
             f"'{shard.file}' has {size:,} bytes, too few for the {shard.length:,} records that "
