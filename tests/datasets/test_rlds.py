@@ -163,9 +163,30 @@ def test_a_missing_shard(tmp_path: Path) -> None:
         dataset["train/000001"]
     left = opened(folder, missing="skip")
     assert list(left.ids) == ["train/000002"]
-    assert left.reader.skipped == ("train/000000", "train/000001")
+    assert list(left.reader.skipped) == ["train/000000", "train/000001"]
+    assert "train/000000" not in left.ids
     assert "skipped 2 of 3" in left.reader.summary
     assert left["train/000002"].length == 5
+
+
+def test_ids_are_a_sequence(tmp_path: Path) -> None:
+    folder = tmp_path / "1.0.0"
+    write_rlds(folder, ((1, 1), (), (1, 1, 1)))
+    write_rlds(tmp_path / "val", ((1,),), split="val")
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["splits"] += json.loads((tmp_path / "val/dataset_info.json").read_text())["splits"]
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    shutil.copy(tmp_path / "val/droid-val.tfrecord-00000-of-00001", folder)
+    ids = opened(folder).ids
+    expected = [*(f"train/{i:06d}" for i in range(5)), "val/000000"]
+    assert list(ids) == expected
+    assert [ids[i] for i in range(-6, 6)] == expected * 2
+    assert list(ids[1:6:2]) == expected[1:6:2]
+    assert all(name in ids for name in expected)
+    assert all(name not in ids for name in ("train/000005", "train/1", "val/000001", "", 3))
+    with pytest.raises(IndexError):
+        ids[6]
+    read_everything(folder)
 
 
 # --- checksums and parsing ---------------------------------------------------------------------

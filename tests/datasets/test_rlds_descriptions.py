@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.datasets.forging import (
 )
 from tests.datasets.writers import write_rlds
 
+import strap
 from strap.datasets.boundary import MAX_TRAJECTORIES
 from strap.errors import StrapError
 
@@ -154,6 +156,24 @@ def test_a_billion_episodes_in_a_missing_shard(folder: Path, missing: str) -> No
     forge_split(folder, shardLengths=[str(MAX_TRAJECTORIES), "1"])
     with pytest.raises(StrapError, match=r"declares 10,000,001 episodes"):
         read_all(folder, missing=missing)
+
+
+def test_many_episodes_in_a_missing_shard_are_not_listed(folder: Path) -> None:
+    (folder / SHARD).unlink()
+    forge_split(folder, shardLengths=[str(MAX_TRAJECTORIES - 1), "1"])
+    tracemalloc.start()
+    try:
+        dataset = strap.open_dataset(folder)
+        assert len(dataset) == MAX_TRAJECTORIES
+        assert dataset.ids[-1] == "train/9999999"
+        assert dataset["train/9999999"].length == 5
+        with pytest.raises(StrapError, match=f"missing shard .*{SHARD}"):
+            next(iter(dataset))
+        with pytest.warns(UserWarning, match="skipped 9999999 of 10000000 episodes"):
+            assert len(strap.open_dataset(folder, missing="skip")) == 1
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex, overload
 
 from strap.datasets.boundary import MAX_TRAJECTORIES, reading, require_at_most
 from strap.datasets.rlds.description import DATASET_INFO, FEATURES
@@ -22,16 +22,64 @@ from strap.types import Orientation, Source, Trajectory
 
 
 @dataclass(frozen=True)
+class EpisodeIds(Sequence[str]):
+    """The ids `train/000000` … of the episodes of some shards, each made when it is asked for."""
+
+    shards: Sequence[tuple[Shard, int]]
+    """each with the number of its first episode within its split"""
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> str: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[str]: ...
+    def __getitem__(self, key: SupportsIndex | slice) -> str | Sequence[str]:
+        if isinstance(key, slice):
+            return [self[i] for i in range(len(self))[key]]
+        index = range(len(self))[key]
+        at = bisect_right(self._ends, index)
+        shard, first = self.shards[at]
+        return f"{shard.split}/{first + index - (self._ends[at] - _length(shard)):06d}"
+
+    def __contains__(self, trajectory_id: object) -> bool:
+        return isinstance(trajectory_id, str) and self.place(trajectory_id) is not None
+
+    def place(self, trajectory_id: str) -> tuple[Shard, int] | None:
+        """The shard of an episode, and its place in it; None where there is none of that id."""
+        split, _, digits = trajectory_id.rpartition("/")
+        shards = self._by_split.get(split)
+        if not shards or not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):
+            return None
+        number = int(digits)
+        at = bisect_right(shards, number, key=lambda shard: shard[1]) - 1
+        if at < 0 or trajectory_id != f"{split}/{number:06d}":
+            return None
+        shard, first = shards[at]
+        return (shard, number - first) if number - first < _length(shard) else None
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(_length(shard) for shard, _ in self.shards))
+
+    @cached_property
+    def _by_split(self) -> Mapping[str, Sequence[tuple[Shard, int]]]:
+        splits: dict[str, list[tuple[Shard, int]]] = {}
+        for shard, first in self.shards:
+            splits.setdefault(shard.split, []).append((shard, first))
+        return splits
+
+
+@dataclass(frozen=True)
 class RldsReader:
     """Reads a TFDS folder; ids are `train/000000`: the split and the place in it."""
 
     structure: Structure
     roles: Roles
-    splits: Mapping[str, Sequence[tuple[Shard, int]]]
-    """split -> its shards, each with the number of its first episode"""
-    ids: Sequence[str]
+    ids: EpisodeIds
     orientation: Orientation
-    skipped: Sequence[str] = ()
+    skipped: EpisodeIds
     """ids left out because their shard is missing (`missing="skip"`)"""
 
     @property
@@ -56,7 +104,10 @@ class RldsReader:
 
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory: its record is found and checked, its pictures are not decoded."""
-        shard, index = self._place(trajectory_id)
+        place = self.ids.place(trajectory_id)
+        if place is None:
+            raise KeyError(trajectory_id)
+        shard, index = place
         with reading(shard.file, f"the RLDS episode {trajectory_id}"):
             return self._read(Episode(trajectory_id, shard.file, index, shard.length))
 
@@ -84,22 +135,6 @@ class RldsReader:
             extras={n: episode.numbers([f], length) for n, f in roles.extras.items()},
             attributes=attributes,
         )
-
-    def _place(self, trajectory_id: str) -> tuple[Shard, int]:
-        split, _, digits = trajectory_id.rpartition("/")
-        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 18
-        if split not in self.splits or not is_number or trajectory_id in self._left_out:
-            raise KeyError(trajectory_id)
-        shards, number = self.splits[split], int(digits)
-        at = bisect_right(shards, number, key=lambda shard: shard[1]) - 1
-        shard, first = shards[at]
-        if trajectory_id != f"{split}/{number:06d}" or number - first >= _length(shard):
-            raise KeyError(trajectory_id)
-        return shard, number - first
-
-    @cached_property
-    def _left_out(self) -> frozenset[str]:
-        return frozenset(self.skipped)
 
 
 def is_rlds(path: Path) -> bool:
@@ -140,26 +175,22 @@ def _open(
     roles = assign_roles(structure, fields)
     total = sum(_length(shard) for shard in structure.shards)
     require_at_most(total, MAX_TRAJECTORIES, "episodes", folder)
-    ids: list[str] = []
-    skipped: list[str] = []
-    splits = _first_episodes(structure.shards)
-    for split, shards in splits.items():
-        for shard, first in shards:
-            gone = is_skipping and not shard.file.exists()
-            numbers = range(first, first + _length(shard))
-            (skipped if gone else ids).extend(f"{split}/{i:06d}" for i in numbers)
-    return RldsReader(structure, roles, splits, tuple(ids), orientation, tuple(skipped))
+    shards = _numbered(structure.shards)
+    gone = [pair for pair in shards if is_skipping and not pair[0].file.exists()]
+    missing = {shard.file for shard, _ in gone}
+    kept = [pair for pair in shards if pair[0].file not in missing]
+    return RldsReader(structure, roles, EpisodeIds(kept), orientation, EpisodeIds(gone))
 
 
-def _first_episodes(shards: Sequence[Shard]) -> dict[str, list[tuple[Shard, int]]]:
-    """split -> its shards, each with the number of its first episode"""
+def _numbered(shards: Sequence[Shard]) -> list[tuple[Shard, int]]:
+    """Each shard with the number of its first episode, split by split."""
     splits: dict[str, list[Shard]] = {}
     for shard in shards:
         splits.setdefault(shard.split, []).append(shard)
-    return {
-        split: list(zip(own, accumulate(map(_length, own), initial=0), strict=False))
-        for split, own in splits.items()
-    }
+    found: list[tuple[Shard, int]] = []
+    for own in splits.values():
+        found += zip(own, accumulate(map(_length, own), initial=0), strict=False)
+    return found
 
 
 def _length(shard: Shard) -> int:
