@@ -200,3 +200,22 @@ def test_inspect(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture
     assert sheet.stat().st_size > 1000
     assert main(["inspect", str(planted.target), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 2
+
+
+def test_a_text_that_hdf5_cannot_hold(planted: Planted, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from strap.datasets.robomimic import write_robomimic
+
+    dataset = strap.open_dataset(planted.target)
+    odd = replace(dataset["demo_0"], instruction="put\0 it")
+    with pytest.raises(StrapError, match="its instruction holds a NUL character"):
+        write_robomimic(tmp_path / "a.hdf5", [odd])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ids_of_odd_digits_are_sorted() -> None:
+    from strap.datasets import natural
+
+    names = ["demo_10", "demo_2", "demo_²", "demo_" + "9" * 5000, "demo_٣"]
+    assert sorted(names, key=natural)[:2] == ["demo_2", "demo_10"]

@@ -90,8 +90,8 @@ def _no_such(trajectory_id: str, ids: Sequence[str]) -> str:
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key by which `demo_2` comes before `demo_10`."""
-    parts = re.split(r"(\d+)", text)
-    return tuple((0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts if p)
+    parts = re.split(r"([0-9]{1,18})", text)
+    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts if p)
 
 
 def require_unique(ids: Sequence[str], path: Path) -> None:

@@ -224,6 +224,12 @@ def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:
 def _write_attributes(demo: h5py.Group, trajectory: Trajectory) -> None:
     attributes = dict(trajectory.attributes)
     provenance = attributes.pop("provenance", {})
+    for key, value in {"instruction": trajectory.instruction, **attributes}.items():
+        if isinstance(value, str) and "\0" in value:
+            raise StrapError(
+                f"trajectory '{trajectory.id}': its {key} holds a NUL character, which HDF5 texts "
+                "cannot; mend the dataset, or leave the trajectory out with --ids"
+            )
     for key, value in attributes.items():
         if isinstance(value, str | int | float | np.ndarray):
             _set_attribute(demo, key, value)
