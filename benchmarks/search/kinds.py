@@ -21,7 +21,7 @@ import strap.dtw as dtw
 from strap.dtw.sketches import SAMPLE, Sketcher, SketchFilter
 from strap.dtw.types import Sketched
 from strap.segments import read_segments
-from strap.sketches import Kind
+from strap.store.sketches import Kind
 from strap.store import open_store
 
 

@@ -30,7 +30,7 @@ import strap.dtw as dtw
 from strap.search import search_stores
 from strap.search.corpus import Corpus
 from strap.segments import read_segments
-from strap.sketches import sketch_store
+from strap.store.sketches import sketch_store
 from strap.store import open_store
 
 

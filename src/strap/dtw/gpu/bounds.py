@@ -41,12 +41,12 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from strap.dtw.checks import largest
+from strap.dtw.batching import as_floats as as_values
 from strap.dtw.gpu import kernels
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.frames import Loaded, Space
-from strap.dtw.pieces import as_values
 from strap.dtw.types import Frames
+from strap.dtw.validation import largest_magnitude as largest
 
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128

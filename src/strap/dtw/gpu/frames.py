@@ -11,10 +11,11 @@ import numpy as np
 import torch
 import triton
 
-from strap.dtw import checks
+from strap.dtw import validation as checks
+from strap.dtw.batching import Batch as Piece
+from strap.dtw.batching import as_floats as as_values
 from strap.dtw.gpu import kernels
 from strap.dtw.gpu.overlap import Scratch
-from strap.dtw.pieces import Piece, as_values
 from strap.dtw.types import Floats, Frames, Name
 
 U = 2.0**-24
@@ -178,7 +179,7 @@ def load(
     unusual = not math.isfinite(reach) or bool(torch.isinf(slack).any())
     if unusual or metric == "cosine":
         for index, own in zip(piece.ids, piece.frames, strict=True):
-            checks.values(own, name(index), metric)
+            checks.check_numbers(own, name(index), metric)
     offsets = torch.as_tensor(piece.offsets, device=device)
     lengths = [len(own) for own in piece.frames]
     return Loaded(

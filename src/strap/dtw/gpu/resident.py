@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from strap.dtw import checks
+from strap.dtw import validation as checks
+from strap.dtw.batching import Batch as Piece
+from strap.dtw.batching import batches as pieces
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
 from strap.dtw.gpu.devices import find_devices
@@ -26,7 +28,6 @@ from strap.dtw.gpu.search import (
     on_each,
 )
 from strap.dtw.gpu.staging import AHEAD, Staged, ahead, send, staged
-from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Frames, Ints, TopK
 
 WAVES = 60  # tiles of a piece for each multiprocessor: pieces end with a wave of tiles
@@ -57,10 +58,12 @@ class Resident:
             limit: bytes to keep on each device, the rest goes to page-locked memory; by default
                 all but 4 GiB of what is free.
         """
-        checks.options("strap", metric)
+        checks.check_names("strap", metric)
         self.metric = metric
         self._cards = [_Card(device, metric, limit) for device in find_devices(devices)]
-        stream = ((i, checks.shape(own, f"trajectory {i}")) for i, own in enumerate(trajectories))
+        stream = (
+            (i, checks.check_shape(own, f"trajectory {i}")) for i, own in enumerate(trajectories)
+        )
         first = next(stream, None)
         if first is None:
             self.dim = 0
@@ -70,7 +73,7 @@ class Resident:
         def checked() -> Iterator[tuple[int, Frames]]:
             yield first
             for index, frames in stream:
-                yield index, checks.shape(frames, f"trajectory {index}", self.dim)
+                yield index, checks.check_shape(frames, f"trajectory {index}", self.dim)
 
         size = max(1, PIECE_BYTES // (2 * self.dim))
         shared = Shared(pieces(checked(), size))
@@ -98,15 +101,18 @@ class Resident:
         exclude: Sequence[Collection[int]] | None = None,
     ) -> list[TopK]:
         """As `strap.dtw.search`, over the trajectories kept here."""
-        checks.options(steps, self.metric)
-        checks.count(k)
-        checks.excluded(exclude, len(queries))
+        checks.check_names(steps, self.metric)
+        checks.check_count(k)
+        checks.check_excluded(exclude, len(queries))
         if len(queries) == 0:
             return []
         queries = [
-            checks.shape(query, f"query {q}", self.dim or None) for q, query in enumerate(queries)
+            checks.check_shape(query, f"query {q}", self.dim or None)
+            for q, query in enumerate(queries)
         ]
-        sizes = [checks.values(own, f"query {q}", self.metric) for q, own in enumerate(queries)]
+        sizes = [
+            checks.check_numbers(own, f"query {q}", self.metric) for q, own in enumerate(queries)
+        ]
         task = Task(queries, k, steps, self.metric, exclude, str, self._fetch, largest=max(sizes))
         results = on_each(self._cards, lambda card: card.search(task))
         return [merge([found[q] for found in results], k) for q in range(len(queries))]

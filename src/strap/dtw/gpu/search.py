@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any as Tally
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strap.dtw import cpu
+from strap.dtw.batching import Batch as Piece
+from strap.dtw.batching import batches as pieces
+from strap.dtw.cpu import search as cpu
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import Filter
 from strap.dtw.gpu.devices import find_devices
@@ -23,8 +26,7 @@ from strap.dtw.gpu.frames import Space, as_tensor, load
 from strap.dtw.gpu.kernels import LONGEST
 from strap.dtw.gpu.overlap import Scratch, foreground
 from strap.dtw.gpu.staging import staged
-from strap.dtw.pieces import Piece, pieces
-from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, Tally, TopK
+from strap.dtw.types import Fetch, Floats, Frames, Ints, Name, TopK
 from strap.processors import processors
 
 CardT = TypeVar("CardT")

@@ -13,8 +13,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from strap.dtw.batching import Batch as Piece
 from strap.dtw.gpu.frames import as_tensor
-from strap.dtw.pieces import Piece
 from strap.processors import processors
 
 T = TypeVar("T")
