@@ -19,6 +19,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 import torch
 
+from strap.dtw.batching import Batch as Piece
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import Filter
@@ -26,7 +27,6 @@ from strap.dtw.gpu.frames import Space, as_tensor, load
 from strap.dtw.gpu.overlap import Scratch
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import Refinement
-from strap.dtw.pieces import Piece
 
 PLACE = devices.find_devices()[0]
 pytestmark = pytest.mark.xdist_group("gpu")

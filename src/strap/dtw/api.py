@@ -98,24 +98,25 @@ def best_match(
     check_numbers(trajectory, "trajectory", metric)
     if lengths is not None:
         check_lengths(lengths, "query")
-    return align_with(SearchOptions(1, steps, metric, backend))(query, trajectory, lengths)
+    options = SearchOptions(1, steps, metric, resolve_backend(backend).name)
+    if options.backend != "gpu" or lengths is not None:
+        return align_with(options)(query, trajectory, lengths)
+    (best,) = search([query], [trajectory], k=1, steps=steps, metric=metric, backend="gpu")
+    if len(best) == 0:
+        return None
+    return Alignment(float(best.cost[0]), int(best.start[0]), int(best.stop[0]))
 
 
 def align_with(options: SearchOptions) -> Align:
-    """Return what aligns one query with one trajectory exactly, under these options."""
-    backend = resolve_backend(options.backend).name
+    """Return what aligns one query with one trajectory exactly: the definition, or compiled.
+
+    One pair is aligned on the CPU, whichever backend searches.
+    """
+    is_reference = resolve_backend(options.backend).name == "reference"
 
     def align(query: Frames, trajectory: Frames, lengths: Lengths | None) -> Alignment | None:
-        if backend == "reference":
+        if is_reference:
             return reference.best_match(query, trajectory, options.steps, options.metric, lengths)
-        if backend == "gpu" and lengths is None:
-            (best,) = search(
-                [query], [trajectory], k=1, steps=options.steps, metric=options.metric,
-                backend="gpu",
-            )  # fmt: skip
-            if len(best) == 0:
-                return None
-            return Alignment(float(best.cost[0]), int(best.start[0]), int(best.stop[0]))
         from strap.dtw.cpu import search as cpu  # numba loads here, not with the package
 
         return cpu.best_match(query, trajectory, options.steps, options.metric, lengths)

@@ -13,7 +13,6 @@ from strap.dtw.alignment import align
 from strap.dtw.batching import as_floats
 from strap.dtw.cell_costs import local_costs
 from strap.dtw.cpu.float32_recurrence import Real
-from strap.dtw.cpu.int16.gemm import BLOCK_ROWS
 from strap.dtw.cpu.int16.recurrence import accumulate_frames, fill_lower_costs, multiply_group
 from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load_frames
 from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Queries
@@ -173,18 +172,9 @@ def _evaluate_pairs(
                 if least == np.inf:
                     out[i, 1] = NO_PATH
                 continue
-        begin = packed.blocks[q] * BLOCK_ROWS
-        lower = np.empty((N, M))
-        fill_lower_costs(
-            packed.terms[:, begin : begin + N],
-            beta,
-            scales,
-            error_bounds,
-            products[i * height : i * height + M],
-            packed.is_cosine,
-            (1 - 2.0**-20) / unit,
-            lower,
-        )
+        lower, part = np.empty((N, M)), products[i * height : i * height + M]
+        shrink = (1 - 2.0**-20) / unit
+        fill_lower_costs(packed, packed.begins[q], beta, scales, error_bounds, part, shrink, lower)
         align_pruned(
             queries[borders[q] : borders[q + 1]],
             frames,

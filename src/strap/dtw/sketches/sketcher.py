@@ -74,7 +74,7 @@ class Sketcher:
 
     @classmethod
     def fit(cls, frames: Frames, *, size: int, every: int = 1) -> Sketcher:
-        """Return the main directions of a sample of frames [m d], for sketches of `size` numbers."""
+        """Return the main directions of a sample [m d], for sketches of `size` numbers."""
         sample = np.asarray(frames, np.float64)
         mean = sample.mean(axis=0)
         centered = sample - mean

@@ -72,6 +72,9 @@ class _ProductWriter(Writer):
         self.blocks = blocks
 
     def write(self) -> None:
+        if not is_fast():
+            self._write_loops()
+            return
         builder = self.builder
         sums = {
             cell: cgutils.alloca_once(builder, SUMS)  # type: ignore[no-untyped-call]
@@ -88,6 +91,8 @@ class _ProductWriter(Writer):
     def _add_pair(self, index: Any, sums: dict[tuple[int, int], Any]) -> None:
         """Add the products of one pair of numbers of all frames and rows."""
         builder = self.builder
+        kind = ir.FunctionType(SUMS, [SUMS] * 3)
+        add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
         there = self.at(self.queries, index, LINE_BYTES)
         here = self.at(self.frames, index, 4)
         rows = [
@@ -97,20 +102,30 @@ class _ProductWriter(Writer):
         for f in range(FRAMES_TOGETHER):
             pair = self.broadcast(self.load(self.at(here, self.stride, f), WORD, 4), SUMS)
             for b in range(self.blocks):
-                total = self._add_products(builder.load(sums[f, b]), pair, rows[b])
+                total = builder.call(add, [builder.load(sums[f, b]), pair, rows[b]])
                 builder.store(total, sums[f, b])
 
-    def _add_products(self, total: Any, pair: Any, row: Any) -> Any:
-        """Return 16 sums, plus both products of 16 pairs with 16 others."""
-        builder = self.builder
-        if is_fast():
-            kind = ir.FunctionType(SUMS, [SUMS] * 3)
-            add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
-            return builder.call(add, [total, pair, row])
-        for side in range(2):
-            ours, theirs = (self._numbers(pairs, side) for pairs in (pair, row))
-            total = builder.add(total, builder.mul(ours, theirs))
-        return total
+    def _write_loops(self) -> None:
+        """Write the same for processors without the instruction, one frame and block at a time."""
+        builder, count = self.builder, self.frames.type
+        total = cgutils.alloca_once(builder, SUMS)  # type: ignore[no-untyped-call]
+        with (
+            cgutils.for_range(builder, count(FRAMES_TOGETHER)) as f,
+            cgutils.for_range(builder, count(self.blocks)) as b,
+        ):
+            row = builder.add(self.sums, builder.mul(self.width, f.index))
+            place = self.pointer(self.at(row, b.index, LINE_BYTES), SUMS)
+            before = builder.load(place, align=LINE_BYTES)
+            builder.store(builder.select(self.is_first, SUMS(None), before), total)
+            here = builder.add(self.frames, builder.mul(self.stride, f.index))
+            there = builder.add(self.queries, builder.mul(self.block_bytes, b.index))
+            with cgutils.for_range(builder, count(CHUNK // 2)) as k:
+                pair = self.broadcast(self.load(self.at(here, k.index, 4), WORD, 4), SUMS)
+                rows = self.load(self.at(there, k.index, LINE_BYTES), SUMS, LINE_BYTES)
+                for side in range(2):
+                    product = builder.mul(self._numbers(pair, side), self._numbers(rows, side))
+                    builder.store(builder.add(builder.load(total), product), total)
+            builder.store(builder.load(total), place, align=LINE_BYTES)
 
     def _numbers(self, pairs: Any, side: int) -> Any:
         """Return the first or the second numbers of 16 pairs, in 32 bits each."""

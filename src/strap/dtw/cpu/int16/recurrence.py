@@ -45,32 +45,34 @@ def multiply_group(
 
 @njit
 def fill_lower_costs(
-    terms: Singles,
+    queries: PackedQueries,
+    first: int,
     beta: Singles,
     scales: Singles,
     error_bounds: Singles,
     products: NDArray[np.int32],
-    is_cosine: bool,
     factor: Real,
     out: NDArray[Any],
 ) -> None:
-    """Write lower bounds of local costs, times a factor, into out [n m]; see `PackedQueries`.
+    """Write lower bounds of local costs, times a factor, into out [n m].
 
     Args:
-        terms: [3 n] α, −2ρ and bounds of |f| of the rows.
+        queries: the queries.
+        first: the first of their rows.
         beta, scales, error_bounds: of the frames [m].
         products: [m n], or with more columns.
-        is_cosine: whether costs are half a squared distance.
         factor: 1, or what rounding and scale take off.
         out: what is filled, float32 or float64.
     """
     zero, costs = np.float32(0), np.empty(out.shape[0], np.float32)
+    rows = slice(first, first + out.shape[0])
+    alpha, factors, slack = queries.terms[0, rows], queries.terms[1, rows], queries.terms[2, rows]
     for m in range(out.shape[1]):
         for n in range(out.shape[0]):
-            product = np.float32(products[m, n]) * (terms[1, n] * scales[m])
-            square = (terms[0, n] + beta[m]) + product
-            costs[n] = max(np.sqrt(max(square, zero)) - (terms[2, n] + error_bounds[m]), zero)
-        if is_cosine:
+            product = np.float32(products[m, n]) * (factors[n] * scales[m])
+            square = (alpha[n] + beta[m]) + product
+            costs[n] = max(np.sqrt(max(square, zero)) - (slack[n] + error_bounds[m]), zero)
+        if queries.is_cosine:
             for n in range(out.shape[0]):
                 costs[n] = np.float32(0.5) * (costs[n] * costs[n])
         for n in range(out.shape[0]):
@@ -86,28 +88,77 @@ def accumulate_frames(
     products: NDArray[np.int32],
     state: Singles,
 ) -> None:
-    """Go on by the frames that were multiplied, block of rows by block, under steps `strap`.
+    """Go on by the frames that were multiplied, all rows of a group, under steps `strap`.
 
     `state` [3 R'] keeps D of all rows for the last two frames, and the least of all frames; it
     begins at ∞.
     """
     top, bottom = queries.blocks[group], queries.blocks[group + 1]
-    workspace.carry[:count] = np.inf
-    n_frames, width = np.intp(count), np.intp(products.shape[1] * 4)
-    beta, scales = np.intp(workspace.beta.ctypes.data), np.intp(workspace.scales.ctypes.data)
-    error_bounds = np.intp(workspace.error_bounds.ctypes.data)
-    carry, row_bytes = np.intp(workspace.carry.ctypes.data), np.intp(state.shape[1] * 4)
-    for block in range(top, bottom):
-        cells = np.intp(products.ctypes.data) + (block - top) * (BLOCK_ROWS * 4)
-        terms = np.intp(queries.terms.ctypes.data) + block * (BLOCK_ROWS * 4)
-        place = np.intp(state.ctypes.data) + block * (BLOCK_ROWS * 4)
-        given = (
-            cells, width, n_frames, beta, scales, error_bounds, carry, terms, place, row_bytes
-        )  # fmt: skip
-        if queries.is_cosine:
-            accumulate_cosine(given)
-        else:
-            accumulate_l2(given)
+    if queries.accumulates_in_registers:
+        workspace.carry[:count] = np.inf
+        for block in range(top, bottom):
+            cells = products[:, (block - top) * BLOCK_ROWS :]
+            _accumulate_block(queries, block, count, workspace, cells, state)
+    else:
+        rows = slice(top * BLOCK_ROWS, bottom * BLOCK_ROWS)
+        costs = np.empty((count, rows.stop - rows.start), np.float32)
+        fill_lower_costs(
+            queries,
+            rows.start,
+            workspace.beta,
+            workspace.scales,
+            workspace.error_bounds,
+            products,
+            np.float32(1),
+            costs.T,
+        )
+        gates, now = queries.terms[3, rows], np.empty(rows.stop - rows.start, np.float32)
+        one, two, best = state[0, rows], state[1, rows], state[2, rows]
+        for m in range(count):
+            _accumulate_frame(costs[m], gates, now, one, two, best)
+
+
+@njit
+def _accumulate_frame(
+    costs: Singles, gates: Singles, now: Singles, one: Singles, two: Singles, best: Singles
+) -> None:
+    """Go on by one frame, given its costs [n]; see `register_recurrence`. `now` is scratch."""
+    now[0] = gates[0]
+    for n in range(1, costs.shape[0]):
+        now[n] = min(min(one[n - 1], two[n - 1]), gates[n])
+    for n in range(costs.shape[0]):
+        now[n] += costs[n]
+        best[n] = min(best[n], now[n])
+    two[:] = one
+    one[:] = now
+
+
+@njit
+def _accumulate_block(
+    queries: PackedQueries,
+    block: int,
+    count: int,
+    workspace: Workspace,
+    products: NDArray[np.int32],
+    state: Singles,
+) -> None:
+    """Do the same for a block of rows in registers; the blocks above it must have gone before."""
+    given = (
+        np.intp(products.ctypes.data),
+        np.intp(products.strides[0]),
+        np.intp(count),
+        np.intp(workspace.beta.ctypes.data),
+        np.intp(workspace.scales.ctypes.data),
+        np.intp(workspace.error_bounds.ctypes.data),
+        np.intp(workspace.carry.ctypes.data),
+        np.intp(queries.terms.ctypes.data) + block * (BLOCK_ROWS * 4),
+        np.intp(state.ctypes.data) + block * (BLOCK_ROWS * 4),
+        np.intp(state.shape[1] * 4),
+    )
+    if queries.is_cosine:
+        accumulate_cosine(given)
+    else:
+        accumulate_l2(given)
 
 
 @njit
@@ -137,7 +188,7 @@ def _bound_by_frame(
     workspace: Workspace,
     out: Singles,
 ) -> bool:
-    """Do `_bound_trajectory` under steps `strap`, frame by frame, in registers."""
+    """Do `_bound_trajectory` under steps `strap`, frame by frame."""
     n_groups = queries.groups.shape[0] - 1
     state = np.full((3, queries.terms.shape[1]), np.float32(np.inf))
     for first in range(0, frames.shape[0], FRAMES):
@@ -180,12 +231,12 @@ def _bound_by_row(
                 return False
             multiply_group(queries, group, count, workspace, workspace.products)
             fill_lower_costs(
-                queries.terms[:, rows],
+                queries,
+                rows.start,
                 workspace.beta,
                 workspace.scales,
                 workspace.error_bounds,
                 workspace.products,
-                queries.is_cosine,
                 np.float32(1),
                 costs[:, first : first + count],
             )
@@ -216,7 +267,7 @@ def _bound_trajectory(
     It is written for groups of which a query is wanted [q]. Returns False where the numbers are
     too large, or none.
     """
-    if steps.is_strap and queries.accumulates_in_registers:
+    if steps.is_strap:
         return _bound_by_frame(queries, wanted, frames, sketch_scales, mean, scale, workspace, out)
     return _bound_by_row(queries, wanted, frames, sketch_scales, mean, scale, steps, workspace, out)
 
