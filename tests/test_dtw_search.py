@@ -255,7 +255,7 @@ def check_products(rows, dim):
     expected = frames.astype(np.int64) @ queries.T.astype(np.int64)
     for count in (FRAMES, 17, 1):
         products[:] = -1
-        gemm.multiply(loaded, count, packed, products)
+        gemm.multiply(loaded, count, packed, 0, len(packed), products)
         assert np.array_equal(products[:count, :rows], expected[:count])
         assert not products[:count, rows:columns].any()
 

@@ -13,8 +13,9 @@ from strap.dtw.alignment import align
 from strap.dtw.batching import as_floats
 from strap.dtw.cell_costs import local_costs
 from strap.dtw.cpu.float32_recurrence import Real
-from strap.dtw.cpu.int16.recurrence import accumulate_frames, fill_lower_costs, multiply_group
-from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load_frames
+from strap.dtw.cpu.int16.gemm import multiply
+from strap.dtw.cpu.int16.recurrence import accumulate_frames, fill_lower_costs
+from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load
 from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Queries
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
@@ -148,9 +149,10 @@ def _evaluate_pairs(
     unit = packed.scale * packed.scale if packed.is_cosine else packed.scale
     height = products.shape[0] // numbers.shape[0]
     beta, scales, error_bounds = np.empty((3, M), np.float32)
+    no_scales = np.empty((0, 3), np.float32)
     state = np.full((3, packed.terms.shape[1]), np.float32(np.inf))
     for first in range(0, M, FRAMES):
-        count = load_frames(packed, frames, mean, scale, first, workspace)
+        count = load(packed, frames, no_scales, mean, scale, first, workspace)
         if count == 0:
             return False
         beta[first : first + count] = workspace.beta[:count]
@@ -159,9 +161,11 @@ def _evaluate_pairs(
         for i in range(numbers.shape[0]):
             place = i * height + first
             part = products[place : place + FRAMES]
-            multiply_group(packed, numbers[i], count, workspace, part)
+            q = numbers[i]
+            top, bottom = packed.blocks[q], packed.blocks[q + 1]
+            multiply(workspace.integers, count, packed.packed, top, bottom, part)
             if steps.is_strap:
-                accumulate_frames(packed, numbers[i], count, workspace, part, state)
+                accumulate_frames(packed, q, count, workspace, part, state)
     for i in range(numbers.shape[0]):
         q = numbers[i]
         N = borders[q + 1] - borders[q]

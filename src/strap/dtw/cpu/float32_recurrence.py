@@ -134,6 +134,16 @@ def cheapest_ending(D: Singles, n_rows: int, first: int, last: int) -> np.float3
 
 
 @njit
+def cheapest_path(costs: Singles, moves: Ints) -> np.float32:
+    """Return the least D(N, m) over local costs [n m]."""
+    N, M = costs.shape
+    D = np.full((RING, M + 2), np.float32(np.inf))
+    for n in range(N):
+        accumulate_row(n, 0, M, costs[n], moves, D)
+    return cheapest_ending(D, N, 0, M)
+
+
+@njit
 def lower_bound_pairs(
     alpha: Singles,
     beta: Singles,

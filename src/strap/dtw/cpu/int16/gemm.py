@@ -156,19 +156,22 @@ _add_one, _add_two, _add_three = _adding(1), _adding(2), _adding(3)
 
 
 @njit
-def multiply(frames: Shorts, count: int, queries: Shorts, products: NDArray[np.int32]) -> None:
-    """Fill products [64 R' + 16] of the first `count` of frames [64 d'] and packed queries.
+def multiply(
+    frames: Shorts, count: int, queries: Shorts, top: int, bottom: int, products: NDArray[np.int32]
+) -> None:
+    """Fill products [64 R' + 16] of the first `count` of frames [64 d'] and some packed queries.
 
-    d' is a multiple of CHUNK and R' one of 16; all lie row by row, and begin at multiples of 64
-    bytes. Rows of products beyond the count may be anything.
+    Those are the blocks of 16 rows from `top` to `bottom`, and R' their rows. d' is a multiple of
+    CHUNK; all lie row by row, and begin at multiples of 64 bytes. Rows of products beyond the
+    count may be anything.
     """
-    blocks, chunks = queries.shape[0], queries.shape[1]
+    blocks, chunks = bottom - top, queries.shape[1]
     stride, width = np.intp(frames.shape[1] * 2), np.intp(products.shape[1] * 4)
     block_bytes = np.intp(chunks * CHUNK_BYTES * BLOCK_ROWS)
     for chunk in range(chunks):
         here = np.intp(frames.ctypes.data) + chunk * CHUNK_BYTES
         for block in range(0, blocks, BLOCKS_TOGETHER):
-            rows = np.intp(queries.ctypes.data) + block * block_bytes
+            rows = np.intp(queries.ctypes.data) + (top + block) * block_bytes
             rows += chunk * (CHUNK_BYTES * BLOCK_ROWS)
             sums = np.intp(products.ctypes.data) + block * LINE_BYTES
             for f in range(0, count, FRAMES_TOGETHER):

@@ -70,55 +70,47 @@ def bound_error(error: float, square: float) -> np.float32:
 
 
 @njit
-def load_frames(
+def load(
     queries: PackedQueries,
     frames: NDArray[Any],
+    sketch_scales: Singles,
     mean: Frames,
     scale: Real,
     first: int,
     workspace: Workspace,
 ) -> int:
-    """Center and round up to 64 frames; return how many, 0 where they are too large, or none."""
-    chosen = frames[first : first + FRAMES]
-    count: int = chosen.shape[0]
+    """Load up to 64 frames as integers; return how many, 0 where they are too large, or none.
+
+    Frames are centered and rounded. Sketches, which have scales [m 3], are integers already, given
+    by their bits (uint16): frames of such bits are float16 ones, so nothing is compiled twice.
+    """
+    count: int = min(FRAMES, frames.shape[0] - first)
     squares, errors = workspace.squares, workspace.errors
-    quantize(
-        chosen,
-        mean,
-        scale,
-        queries.quantizes_in_registers,
-        workspace.integers,
-        squares,
-        errors,
-        workspace.scales,
-    )
+    is_sketch = sketch_scales.shape[0] > 0
+    if is_sketch:
+        for i in range(count):
+            for k in range(frames.shape[1]):
+                workspace.integers[i, k] = frames[first + i, k]
+            workspace.scales[i] = np.float32(sketch_scales[first + i, 0] * queries.scale)
+            squares[i], errors[i] = sketch_scales[first + i, 2] * queries.scale**2, 0.0
+    else:
+        quantize(
+            frames[first : first + count],
+            mean,
+            scale,
+            queries.quantizes_in_registers,
+            workspace.integers,
+            squares,
+            errors,
+            workspace.scales,
+        )
     for i in range(count):
         if not squares[i] + errors[i] <= LARGEST_SQUARE:
             return 0
         workspace.beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
         workspace.error_bounds[i] = bound_error(errors[i], squares[i])
-    return count
-
-
-@njit
-def load_sketches(
-    queries: PackedQueries,
-    integers: NDArray[np.uint16],
-    scales: Singles,
-    first: int,
-    workspace: Workspace,
-) -> int:
-    """As `load_frames`, of sketches, which are integers already (given by their bits)."""
-    count: int = min(FRAMES, integers.shape[0] - first)
-    for i in range(count):
-        for k in range(integers.shape[1]):
-            workspace.integers[i, k] = integers[first + i, k]
-        square = scales[first + i, 2] * queries.scale**2
-        if not square <= LARGEST_SQUARE:
-            return 0
-        workspace.scales[i] = np.float32(scales[first + i, 0] * queries.scale)
-        workspace.beta[i] = np.float32(queries.shrink * square * (1 - 2.0**-23))
-        radius = scales[first + i, 1] * queries.scale
-        bound = (bound_error(0.0, square) + radius) * (1 + 2.0**-20)
-        workspace.error_bounds[i] = np.float32(bound)
+        if is_sketch:
+            radius = sketch_scales[first + i, 1] * queries.scale
+            bound = (workspace.error_bounds[i] + radius) * (1 + 2.0**-20)
+            workspace.error_bounds[i] = np.float32(bound)
     return count
