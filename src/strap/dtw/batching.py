@@ -28,7 +28,7 @@ class Batch:
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
 
-def batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[Batch]:
+def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[Batch]:
     """Yield the (index, frames) of a stream in batches of at most `max_frames`, or one trajectory.
 
     A trajectory is never cut: its recurrence needs all of it.

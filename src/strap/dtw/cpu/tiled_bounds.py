@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from strap.dtw.batching import Batch, batches, split_into_tiles
+from strap.dtw.batching import Batch, cut_batches, split_into_tiles
 from strap.dtw.cpu.float32_bounds import Float32Bounds
 from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Bounds
 from strap.dtw.cpu.policy import CpuPolicy
@@ -56,7 +56,7 @@ def bound_stream(
     ids: list[int] = []
     bounds = [np.empty((len(queries), 0))]
     tile_bounds: TileBounds | None = None
-    for batch in batches(stream, policy.batch_frames):
+    for batch in cut_batches(stream, policy.batch_frames):
         if tile_bounds is None:
             n_frames = int(batch.offsets[-1])
             tile_bounds = choose_bounds(queries, steps, metric, n_frames, policy)

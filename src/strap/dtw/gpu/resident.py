@@ -10,7 +10,7 @@ import torch
 
 from strap.dtw import validation as checks
 from strap.dtw.batching import Batch as Piece
-from strap.dtw.batching import batches as pieces
+from strap.dtw.batching import cut_batches as pieces
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import FRAME_TILE, Filter, programs
 from strap.dtw.gpu.devices import find_devices

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from strap.dtw.batching import Batch as Piece
-from strap.dtw.batching import batches as pieces
+from strap.dtw.batching import cut_batches as pieces
 from strap.dtw.cpu import search as cpu
 from strap.dtw.gpu.asked import Asked
 from strap.dtw.gpu.bounds import Filter
