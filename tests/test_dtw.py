@@ -248,3 +248,10 @@ class TestBackends:
     def test_import_loads_no_numba(self):
         code = "import sys, strap.dtw; assert 'numba' not in sys.modules, 'numba was imported'"
         subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_import_asks_nothing_of_the_processor(self):
+        code = (
+            "import strap.dtw.cpu.search; from strap.dtw.cpu.int16.gemm import is_fast;"
+            "assert is_fast.cache_info().misses == 0, 'asked at import'"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)
