@@ -4,9 +4,9 @@
     python tests/soak.py --minutes 1 [--seed 7] [--gpu]
 
 Random, planted, tied and nearly tied data, all step sets and metrics, all dtypes; the CPU backend
-over lists, over blocks cut anywhere in any order, with sketches, with other tile sizes, and with
-`--gpu` the GPU backend, streamed and resident; the same again with several matches a trajectory and
-limits of length. The first disagreement is printed with its seed.
+over lists, over blocks cut anywhere in any order, with sketches, with policies drawn at random, and
+with `--gpu` the GPU backend, streamed and resident; the same again with several matches a
+trajectory and limits of length. The first disagreement is printed with its seed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
 import strap.dtw as dtw
-from strap.dtw import bounds, cpu, halves, halving
-from strap.dtw.sketches import Sketcher, Sketches
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.sketches.sketcher import SketchBlock, Sketcher, Sketches
 
 
 def problem(seed: int):
@@ -44,12 +43,12 @@ def problem(seed: int):
             home[first : first + len(query)] = query
     kind = rng.integers(3)
     if kind == 1:
-        trajectories += [own.copy() for own in trajectories[:5]]
+        trajectories += [one.copy() for one in trajectories[:5]]
     if kind == 2:
         tiny = spread * float(rng.choice([1e-7, 1e-5, 1e-3]))
         base = trajectories[0].astype(np.float64)
         noisy = [base + tiny * rng.standard_normal(base.shape) for _ in range(10)]
-        trajectories += [own.astype(dtype) for own in noisy]
+        trajectories += [one.astype(dtype) for one in noisy]
     options = {
         "k": int(rng.integers(1, 15)),
         "steps": str(rng.choice(list(dtw.STEPS))),
@@ -65,9 +64,9 @@ def blocks(trajectories, rng: np.random.Generator) -> Iterator[dtw.Block]:
     cuts = np.flatnonzero(rng.random(len(order)) < 0.3)
     for part in np.split(order, cuts):
         if len(part):
-            own = [trajectories[i] for i in part]
-            offsets = np.cumsum([0, *map(len, own)])
-            yield dtw.Block(np.concatenate(own), offsets, part)
+            chosen = [trajectories[i] for i in part]
+            offsets = np.cumsum([0, *map(len, chosen)])
+            yield dtw.Block(np.concatenate(chosen), offsets, part)
 
 
 def sketched(trajectories, rng: np.random.Generator) -> list[list[Sketches]]:
@@ -82,27 +81,27 @@ def sketched(trajectories, rng: np.random.Generator) -> list[list[Sketches]]:
 
 
 def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
-    made = [sketcher(own) for own in trajectories]
+    made = [sketcher(one) for one in trajectories]
     parts = [
-        (dtw.Block(rows, np.array([0, len(rows)]), np.array([i])), scales)
+        SketchBlock(rows, scales, np.array([0, len(rows)]), np.array([i]))
         for i, (rows, scales) in enumerate(made)
     ]
     return Sketches(sketcher, lambda: parts)
 
 
-@contextmanager
-def with_halves(numbers: int, split_from: int = 1) -> Iterator[None]:
-    """As on a processor that multiplies such numbers, however small the search."""
-    kept = halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM, cpu.MANY
-    halves.pays, halves.fastest = lambda *_: True, lambda: numbers
-    halves.by_integers = lambda _: numbers == halving.WHOLE
-    cpu.SPLIT_FROM = split_from
-    if numbers == halving.BFLOAT:
-        cpu.MANY = 0  # else what sketches leave is looked at without them
-    try:
-        yield
-    finally:
-        halves.pays, halves.by_integers, halves.fastest, cpu.SPLIT_FROM, cpu.MANY = kept
+def drawn_policy(rng: np.random.Generator, *, use_int16: bool) -> CpuPolicy:
+    """As on processors that multiply such numbers fast, however small the search."""
+    return CpuPolicy(
+        use_int16=use_int16,
+        batch_frames=int(rng.integers(1, 500)),
+        tile_frames=int(rng.integers(1, 100)),
+        group_rows=int(rng.integers(1, 40)),
+        round_size=int(rng.integers(1, 20)),
+        batched_share=float(rng.choice([0.0, 0.3, 1.0])),
+        quantizes_in_registers=bool(rng.integers(2)),
+        sums_in_registers=bool(rng.integers(2)),
+        accumulates_in_registers=bool(rng.integers(2)),
+    )
 
 
 def answers(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
@@ -115,41 +114,30 @@ def every_way(
 ) -> Iterator[tuple[str, list[dtw.TopK]]]:
     """What every way to search gives, the reference first; the seed draws how things are cut."""
     rng = np.random.default_rng(seed + 1)
-    fetch = trajectories.__getitem__
     yield "reference", dtw.search(queries, trajectories, backend="reference", **options)
-    filters = bounds.Filter, halves.HalfFilter
-    kept = [own.tile_frames for own in filters]
-    for own in filters:
-        own.tile_frames = int(rng.integers(1, 100))
-    cpu.PIECE_FRAMES = int(rng.integers(1, 500))
     yield "cpu", dtw.search(queries, trajectories, backend="cpu", **options)
-    with with_halves(halving.WHOLE):
-        yield "integers", dtw.search(queries, trajectories, backend="cpu", **options)
-    with with_halves(halving.BFLOAT, split_from=1000):
-        yield "halves", dtw.search(queries, trajectories, backend="cpu", **options)
-    with with_halves(halving.BFLOAT):
-        yield "halves, then split", dtw.search(queries, trajectories, backend="cpu", **options)
-    cut = blocks(trajectories, rng)
-    yield "blocks", dtw.search_blocks(queries, cut, fetch=fetch, backend="cpu", **options)
-    for own, size in zip(filters, kept, strict=True):
-        own.tile_frames = size
-    if trajectories[0].shape[1] > 1:
-        short = sketched(trajectories, rng)
-        cut = list(blocks(trajectories, rng))
-        given = {"fetch": fetch, "backend": "cpu", "sketched": short, **options}
-        yield "sketches", dtw.search_blocks(queries, cut, **given)
-        with with_halves(halving.BFLOAT):
-            yield "sketches, then halves", dtw.search_blocks(queries, cut, **given)
-        with with_halves(halving.WHOLE):
-            yield "sketches, then integers", dtw.search_blocks(queries, cut, **given)
+    policies = {
+        "float32": drawn_policy(rng, use_int16=False),
+        "int16": drawn_policy(rng, use_int16=True),
+    }
+    names = {name: value for name, value in options.items() if name != "exclude"}
+    search = dtw.SearchOptions(backend="cpu", **names)
+    has_sketches = trajectories[0].shape[1] > 1
+    sketches = sketched(trajectories, rng) if has_sketches else ()
+    for name, policy in policies.items():
+        for kind, chosen in (("blocks", ()), *([("sketches", sketches)] if has_sketches else [])):
+            stream = dtw.stream_blocks(list(blocks(trajectories, rng)))
+            library = dtw.Library(stream, trajectories.__getitem__, str, chosen)
+            found = dtw.search_library(queries, library, search, options["exclude"], policy)
+            yield f"{kind}, {name}", found.tops
     if gpu:
         yield "gpu", dtw.search(queries, trajectories, backend="gpu", **options)
         library = dtw.Resident(trajectories, metric=options["metric"], limit=(seed % 2) * 10**9)
-        asked = {name: options[name] for name in ("k", "steps", "exclude")}
-        yield "resident", library.search(queries, **asked)
+        chosen = {name: options[name] for name in ("k", "steps", "exclude")}
+        yield "resident", library.search(queries, **chosen)
 
 
-def wished(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
+def constrained(seed: int, *, gpu: bool) -> Iterator[tuple[str, list[dtw.TopK]]]:
     """The same with several matches a trajectory, or limits of length, or both."""
     queries, trajectories, options = problem(seed)
     rng = np.random.default_rng(seed + 2)
@@ -181,7 +169,7 @@ def main() -> int:
     print(f"first seed {seed}", flush=True)
     end, problems, compared = time.monotonic() + 60 * given.minutes, 0, 0
     while time.monotonic() < end:
-        for ways in (answers, wished):
+        for ways in (answers, constrained):
             (_, expected), *others = ways(seed + problems, gpu=given.gpu)
             for name, found in others:
                 compared += 1

@@ -77,7 +77,7 @@ def test_cosine_ties_on_axes(steps):
         axes = np.concatenate([np.eye(3), -np.eye(3)]) * 4.0
         query, trajectory = axes[rng.integers(0, 6, n)], axes[rng.integers(0, 6, m)]
         expected = naive.best_match(query.tolist(), trajectory.tolist(), steps, "cosine")
-        found = dtw.best_match(query, trajectory, steps=steps, metric="cosine")
+        found = dtw.best_match(query, trajectory, steps=steps, metric="cosine", backend="cpu")
         assert found == (expected and dtw.Alignment(*expected))
 
 
@@ -247,4 +247,11 @@ class TestBackends:
 
     def test_import_loads_no_numba(self):
         code = "import sys, strap.dtw; assert 'numba' not in sys.modules, 'numba was imported'"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_import_asks_nothing_of_the_processor(self):
+        code = (
+            "import strap.dtw.cpu.search; from strap.dtw.cpu.int16.gemm import is_fast;"
+            "assert is_fast.cache_info().misses == 0, 'asked at import'"
+        )
         subprocess.run([sys.executable, "-c", code], check=True)

@@ -20,6 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 import torch
 
+from strap.dtw.batching import Batch
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.bounds import ROW_TILE, CostBounds, group_queries
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
@@ -27,7 +28,7 @@ from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import search
 from strap.dtw.gpu.streams import CostWorkspace, prefetch, run_on_devices
-from strap.dtw.pieces import Piece
+from strap.dtw.types import Library, SearchOptions
 
 DEVICE = devices.find_devices()[0]
 SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
@@ -45,10 +46,12 @@ def are_equal(found: list[dtw.TopK], expected: list[dtw.TopK]) -> bool:
 
 def search_both(queries, trajectories, tuning=SHORT, **options):
     """What the GPU backend finds and counts, and what the definition finds."""
-    options = {"steps": "strap", "metric": "l2", "exclude": None, **options}
-    stream, fetch = enumerate(trajectories), trajectories.__getitem__
-    found, counts = search(queries, stream, fetch, name=str, tuning=tuning, **options)
-    return found, counts, dtw.search(queries, trajectories, backend="reference", **options)
+    exclude = options.get("exclude")
+    chosen = SearchOptions(**{name: value for name, value in options.items() if name != "exclude"})
+    library = Library(lambda _: enumerate(trajectories), trajectories.__getitem__, str)
+    result = search(queries, library, chosen, exclude, tuning=tuning)
+    expected = dtw.search(queries, trajectories, backend="reference", **options)
+    return result.tops, result.total, expected
 
 
 def draw_frames(draw, length: int, dim: int, dtype: type, numbers) -> np.ndarray:
@@ -179,7 +182,7 @@ def bound_costs(queries, trajectories, steps: str) -> np.ndarray:
     request = Request(queries, 1, steps, "l2", None, trajectories.__getitem__, Tuning())
     frames = torch.from_numpy(np.concatenate(trajectories)).to(DEVICE)
     quantization = fit_quantization(np.concatenate(queries), frames.dtype, "l2", DEVICE)
-    batch = Piece(list(range(len(trajectories))), trajectories)
+    batch = Batch(list(range(len(trajectories))), trajectories)
     quantized = quantize_batch(batch, frames, quantization, str)
     workspace = CostWorkspace(DEVICE)
     bounds = CostBounds(request, upload_queries(queries, DEVICE), quantization, workspace)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import naive
+from tests.dtw_problems import metrics, problems, steps
 
 import strap.dtw as dtw
 from strap.errors import StrapError
 
-seeds = st.integers(0, 2**32 - 1)
 quick = settings(max_examples=40, deadline=None)
 
 
-def small(seed: int, queries: int = 2, trajectories: int = 5):
-    """Whole numbers in two dimensions: many ties, exact sums under l2 of one dimension."""
-    rng = np.random.default_rng(seed)
-    few = [rng.integers(0, 4, (rng.integers(1, 5), 1)).astype(float) for _ in range(queries)]
-    many = [rng.integers(0, 4, (rng.integers(1, 8), 1)).astype(float) for _ in range(trajectories)]
-    return few, many
+def lines(longest: int):
+    """Frames of one small whole number each: many ties, exact sums."""
+    numbers = st.lists(st.integers(0, 3), min_size=1, max_size=longest)
+    return numbers.map(lambda values: np.array(values, float)[:, None])
+
+
+pairs_of_queries = st.tuples(lines(4), lines(4))
+some_trajectories = st.lists(lines(7), min_size=1, max_size=5)
 
 
 def brute(query, trajectory, steps, lengths):
@@ -33,17 +37,13 @@ def brute(query, trajectory, steps, lengths):
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
 @pytest.mark.parametrize("steps", dtw.STEPS)
 @quick
-@given(seed=seeds, least=st.integers(1, 6), more=st.integers(0, 4))
-def test_one_match_within_limits(backend, steps, seed, least, more):
-    queries, trajectories = small(seed)
+@given(query=lines(4), trajectory=lines(7), least=st.integers(1, 6), more=st.integers(0, 4))
+def test_one_match_within_limits(backend, steps, query, trajectory, least, more):
     lengths = (least, least + more)
-    for trajectory in trajectories:
-        found = dtw.best_match(
-            queries[0], trajectory, steps=steps, backend=backend, lengths=lengths
-        )
-        best = brute(queries[0], trajectory, steps, lengths)
-        expected = None if best is None else dtw.Alignment(best[0], -best[2], best[1])
-        assert found == expected
+    found = dtw.best_match(query, trajectory, steps=steps, backend=backend, lengths=lengths)
+    best = brute(query, trajectory, steps, lengths)
+    expected = None if best is None else dtw.Alignment(best[0], -best[2], best[1])
+    assert found == expected
 
 
 def greedy(query, trajectories, k, per, steps, lengths):
@@ -71,18 +71,23 @@ def greedy(query, trajectories, k, per, steps, lengths):
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("steps", dtw.STEPS)
 @quick
-@given(seed=seeds, k=st.integers(1, 9), per=st.integers(1, 3), least=st.integers(1, 4))
-def test_several_matches_and_limits(backend, limited, steps, seed, k, per, least):
-    queries, trajectories = small(seed)
+@given(
+    queries=pairs_of_queries,
+    trajectories=some_trajectories,
+    k=st.integers(1, 9),
+    per=st.integers(1, 3),
+    least=st.integers(1, 4),
+)
+def test_several_matches_and_limits(backend, limited, steps, queries, trajectories, k, per, least):
     lengths = [(least, least + 1), (1, 3)] if limited else None
     found = dtw.search(
         queries, trajectories, k=k, steps=steps, backend=backend, per_trajectory=per,
         lengths=lengths,
     )  # fmt: skip
-    for q, (query, own) in enumerate(zip(queries, found, strict=True)):
+    for q, (query, top) in enumerate(zip(queries, found, strict=True)):
         limit = lengths[q] if lengths else (1, 99)
         expected = greedy(query, trajectories, k, per, steps, limit)
-        rows = zip(own.cost, own.trajectory, own.stop, -own.start, strict=True)
+        rows = zip(top.cost, top.trajectory, top.stop, -top.start, strict=True)
         assert [tuple(map(float, row)) for row in rows] == [tuple(map(float, r)) for r in expected]
 
 
@@ -121,33 +126,37 @@ def test_limits_that_cannot_be_met_find_nothing():
         ({"lengths": [(5, 4)]}, "query 0: matches of 5 to 4 frames are asked for"),
     ],
 )
-def test_wishes_that_make_no_sense(options, text):
+def test_constraints_that_make_no_sense(options, text):
     with pytest.raises(StrapError, match=text):
         dtw.search([np.ones((3, 1))], [np.ones((9, 1))], k=2, **options)
 
 
-@pytest.mark.parametrize("metric", dtw.METRICS)
-@pytest.mark.parametrize("steps", dtw.STEPS)
-@quick
-@given(seed=seeds)
-def test_frames_as_they_come(steps, metric, seed):
+@settings(max_examples=100, deadline=None)
+@given(
+    problem=problems(dims=(1, 5), trajectories=1),
+    steps=steps,
+    metric=metrics,
+    counts=st.lists(st.integers(1, 4), min_size=1),
+)
+def test_frames_as_they_come(problem, steps, metric, counts):
     """After every frame the best so far is that of all frames so far, to the last bit."""
-    rng = np.random.default_rng(seed)
-    queries = [rng.standard_normal((n, 5)) for n in (1, 3, 6)]
-    trajectory = rng.standard_normal((14, 5))
-    trajectory[7] = queries[1][0]
+    queries, (trajectory,) = problem
     stream = dtw.Stream(queries, steps=steps, metric=metric)
-    assert stream.best == [None, None, None]
+    assert stream.best == [None for _ in queries]
     stop = 0
-    while stop < len(trajectory):
-        count = int(rng.integers(1, 4))
+    for count in itertools.cycle(counts):
         stream.append(trajectory[stop : stop + count])
         stop = min(stop + count, len(trajectory))
-        whole = [dtw.best_match(q, trajectory[:stop], steps=steps, metric=metric) for q in queries]
-        assert stream.best == whole
+        assert stream.frames == stop
+        assert stream.best == [
+            dtw.best_match(q, trajectory[:stop], steps=steps, metric=metric, backend="reference")
+            for q in queries
+        ]
         for best, newest in zip(stream.best, stream.newest, strict=True):
             assert (newest < np.inf) == (best is not None)
             assert best is None or newest >= best.cost
+        if stop == len(trajectory):
+            break
 
 
 def test_a_stream_checks_what_comes():

@@ -9,7 +9,6 @@ import pytest
 from tests.soak import every_way, same
 
 import strap
-from strap.dtw import cpu
 from strap.encoders import load_encoder
 
 pytest.importorskip("torch")
@@ -33,12 +32,11 @@ def sample():
 
 
 @pytest.mark.parametrize("steps", ["strap", "fmp", "classic"])
-def test_every_way_gives_the_reference_s_answer(sample, steps, monkeypatch):
-    monkeypatch.setattr(cpu, "PIECE_FRAMES", cpu.PIECE_FRAMES)  # `every_way` leaves another
+def test_every_way_gives_the_reference_s_answer(sample, steps):
     demonstration, prior = sample
     queries = [demonstration[:8], demonstration[10:25], demonstration[30:41]]
     options = {"k": 3, "steps": steps, "metric": "l2", "exclude": [set(), {2}, set()]}
     (_, expected), *others = every_way(queries, prior, options, 1, gpu=False)
     assert all(len(found) == 3 for found in expected)
     assert [name for name, found in others if not same(found, expected)] == []
-    assert len(others) >= 8
+    assert len(others) == 5

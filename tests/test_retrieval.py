@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ from tests.stores import make_store
 import strap
 from strap import retrieval
 from strap.errors import StrapError
+from strap.retrieval import MatchOptions, retrieve_matches
 from strap.retrieval.selection import quotas
-from strap.search import search_stores
+from strap.search import SearchOptions, search_stores
 from strap.synthetic import Planted
 from strap.types import Segment
 
@@ -156,27 +159,44 @@ def test_what_is_kept_does_not_depend_on_how_much_is_searched_for(
     prior = make_store(
         tmp_path / "p", {f"p{i}": rng.standard_normal((n, 4)) for i, n in enumerate(lengths)}
     )
-    asked: list[int] = []
+    searched: list[int] = []
 
-    def counting(*args: object, k: int, **options: object) -> object:
-        asked.append(k)
-        return search_stores(*args, k=k, **options)  # type: ignore[arg-type]
+    def counting(*args: Any, **options: Any) -> object:
+        searched.append(args[2].k)
+        return search_stores(*args, **options)
 
     monkeypatch.setattr(retrieval, "search_stores", counting)
     for queries in ([(0, 8), (10, 18), (20, 29)], [(0, 8), (10, 59), (20, 29)]):
         segments = [Segment("t0", *borders) for borders in queries]
         arrays = [target["t0"][start:stop] for start, stop in queries]
-        every = search_stores(arrays, [prior], k=20, exclude=None)
-        kept = quotas([[hit.cost for hit in own] for own in every], 20)
+        every = search_stores(arrays, [prior], SearchOptions(20)).matches
+        kept = quotas([[match.cost for match in matches] for matches in every], 20)
         expected = [
-            (hit.trajectory_id, hit.start, hit.stop, hit.cost)
-            for own, count in zip(every, kept, strict=True)
-            for hit in own[:count]
+            (match.trajectory_id, match.start, match.stop, match.cost)
+            for matches, count in zip(every, kept, strict=True)
+            for match in matches[:count]
         ]
         found = strap.retrieve(segments, target, prior, top_k=20)
         got = [(m.segment.trajectory_id, m.segment.start, m.segment.stop, m.cost) for m in found]
         assert got == expected
-    assert asked == [7, 7, 20]  # the long query fits nowhere
+    assert searched == [7, 7, 20]  # the long query fits nowhere
+
+
+@pytest.mark.parametrize("top_k", [2, 20, 80])
+def test_pairs_are_counted_once_whatever_k_is(tmp_path: Path, top_k: int) -> None:
+    """Also where too few matches make the search begin again, for more."""
+    rng = np.random.default_rng(0)
+    target = make_store(tmp_path / "t", {"t0": rng.standard_normal((60, 4))})
+    arrays = {f"p{i}": rng.standard_normal((8 + i, 4)) for i in range(40)}
+    prior = make_store(tmp_path / "p", arrays)
+    queries = [Segment("t0", 0, 8), Segment("t0", 10, 38)]
+    options = MatchOptions(top_k, backend="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there are fewer than 80 matches
+        counts = retrieve_matches(queries, target, [prior], options).statistics
+    assert counts.pairs == 40 + 20  # the second query fits into half of them
+    assert counts.by_sketches + counts.by_bounds + counts.evaluated == counts.pairs
+    assert counts.evaluated >= min(top_k, 60)
 
 
 def test_more_than_there_is(tmp_path: Path) -> None:

@@ -12,14 +12,22 @@ import numpy as np
 import pytest
 from tests.stores import make_store
 
-import strap.dtw as dtw
+from strap.dtw import SearchStatistics
 from strap.embeddings.cluster import running
 from strap.errors import StrapError
-from strap.search import SearchOptions, search_stores
-from strap.search.cluster import Machine, machines, near, present, schedule, search_some
+from strap.search import Execution, SearchOptions, search_stores
+from strap.search.cluster import (
+    Machine,
+    find_machines,
+    find_present,
+    merge_results,
+    near,
+    schedule,
+    search_shards,
+)
 from strap.search.corpus import Corpus
 
-OPTIONS = SearchOptions(k=2, steps="strap", metric="l2", backend="cpu")
+OPTIONS = SearchOptions(k=2, backend="cpu")
 
 
 def workers() -> list[int]:
@@ -27,7 +35,7 @@ def workers() -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "cmdline").read_bytes().startswith(b"ray::search_some"):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::search_shards"):
                 found.append(int(folder.name))
         except OSError:
             continue
@@ -51,20 +59,19 @@ def test_a_worker_killed_in_the_middle_changes_nothing(tmp_path):
     queries = [arrays["t7"][3:15], rng.standard_normal((9, 24)).astype(np.float32)]
     exclude = [{(0, "t7")}, set()]
     # The plain definition is slow enough to be caught at work.
-    options = {"k": 6, "backend": "reference", "exclude": exclude}
+    options = SearchOptions(6, backend="reference")
     killed, done = list[int](), Event()
     killer = Thread(target=kill_one, args=(killed, done))
     killer.start()
-    found = search_stores(queries, [store], engine="ray", workers=2, **options)
+    found = search_stores(
+        queries, [store], options, exclude=exclude, execution=Execution("ray", workers=2)
+    )
     done.set()
     killer.join()
     assert killed
-    hits = [[(hit.trajectory_id, hit.start, hit.stop, hit.cost) for hit in own] for own in found]
-    expected = search_stores(queries, [store], **options)
-    assert hits == [
-        [(hit.trajectory_id, hit.start, hit.stop, hit.cost) for hit in own] for own in expected
-    ]
-    assert all(hit[0] != "t7" for hit in hits[0])
+    here = search_stores(queries, [store], options, exclude=exclude)
+    assert found.matches == here.matches
+    assert all(match.trajectory_id != "t7" for match in found.matches[0])
 
 
 def test_tasks_count_their_pairs(tmp_path):
@@ -72,20 +79,23 @@ def test_tasks_count_their_pairs(tmp_path):
     arrays = {f"t{i}": rng.standard_normal((12, 4)).astype(np.float32) for i in range(10)}
     store = make_store(tmp_path / "store", arrays, per_shard=5)
     fixed = ([arrays["t1"][:3]], [(str(store.path), store.cameras)], OPTIONS, [{1}])
-    total = dtw.Tally()
-    for name in store.shards:
-        tops, tally = search_some(fixed, [(0, name)])
-        assert len(tops[0]) == 2
-        assert tally.pairs == tally.by_sketches + tally.by_bounds + tally.evaluated
-        total.add(tally)
+    results = [search_shards(fixed, [(0, name)]) for name in store.shards]
+    assert [len(result.tops[0]) for result in results] == [2, 2]
+    merged = merge_results(results, 3)
+    assert len(merged.tops[0]) == 3
+    total = merged.total
     assert total.pairs == 9  # one is excluded
+    assert total.pairs == total.by_sketches + total.by_bounds + total.evaluated
     assert total.evaluated >= 4
+    assert sum((result.total for result in results), SearchStatistics()) == total
 
 
 def test_unknown_engines_are_named(tmp_path):
     store = make_store(tmp_path / "store", {"a": np.zeros((3, 2), np.float32)})
     with pytest.raises(StrapError, match="unknown engine 'spark': Known: local, ray"):
-        search_stores([np.zeros((2, 2), np.float32)], [store], k=1, engine="spark")
+        search_stores(
+            [np.zeros((2, 2), np.float32)], [store], OPTIONS, execution=Execution("spark")
+        )
 
 
 def spread(tmp_path, shards: int = 12):
@@ -130,7 +140,7 @@ def test_a_machine_has_the_shards_whose_files_are_all_there(tmp_path):
         (0, "x"): [str(tmp_path / "one.npy")],
         (0, "y"): [str(tmp_path / "one.npy"), str(tmp_path / "two.npy")],
     }
-    assert present(files) == {(0, "x")}
+    assert find_present(files) == {(0, "x")}
 
 
 def test_two_machines_share_a_search(tmp_path):
@@ -142,10 +152,11 @@ def test_two_machines_share_a_search(tmp_path):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         cluster.add_node(num_cpus=1)
-        found = search_stores(queries, corpus.stores, k=5, engine="ray", address=cluster.address)
+        execution = Execution("ray", address=cluster.address)
+        found = search_stores(queries, corpus.stores, SearchOptions(5), execution=execution)
         with running(cluster.address, 1) as ray:
-            nodes = machines(ray, corpus)
-            assert [node.has for node in nodes] == [frozenset(corpus.shards)] * 2
+            nodes = find_machines(ray, corpus)
+            assert [node.shards for node in nodes] == [frozenset(corpus.shards)] * 2
             # A task asked for on a machine runs there.
             where = ray.remote(num_cpus=0)(lambda: ray.get_runtime_context().get_node_id())
             assert [ray.get(where.options(**near(node.id)).remote()) for node in nodes] == [
@@ -153,4 +164,4 @@ def test_two_machines_share_a_search(tmp_path):
             ]
     finally:
         cluster.shutdown()
-    assert found == search_stores(queries, corpus.stores, k=5)
+    assert found.matches == search_stores(queries, corpus.stores, SearchOptions(5)).matches

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.dtw_problems import DTYPES, all_same, laid_end_to_end, policies, steps
 from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
-from strap.dtw import cpu, halves, halving
-from strap.dtw.sketches import Sketcher, Sketches, SketchFilter
-from strap.dtw.types import Sketched
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.sketches.bounds import prepare_bounds
+from strap.dtw.sketches.sketcher import SketchBlock, Sketcher, Sketches
+from strap.dtw.steps import step_set
 from strap.errors import StrapError
-from strap.search import corpus, search_stores
-from strap.sketches import Kind, open_sketches, sketch_store, usual_kinds
+from strap.search import SearchOptions, search_corpus, search_stores
+from strap.search.corpus import Corpus
+from strap.store.sketches import Kind, open_sketches, sketch_store, usual_kinds
 
-seeds = st.integers(0, 2**32 - 1)
+seeds = st.integers(0, 2**16)
 
 
 def curved(rng: np.random.Generator, length: int, dim: int):
@@ -29,6 +31,17 @@ def curved(rng: np.random.Generator, length: int, dim: int):
     walk = np.cumsum(rng.standard_normal((length, 6)), axis=0)
     spread = np.random.default_rng(7).standard_normal((6, dim))
     return walk @ spread + 0.3 * rng.standard_normal((length, dim)) + 20
+
+
+@st.composite
+def walks(draw, *, trajectories=12, frames=30, query_frames=11, dim=24, dtypes=DTYPES):
+    """Queries and trajectories near a few directions; one query is a piece of a trajectory."""
+    rng, dtype = np.random.default_rng(draw(seeds)), draw(st.sampled_from(dtypes))
+    lengths = draw(st.lists(st.integers(1, frames), min_size=1, max_size=trajectories))
+    many = [curved(rng, length, dim).astype(dtype) for length in lengths]
+    shorter = draw(st.lists(st.integers(1, query_frames), min_size=1, max_size=2))
+    few = [curved(rng, length, dim).astype(dtype) for length in shorter]
+    return [many[-1][: draw(st.integers(1, 4))].copy(), *few], many
 
 
 def data(seed: int, dtype: type = np.float16, dim: int = 24):
@@ -50,48 +63,61 @@ def sketched(trajectories, kinds=PLAIN) -> list[Sketches]:
 
 
 def sketches_of(sketcher: Sketcher, trajectories, first: int = 0) -> Sketches:
-    made = [sketcher(own) for own in trajectories]
+    made = [sketcher(one) for one in trajectories]
     blocks = [
-        (dtw.Block(rows, np.array([0, len(rows)]), np.array([first + i])), scales)
+        SketchBlock(rows, scales, np.array([0, len(rows)]), np.array([first + i]))
         for i, (rows, scales) in enumerate(made)
     ]
     return Sketches(sketcher, lambda: blocks)
 
 
-@pytest.mark.parametrize("steps", tuple(dtw.STEPS))
-@settings(max_examples=15, deadline=None)
-@given(seed=seeds, by_integers=st.booleans(), every=st.integers(1, 5))
-@example(seed=351285, by_integers=False, every=3)
-def test_bounds_never_exceed_costs(steps, seed, by_integers, every):
-    queries, trajectories = data(seed)
+def one_block(sketches: Sketches) -> SketchBlock:
+    blocks = list(sketches.blocks())
+    offsets = np.cumsum([0, *(len(block.integers) for block in blocks)])
+    integers, scales, ids = (
+        np.concatenate([getattr(block, part) for block in blocks])
+        for part in ("integers", "scales", "ids")
+    )
+    return SketchBlock(integers, scales, offsets, ids)
+
+
+def find(queries, trajectories, sketches, policy=None, **options) -> dtw.SearchResult:
+    """With sketches nothing is streamed."""
+    library = dtw.Library(
+        lambda _: iter(()), trajectories.__getitem__, "trajectory {}".format, sketches
+    )
+    exclude = options.pop("exclude", None)
+    return dtw.search_library(
+        queries, library, SearchOptions(backend="cpu", **options), exclude, policy
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=walks(), steps=steps, every=st.integers(1, 5), policy=policies)
+def test_bounds_never_exceed_costs(problem, steps, every, policy):
+    queries, trajectories = problem
     every = every if steps == "strap" else 1
     kinds = sketched(trajectories, ((8, every), (16, 1)))
-    some = np.array([[True], [False], [True]])
-    found = [[dtw.best_match(q, t, steps=steps) for t in trajectories] for q in queries]
-    costs = np.array([[np.inf if m is None else m.cost for m in own] for own in found])
-    with (
-        ThreadPoolExecutor(1) as pool,
-        mock.patch.object(halves, "by_integers", return_value=by_integers),
-    ):
-        bounds = SketchFilter.ladder(queries, [own.sketcher for own in kinds], steps, pool)
-    for own, bound in zip(kinds, bounds, strict=True):
-        rows, scales = zip(*((block.frames, own) for block, own in own.blocks()), strict=True)
-        offsets = np.cumsum([0, *map(len, rows)])
-        together = np.concatenate(rows), np.concatenate(scales)
-        every_pair = np.ones(costs.shape, np.bool_)
-        lows = bound.bounds(Sketched(*together, offsets[:-1], offsets[1:]), every_pair)
-        assert (lows <= costs).all()
-        for t, alone in enumerate(zip(rows, scales, strict=True)):
-            own_frames = np.array([0]), np.array([len(alone[0])])
-            one = bound.bounds(Sketched(*alone, *own_frames), some)
-            # A product of other rows is rounded otherwise, and small bounds are small differences.
-            near = 1e-6 * costs[np.isfinite(costs)].max(initial=0)
-            np.testing.assert_allclose(one[some], lows[[0, 2], t], rtol=1e-5, atol=near)
-            assert one[1, 0] == 0
+    found = [
+        [dtw.best_match(q, t, steps=steps, backend="cpu") for t in trajectories] for q in queries
+    ]
+    costs = np.array([[np.inf if m is None else m.cost for m in row] for row in found])
+    sketchers = [kind.sketcher for kind in kinds]
+    with ThreadPoolExecutor(1) as pool:
+        both = prepare_bounds(queries, sketchers, step_set(steps), pool, policy)
+    for kind, bounds in zip(kinds, both, strict=True):
+        block, positions = one_block(kind), np.arange(len(trajectories))
+        lower = bounds.bound_pairs(block, positions, np.ones(costs.shape, np.bool_))
+        assert (lower <= costs).all()
+        wanted = np.zeros(costs.shape, np.bool_)
+        wanted[::2, ::2] = True
+        some = bounds.bound_pairs(block, positions, wanted)
+        assert np.array_equal(some, np.where(wanted, lower, 0))  # each pair by itself
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=seeds, every=st.integers(2, 5), length=st.integers(1, 30), rows=st.integers(1, 40))
+@example(seed=351285, every=3, length=12, rows=30)
 def test_a_sketch_stands_for_every_way_through_its_block(seed, every, length, rows):
     """Any path at all costs at least what means and balls say of its groups of frames."""
     rng = np.random.default_rng(seed)
@@ -141,47 +167,32 @@ def test_balls_are_small():
     assert scales[3, 1] == pytest.approx((means[1] - means[0]) / 2, abs=0.15)
 
 
-def whole(trajectories) -> dtw.Block:
-    offsets = np.cumsum([0, *map(len, trajectories)])
-    return dtw.Block(np.concatenate(trajectories), offsets, np.arange(len(trajectories)))
-
-
-@pytest.mark.parametrize("then_halves", [False, True])
-@pytest.mark.parametrize("steps", tuple(dtw.STEPS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    by_integers=st.booleans(),
-    seed=seeds,
+    problem=walks(),
+    steps=steps,
+    policy=policies,
     k=st.integers(1, 8),
     kinds=st.sampled_from([((5, 1),), ((5, 3),), ((4, 1), (12, 1)), COARSE]),
 )
-def test_the_answer_is_the_same(steps, then_halves, by_integers, seed, k, kinds):
-    queries, trajectories = data(seed, np.float32)
-    tally = dtw.Tally()
-    with (
-        mock.patch.object(halves, "pays", return_value=then_halves),
-        mock.patch.object(halves, "fastest", return_value=halving.BFLOAT),
-        mock.patch.object(cpu, "MANY", 0.0 if then_halves else 1.0),
-        mock.patch.object(halves, "by_integers", return_value=by_integers),
-        mock.patch.object(cpu, "SPLIT_FROM", 1),
-    ):
-        usable = steps == "strap" or any(every == 1 for _, every in kinds)
-        found = dtw.search_blocks(
-            queries,
-            iter(() if usable else [whole(trajectories)]),  # with sketches nothing is streamed
-            k=k,
-            fetch=trajectories.__getitem__,
-            steps=steps,
-            exclude=[{1}, set(), {4}],
-            sketched=[sketched(trajectories, kinds)],
-            tally=tally,
-        )
-    expected = dtw.search(queries, trajectories, k=k, steps=steps, exclude=[{1}, set(), {4}])
-    for a, b in zip(found, expected, strict=True):
-        for field in ("trajectory", "start", "stop", "cost"):
-            assert np.array_equal(getattr(a, field), getattr(b, field))
-    assert tally.by_sketches + tally.by_bounds + tally.evaluated == tally.pairs
-    assert min(tally.by_sketches, tally.by_bounds, tally.evaluated) >= 0
+def test_the_answer_is_the_same(problem, steps, policy, k, kinds):
+    queries, trajectories = problem
+    library = dtw.Library(
+        dtw.stream_blocks([laid_end_to_end(trajectories)]),
+        trajectories.__getitem__,
+        str,
+        [sketched(trajectories, kinds)],
+    )
+    exclude = [{1}, *([set()] * (len(queries) - 1))]
+    options = SearchOptions(k, steps, backend="cpu")
+    found = dtw.search_library(queries, library, options, exclude, policy)
+    expected = dtw.search(
+        queries, trajectories, k=k, steps=steps, exclude=exclude, backend="reference"
+    )
+    assert all_same(found.tops, expected)
+    for counts in found.statistics:
+        assert counts.by_sketches + counts.by_bounds + counts.evaluated == counts.pairs
+        assert min(counts.by_sketches, counts.by_bounds, counts.evaluated) >= 0
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
@@ -192,7 +203,7 @@ def test_quick_sketches_know_their_errors(inside, offset):
     sketcher = Sketcher.fit(frames[:150], size=12)
     if inside:  # nothing is left over: where squares that cancel are least exact
         frames = sketcher.mean + rng.standard_normal((200, 11)) @ sketcher.basis.T.astype(float)
-    quick, errors = sketcher.quick(*sketcher.along(frames))
+    quick, errors = sketcher.finish(*sketcher.project(frames))
     off = np.linalg.norm(quick - sketcher.exact(frames), axis=1)
     assert np.all(off <= errors)
     share = 1e-3 if inside else 1e-5
@@ -204,19 +215,18 @@ def test_directions_of_their_own_give_bounds_too(sizes):
     """Sketches made at different times need not share their directions."""
     queries, trajectories = data(3)
     starts = zip((0, 9), sizes, strict=True)
-    alone = [Sketcher.fit(np.concatenate(trajectories[i:]), size=size) for i, size in starts]
-    assert not alone[0].begins(alone[1])
+    sketchers = [Sketcher.fit(np.concatenate(trajectories[i:]), size=size) for i, size in starts]
+    assert not sketchers[0].shares_directions(sketchers[1])
     longest = max(trajectories, key=len)
-    begins, ends = np.array([0]), np.array([len(longest)])
+    costs = [dtw.best_match(query, longest, backend="cpu").cost for query in queries]
     with ThreadPoolExecutor(2) as pool:
-        for sketcher, bound in zip(
-            alone, SketchFilter.ladder(queries, alone, "strap", pool), strict=True
-        ):
-            wanted = np.ones((len(queries), 1), np.bool_)
-            lows = bound.bounds(Sketched(*sketcher(longest), begins, ends), wanted)[:, 0]
-            costs = [dtw.best_match(query, longest).cost for query in queries]
-            assert (lows <= costs).all()
-            assert (lows[1:] > 0).all()
+        both = prepare_bounds(queries, sketchers, step_set("strap"), pool, CpuPolicy())
+    for sketcher, bounds in zip(sketchers, both, strict=True):
+        block = one_block(sketches_of(sketcher, [longest]))
+        wanted = np.ones((len(queries), 1), np.bool_)
+        lower = bounds.bound_pairs(block, np.array([0]), wanted)[:, 0]
+        assert (lower <= costs).all()
+        assert (lower[1:] > 0).all()
 
 
 @pytest.mark.parametrize("kind", ["far too large", "queries of no ordinary size"])
@@ -227,77 +237,49 @@ def test_what_can_not_be_bounded_is_looked_at(kind):
         queries[1] = trajectories[7][:4].copy()
     else:
         queries = [query * 1e-30 for query in queries]
-    found = dtw.search_blocks(
-        queries, iter(()), k=3, fetch=trajectories.__getitem__, sketched=[sketched(trajectories)]
-    )
+    found = find(queries, trajectories, [sketched(trajectories)], k=3)
     expected = dtw.search(queries, trajectories, k=3, backend="reference")
-    for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a.trajectory, b.trajectory)
+    assert all_same(found.tops, expected)
 
 
 def test_stores_with_sketches_of_different_lengths():
     queries, trajectories = data(8, np.float32)
     half = len(trajectories) // 2
     parts = []
-    for first, own, kinds in (
+    for first, some, kinds in (
         (0, trajectories[:half], ((6, 1),)),
         (half, trajectories[half:], ((4, 4), (8, 2), (12, 1))),
     ):
-        longest = Sketcher.fit(np.concatenate(own), size=kinds[-1][0])
-        parts.append([sketches_of(longest.shorter(*kind), own, first) for kind in kinds])
-    found = dtw.search_blocks(
-        queries, iter(()), k=4, fetch=trajectories.__getitem__, sketched=parts
-    )
-    expected = dtw.search(queries, trajectories, k=4, backend="reference")
-    for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a.trajectory, b.trajectory)
-        assert np.array_equal(a.start, b.start)
+        longest = Sketcher.fit(np.concatenate(some), size=kinds[-1][0])
+        parts.append([sketches_of(longest.shorter(*kind), some, first) for kind in kinds])
+    found = find(queries, trajectories, parts, k=4)
+    assert all_same(found.tops, dtw.search(queries, trajectories, k=4, backend="reference"))
 
 
 def test_most_is_ruled_out_where_data_lies_near_a_few_directions():
     queries, trajectories = data(0)
-    tally = dtw.Tally()
-    dtw.search_blocks(
-        queries,
-        iter(()),
-        k=1,
-        fetch=trajectories.__getitem__,
-        sketched=[sketched(trajectories)],
-        tally=tally,
-    )
-    assert tally.by_sketches > 0.7 * tally.pairs
+    counts = find(queries, trajectories, [sketched(trajectories)], k=1).total
+    assert counts.by_sketches > 0.7 * counts.pairs
 
 
-def test_numbers_that_are_not_finite_are_named_with_sketches_too(tmp_path: Path):
+def test_numbers_that_are_not_finite_are_named_with_sketches_too():
     queries, trajectories = data(1)
     sketches = sketched(trajectories)
     trajectories[4] = trajectories[4].copy()
     trajectories[4][2, 3] = np.nan
     with pytest.raises(StrapError, match="trajectory 4, frame 2, dimension 3 is nan"):
-        dtw.search_blocks(
-            queries, iter(()), k=2, fetch=trajectories.__getitem__, sketched=[sketches]
-        )
+        find(queries, trajectories, [sketches], k=2)
 
 
 def test_where_sketches_leave_much_the_rest_is_bounded_together():
     rng = np.random.default_rng(5)
     trajectories = [rng.standard_normal((40, 64)).astype(np.float32) for _ in range(40)]
     queries = [rng.standard_normal((9, 64)).astype(np.float32) for _ in range(3)]
-    tally = dtw.Tally()
-    found = dtw.search_blocks(
-        queries,
-        iter(()),
-        k=2,
-        fetch=trajectories.__getitem__,
-        sketched=[sketched(trajectories, ((4, 1),))],
-        tally=tally,
-    )
-    expected = dtw.search(queries, trajectories, k=2, backend="reference")
-    for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a.trajectory, b.trajectory)
-        assert np.array_equal(a.cost, b.cost)
-    assert tally.by_bounds > tally.by_sketches
-    assert tally.by_sketches + tally.by_bounds + tally.evaluated == tally.pairs == 120
+    found = find(queries, trajectories, [sketched(trajectories, ((4, 1),))], k=2)
+    assert all_same(found.tops, dtw.search(queries, trajectories, k=2, backend="reference"))
+    counts = found.total
+    assert counts.by_bounds > counts.by_sketches
+    assert counts.by_sketches + counts.by_bounds + counts.evaluated == counts.pairs == 120
 
 
 @pytest.fixture
@@ -309,16 +291,18 @@ def store(tmp_path: Path):
 
 @pytest.mark.parametrize("is_small", [False, True])
 @pytest.mark.parametrize("k", [1, 5])
-def test_a_store_with_sketches_gives_the_same_matches(store, monkeypatch, is_small, k):
-    monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes if is_small else 0)
+def test_a_store_with_sketches_gives_the_same_matches(store, is_small, k):
+    corpus = Corpus([store], small_bytes=store.nbytes if is_small else 0)
+    options = SearchOptions(k, backend="cpu")
     queries, _ = data(1)
-    plain = search_stores(queries, [store], k=k, backend="cpu")
+    plain = search_corpus(queries, corpus, options, None)
     sketches = sketch_store(store, kinds=[(8, 1), (12, 1)])
-    assert [own.missing for own in sketches] == [[], []]
-    tally = dtw.Tally()
-    found = search_stores(queries, [store], k=k, backend="cpu", tally=tally)
-    assert found == plain
-    assert (tally.by_sketches > 0) != (is_small and k * 8 > 30)
+    assert [kind.missing for kind in sketches] == [[], []]
+    found = search_corpus(queries, corpus, options, None)
+    assert all_same(found.tops, plain.tops)
+    assert (found.total.by_sketches > 0) != (is_small and k * 8 > 30)
+    unsketched = Corpus([store], small_bytes=0, uses_sketches=False)
+    assert search_corpus(queries, unsketched, options, None).total.by_sketches == 0
 
 
 def test_replaced_trajectories_are_left_out_of_sketches(store):
@@ -327,16 +311,17 @@ def test_replaced_trajectories_are_left_out_of_sketches(store):
     new = {"t4": trajectories[20][:30], "t7": trajectories[4]}
     store = make_store(store.path, new, dtype="float16")
     assert [len(run) for run in store.live_runs(next(iter(store.shards.values())))] == [4, 2, 4]
-    plain = search_stores(queries, [store], k=5, backend="cpu")
+    options = SearchOptions(5, backend="cpu")
+    plain = search_stores(queries, [store], options).matches
     sketch_store(store, kinds=[(4, 4), (8, 2), (12, 1)])
-    assert search_stores(queries, [store], k=5, backend="cpu") == plain
+    assert search_stores(queries, [store], options).matches == plain
     assert plain[0][0].trajectory_id == "t7"
 
 
 def test_shorter_sketches_use_the_first_directions_of_longer_ones(store):
     short, long = sketch_store(store, kinds=[(4, 1), (10, 1)])
-    assert short.sketcher.begins(long.sketcher)
-    assert not long.sketcher.begins(short.sketcher)
+    assert short.sketcher.shares_directions(long.sketcher)
+    assert not long.sketcher.shares_directions(short.sketcher)
 
 
 def test_sketches_of_other_rows_are_not_used(store):
@@ -375,15 +360,6 @@ def test_usual_kinds_suit_all_dimensions(dim):
     assert [kind.every for kind in kinds] == [4, 2, 1]
     if dim == 1280:
         assert [str(kind) for kind in kinds] == ["64x4", "256x2", "512x1"]
-
-
-def test_sketches_of_earlier_versions_are_replaced(store):
-    old = store.path / "sketches" / "16-abcdef01"
-    old.mkdir(parents=True)
-    (old / "000000.npy").write_bytes(b"old")
-    sketch_store(store)
-    assert not old.exists()
-    assert len(open_sketches(store)) == 3
 
 
 def test_the_command(store, capsys):

@@ -20,7 +20,6 @@ from strap.cli import main
 from strap.embeddings import work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.search import corpus
 from strap.search.corpus import Corpus
 from strap.store import EmbeddingStore, Session, upkeep
 from strap.store.journal import pack, unpack
@@ -289,23 +288,20 @@ def test_a_torn_journal_ends_where_it_is_torn() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
-def test_a_search_gives_back_the_memory_of_shards_it_has_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_gives_back_the_memory_of_shards_it_has_left(tmp_path: Path) -> None:
     """Else a store larger than memory would fill it; a small one stays for the next search."""
     arrays = {f"t{i}": np.full((500, 512), i, np.float32) for i in range(8)}
     store = make_store(tmp_path / "s", arrays, per_shard=1)
     assert store.nbytes == 8 * 500 * 512 * 4
-    monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes - 1)
     seen = []
-    for block in Corpus([store]).blocks(silent):
+    for block in Corpus([store], small_bytes=store.nbytes - 1).blocks(silent):
         assert np.array_equal(block.frames, arrays[f"t{block.ids[0]}"])
         seen.append(_resident(tmp_path))
     assert max(seen) <= 2 * 500 * 512 * 4
     assert _resident(tmp_path) == 0
     assert np.array_equal(store["t3"], arrays["t3"])  # and can be read again
-    monkeypatch.setattr(corpus, "SMALL_BYTES", store.nbytes)
-    assert [block.frames.sum() for block in Corpus([store]).blocks(silent)][1] == 500 * 512
+    small = Corpus([store], small_bytes=store.nbytes)
+    assert [block.frames.sum() for block in small.blocks(silent)][1] == 500 * 512
     assert _resident(tmp_path) >= store.nbytes
 
 

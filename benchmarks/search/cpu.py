@@ -154,10 +154,10 @@ def entries(queries, trajectories, k: int) -> dict[str, Entry]:
     double = [q.astype(float) for q in queries], [t.astype(float) for t in few]
 
     def ours():
-        return dtw.search(queries, trajectories, k=k)
+        return dtw.search(queries, trajectories, k=k, backend="cpu")
 
     def classic():
-        return dtw.search(queries, trajectories, k=k, steps="classic")
+        return dtw.search(queries, trajectories, k=k, steps="classic", backend="cpu")
 
     n_some, n_few = len(some) * len(queries), len(few) * len(queries)
     everyone = {
@@ -187,7 +187,7 @@ def entries(queries, trajectories, k: int) -> dict[str, Entry]:
 def check(found: dict[str, Entry], queries, trajectories, k: int) -> None:
     """Same answers: every contestant against ours, costs to 1e-5 relative."""
     some = min(SOME, len(trajectories))
-    ours_of_some = dtw.search(queries, trajectories[:some], k=k)
+    ours_of_some = dtw.search(queries, trajectories[:some], k=k, backend="cpu")
     for key in ("authors", "authors1"):
         for q, row in enumerate(found[key].answer):
             order = sorted(range(some), key=lambda t, row=row: row[t][0])[:k]
@@ -199,11 +199,11 @@ def check(found: dict[str, Entry], queries, trajectories, k: int) -> None:
                 np.testing.assert_allclose(cost, top.cost[rank], rtol=1e-5)
     for q, query in enumerate(queries if librosa else ()):
         for t, (cost, start, stop) in enumerate(found["librosa"].answer[q]):
-            match = dtw.best_match(query, trajectories[t])
+            match = dtw.best_match(query, trajectories[t], backend="cpu")
             assert (start, stop) == (match.start, match.stop), "librosa: other borders"
             np.testing.assert_allclose(cost, match.cost, rtol=1e-5)
         for t, (cost, stop) in enumerate(found["dtaidistance"].answer[q]):
-            match = dtw.best_match(query, trajectories[t], steps="classic")
+            match = dtw.best_match(query, trajectories[t], steps="classic", backend="cpu")
             assert stop == match.stop, "dtaidistance: another stop"
             np.testing.assert_allclose(cost, match.cost, rtol=1e-5)
 

@@ -112,11 +112,11 @@ def search(path: Path, count: int) -> dict[str, float]:
     queries = [random.standard_normal((QUERY, DIM), np.float32) for _ in range(QUERIES)]
     corpus = Corpus([open_store(path)])
     corpus = Corpus(corpus.stores, frozenset(shards(corpus, count)))
-    options = SearchOptions(K, "strap", "l2", "cpu")
+    options = SearchOptions(K, backend="cpu")
     warm = [random.standard_normal((QUERY * 2, DIM)).astype(np.float16) for _ in range(4)]
     compile_by(queries, warm)
     began, used = time.perf_counter(), time.process_time()
-    found = search_corpus(queries, corpus, options, None)
+    found = search_corpus(queries, corpus, options, None).tops
     return {
         "seconds": time.perf_counter() - began,
         "processor": time.process_time() - used,
@@ -128,7 +128,7 @@ def search(path: Path, count: int) -> dict[str, float]:
 def compile_by(queries: list[np.ndarray], warm: list[np.ndarray]) -> None:
     import strap.dtw as dtw
 
-    dtw.search(queries, warm, k=2)
+    dtw.search(queries, warm, k=2, backend="cpu")
 
 
 def measure(path: Path, count: int) -> dict[str, float]:

@@ -64,7 +64,7 @@ def seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 def ours(setting: dict[str, int]) -> float:
     queries, trajectories = make(setting)
-    return seconds(lambda: dtw.search(queries, trajectories, k=setting["k"]))
+    return seconds(lambda: dtw.search(queries, trajectories, k=setting["k"], backend="cpu"))
 
 
 def per_pair(way: Callable[..., object], kind: type, pairs: int) -> float:

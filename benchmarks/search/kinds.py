@@ -18,11 +18,13 @@ from pathlib import Path
 import numpy as np
 
 import strap.dtw as dtw
-from strap.dtw.sketches import SAMPLE, Sketcher, SketchFilter
-from strap.dtw.types import Sketched
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.sketches.bounds import prepare_bounds
+from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
+from strap.dtw.steps import step_set
 from strap.segments import read_segments
-from strap.sketches import Kind
 from strap.store import open_store
+from strap.store.sketches import Kind
 
 
 def main() -> None:
@@ -39,21 +41,23 @@ def main() -> None:
     queries = [target[s.trajectory_id][s.start : s.stop] for s in (cut[i] for i in sorted(chosen))]
     trajectories = [np.array(store[key]) for store in priors for key in store.ids]
     costs = all_costs(queries, trajectories)
-    bars = {k: np.sort(costs, axis=1)[:, k - 1 : k] for k in options.k}
+    thresholds = {k: np.sort(costs, axis=1)[:, k - 1 : k] for k in options.k}
     print(f"{len(queries)} queries, {len(trajectories)} trajectories")
     print(
-        "| kind | " + " | ".join(f"left, k = {k}" for k in bars) + " | bound / cost | µs a pair |"
+        "| kind | "
+        + " | ".join(f"left, k = {k}" for k in thresholds)
+        + " | bound / cost | µs a pair |"
     )
-    print("|---|" + "---|" * (len(bars) + 2))
+    print("|---|" + "---|" * (len(thresholds) + 2))
     kinds = [Kind.parse(text) for text in options.kinds]
-    sample = np.concatenate([own[:: max(1, len(own) // 16)] for own in trajectories])[:SAMPLE]
+    sample = np.concatenate([one[:: max(1, len(one) // 16)] for one in trajectories])[:SAMPLE]
     longest = Sketcher.fit(sample, size=max(kind.size for kind in kinds))
     for kind in kinds:
-        lows, spent = bounds(queries, trajectories, longest.shorter(*kind))
-        assert (lows <= costs).all(), "a bound is above a cost"
-        left = [f"{100 * (lows <= bar).mean():.1f} %" for bar in bars.values()]
+        lower, spent = bound_all(queries, trajectories, longest.shorter(*kind))
+        assert (lower <= costs).all(), "a bound is above a cost"
+        left = [f"{100 * (lower <= limit).mean():.1f} %" for limit in thresholds.values()]
         fitting = np.isfinite(costs)
-        share = np.median(lows[fitting] / costs[fitting])
+        share = np.median(lower[fitting] / costs[fitting])
         print(f"| {kind} | " + " | ".join(left) + f" | {share:.3f} | {1e6 * spent:.1f} |")
 
 
@@ -67,20 +71,21 @@ def all_costs(queries: list, trajectories: list) -> np.ndarray:
     return costs
 
 
-def bounds(queries: list, trajectories: list, sketcher: Sketcher) -> tuple[np.ndarray, float]:
+def bound_all(queries: list, trajectories: list, sketcher: Sketcher) -> tuple[np.ndarray, float]:
     """Lower bounds [q t], and seconds a pair; the best of five."""
-    rows, scales = zip(*(sketcher(own) for own in trajectories), strict=True)
+    rows, scales = zip(*(sketcher(one) for one in trajectories), strict=True)
     ends = np.cumsum([0, *map(len, rows)])
-    together = np.concatenate(rows), np.concatenate(scales)
+    positions = np.arange(len(trajectories))
+    block = SketchBlock(np.concatenate(rows), np.concatenate(scales), ends, positions)
     every = np.ones((len(queries), len(trajectories)), np.bool_)
     with ThreadPoolExecutor(1) as pool:
-        (bound,) = SketchFilter.ladder(queries, [sketcher], "strap", pool)
+        (bounds,) = prepare_bounds(queries, [sketcher], step_set("strap"), pool, CpuPolicy())
     taken = []
     for _ in range(5):
         began = time.perf_counter()
-        lows = bound.bounds(Sketched(*together, ends[:-1], ends[1:]), every)
+        lower = bounds.bound_pairs(block, positions, every)
         taken.append(time.perf_counter() - began)
-    return lows, min(taken) / every.size
+    return lower, min(taken) / every.size
 
 
 if __name__ == "__main__":

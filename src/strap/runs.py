@@ -33,16 +33,15 @@ from strap.artifacts import (
 from strap.augmentation import augment
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
-from strap.dtw import Tally
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
 from strap.locks import alone
-from strap.retrieval import Rule, Shared, retrieve
-from strap.search import Engine
+from strap.retrieval import MatchOptions, Rule, Shared, retrieve_matches
+from strap.search import Engine, Execution
 from strap.segments import Segmentation, segment, write_segments
 from strap.store import EmbeddingStore, slug
-from strap.types import Matches, Segment
+from strap.types import Matches
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,8 @@ def run_retrieval(
             return done
         (out / "manifest.json").unlink(missing_ok=True)
         folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
-        where = {"engine": engine, "workers": workers, "address": address}
-        report = _fill(out, ours, priors, options, folder, device, where, progress)
+        execution = Execution(engine, workers, address)
+        report = _fill(out, ours, priors, options, folder, device, execution, progress)
         manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
         write_json(out / "manifest.json", manifest)
         return replace(open_run(out), reused=False)
@@ -159,7 +158,7 @@ def _fill(
     options: RetrievalOptions,
     stores: Path,
     device: str,
-    where: Mapping[str, Any],
+    execution: Execution,
     progress: Progress,
 ) -> dict[str, Any]:
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
@@ -175,8 +174,10 @@ def _fill(
             embed_beside(stores, dataset, encoder, options, progress) for dataset in (ours, *priors)
         )
     with clock("search"):
-        tally = Tally()
-        matches = _search(queries, own, others, options, where, progress, tally)
+        found = retrieve_matches(
+            queries, own, others, MatchOptions.of(options), execution, progress
+        )
+        matches = found.matches
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
         augment(
@@ -192,7 +193,7 @@ def _fill(
         "stores": {store.dataset: store.path.as_posix() for store in (own, *others)},
         "queries": len(queries),
         "matches": len(matches),
-        "search": asdict(tally),
+        "search": asdict(found.statistics),
         "versions": versions(),
         "seconds": clock.seconds,
     }
@@ -225,33 +226,6 @@ def embed_beside(
         progress(f"{what} {dataset.path.name}", done, total)
 
     return embed(dataset, encoder, store, cameras=cameras, dtype=options.dtype, progress=named)
-
-
-def _search(
-    queries: Sequence[Segment],
-    own: EmbeddingStore,
-    others: Sequence[EmbeddingStore],
-    options: RetrievalOptions,
-    where: Mapping[str, Any],
-    progress: Progress,
-    tally: Tally,
-) -> Matches:
-    return retrieve(
-        queries,
-        own,
-        others,
-        top_k=options.top_k,
-        steps=options.steps,
-        metric=options.metric,
-        backend=options.backend,
-        rule=options.rule,
-        shared=options.shared,
-        matches_per_trajectory=options.matches_per_trajectory,
-        length_ratio=options.length_ratio,
-        progress=progress,
-        tally=tally,
-        **where,
-    )
 
 
 def _fields(value: Any) -> dict[str, Any]:

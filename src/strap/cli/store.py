@@ -10,8 +10,8 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
-from strap.sketches import Kind, sketch_store
 from strap.store import open_store
+from strap.store.sketches import Kind, sketch_store
 from strap.store.upkeep import collect_garbage, describe, drop_damaged, merge, verify_path
 
 

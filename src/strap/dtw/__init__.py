@@ -8,13 +8,33 @@ Alignment(cost=0.0, start=3, stop=6)
 
 from typing import TYPE_CHECKING, Any
 
-from strap.dtw.api import best_match, resolve_backend, search, search_blocks, search_wish
-from strap.dtw.matches import Wish
-from strap.dtw.types import METRICS, STEPS, Alignment, Backend, Block, Tally, TopK
+from strap.dtw.api import (
+    align_with,
+    best_match,
+    resolve_backend,
+    search,
+    search_blocks,
+    search_library,
+    stream_blocks,
+)
+from strap.dtw.constraints import search_constrained
+from strap.dtw.steps import STEPS
+from strap.dtw.types import (
+    METRICS,
+    Alignment,
+    Backend,
+    Block,
+    Constraints,
+    Library,
+    SearchOptions,
+    SearchResult,
+    SearchStatistics,
+    TopK,
+)
 
 if TYPE_CHECKING:
     from strap.dtw.gpu.resident import Resident
-    from strap.dtw.live import Stream
+    from strap.dtw.streaming import Stream
 
 __all__ = [
     "METRICS",
@@ -22,16 +42,22 @@ __all__ = [
     "Alignment",
     "Backend",
     "Block",
+    "Constraints",
+    "Library",
     "Resident",
+    "SearchOptions",
+    "SearchResult",
+    "SearchStatistics",
     "Stream",
-    "Tally",
     "TopK",
-    "Wish",
+    "align_with",
     "best_match",
     "resolve_backend",
     "search",
     "search_blocks",
-    "search_wish",
+    "search_constrained",
+    "search_library",
+    "stream_blocks",
 ]
 
 
@@ -42,7 +68,7 @@ def __getattr__(name: str) -> Any:
 
         return Resident
     if name == "Stream":
-        from strap.dtw.live import Stream
+        from strap.dtw.streaming import Stream
 
         return Stream
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

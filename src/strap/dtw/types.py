@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from strap.dtw.sketches.sketcher import Sketches
 
 Frames: TypeAlias = NDArray[Any]
 """Frames [m d], real numbers of any width."""
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
-Halves: TypeAlias = NDArray[np.uint16]
-"""The bits of float16 or bfloat16 numbers, or of integers."""
-Whole: TypeAlias = NDArray[np.int16]
+Shorts: TypeAlias = NDArray[np.int16]
 Ints: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
 Fetch: TypeAlias = Callable[[int], Frames]
 """Global trajectory index -> its frames [m d], read again for the exact pass."""
 Name: TypeAlias = Callable[[int], str]
 """Global trajectory index -> what an error message calls it."""
 Lengths: TypeAlias = tuple[int, int]
 """The least and the greatest number of frames that a match may have."""
-
-STEPS: dict[str, tuple[tuple[int, int], ...]] = {
-    "strap": ((1, 1), (1, 2)),
-    "fmp": ((1, 1), (1, 2), (2, 1)),
-    "classic": ((1, 0), (0, 1), (1, 1)),
-}
-"""Allowed moves (Δquery, Δtrajectory) of the warping path, by name."""
 
 METRICS = ("l2", "cosine")
 
@@ -55,6 +50,14 @@ class TopK:
     def __len__(self) -> int:
         return len(self.cost)
 
+    @classmethod
+    def of(cls, matches: Sequence[tuple[float, int, int, int]]) -> TopK:
+        """Return sorted (cost, trajectory, stop, −start), the order of the tie rule, as arrays."""
+        columns = list(zip(*matches, strict=True)) or [(), (), (), ()]
+        cost = np.array(columns[0], np.float64)
+        trajectory, stop, less_start = (np.array(column, np.int64) for column in columns[1:])
+        return cls(trajectory, -less_start, stop, cost)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -70,21 +73,47 @@ class Block:
     ids: Ints
 
 
+@dataclass(frozen=True)
+class Constraints:
+    """What matches must satisfy beyond being cheap."""
+
+    per_trajectory: int = 1
+    """how many matches of a query may lie in one trajectory; they don't overlap"""
+    lengths: Sequence[Lengths] | None = None
+    """for each query the least and the greatest number of frames of a match"""
+
+    @property
+    def are_none(self) -> bool:
+        """Whether the best match of each trajectory, of any length, is what is wanted."""
+        return self.per_trajectory == 1 and self.lengths is None
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is searched for; every part of a search gets this whole."""
+
+    k: int
+    steps: str = "strap"
+    metric: str = "l2"
+    backend: str = "auto"
+    constraints: Constraints = field(default_factory=Constraints)
+
+
 @dataclass(frozen=True, eq=False)
-class Sketched:
-    """Sketches of some trajectories, wherever they lie: those of number t are
-    numbers[begins[t]:ends[t]].
-    """
+class Library:
+    """The trajectories that are searched."""
 
-    numbers: Whole  # [F r]
-    scales: Singles  # [F 3]
-    begins: Ints  # [t]
-    ends: Ints  # [t]
+    stream: Callable[[int], Iterable[tuple[int, Frames]]]
+    """dimension of the queries -> every (global index, frames [m d]), checked, read once"""
+    fetch: Fetch
+    name: Name
+    sketches: Sequence[Sequence[Sketches]] = ()
+    """of all trajectories, of one or more kinds for each part of them, the fastest first"""
 
 
-@dataclass
-class Tally:
-    """How many (query, trajectory) pairs each step of a search removed; filled by the search."""
+@dataclass(frozen=True)
+class SearchStatistics:
+    """How many (query, trajectory) pairs each step of a search removed."""
 
     pairs: int = 0
     by_sketches: int = 0
@@ -94,12 +123,26 @@ class Tally:
     evaluated: int = 0
     """evaluated exactly"""
 
-    def add(self, other: Tally) -> None:
-        """Count another search's pairs in."""
-        self.pairs += other.pairs
-        self.by_sketches += other.by_sketches
-        self.by_bounds += other.by_bounds
-        self.evaluated += other.evaluated
+    def __add__(self, other: SearchStatistics) -> SearchStatistics:
+        return SearchStatistics(
+            self.pairs + other.pairs,
+            self.by_sketches + other.by_sketches,
+            self.by_bounds + other.by_bounds,
+            self.evaluated + other.evaluated,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """What a search found for each query, and how."""
+
+    tops: list[TopK]  # [q]
+    statistics: list[SearchStatistics]  # [q]
+
+    @property
+    def total(self) -> SearchStatistics:
+        """The statistics of all queries together."""
+        return sum(self.statistics, SearchStatistics())
 
 
 @dataclass(frozen=True)
@@ -108,11 +151,3 @@ class Backend:
 
     name: str
     reason: str
-
-
-def top(found: Sequence[tuple[float, int, int, int]]) -> TopK:
-    """Sorted (cost, trajectory, stop, −start) as arrays: the order of the tie rule."""
-    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
-    cost = np.array(columns[0], np.float64)
-    trajectory, stop, start = (np.array(column, np.int64) for column in columns[1:])
-    return TopK(trajectory, -start, stop, cost)

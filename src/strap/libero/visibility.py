@@ -18,7 +18,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.jit import njit
+from strap.jit import njit
 
 Array = NDArray[np.float64]
 

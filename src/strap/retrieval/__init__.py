@@ -5,23 +5,52 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
 
 from strap.artifacts import Progress, silent
-from strap.dtw import Tally
+from strap.dtw import Constraints, SearchOptions, SearchStatistics
 from strap.errors import StrapError, unknown
 from strap.retrieval.selection import Rule, quotas
-from strap.search import Engine, Found, search_stores
+from strap.search import Engine, Execution, StoreMatch, StoreSearch, search_stores
 from strap.store import EmbeddingStore
 from strap.types import Array, Match, Matches, Segment
 
-__all__ = ["Rule", "Shared", "retrieve"]
+__all__ = ["MatchOptions", "Retrieved", "Rule", "Shared", "retrieve", "retrieve_matches"]
 
 Shared = Literal["self", "all", "keep"]
 """What to do with trajectories that are both in target and prior, known by their content:
 `self` hides a query's own trajectory from it, `all` hides them from every query, `keep` hides
 none."""
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """Everything that decides which matches are found and kept, besides the data."""
+
+    top_k: int = 100
+    """how many matches to keep in all"""
+    steps: str = "strap"
+    metric: str = "l2"
+    backend: str = "auto"
+    rule: Rule = "even"
+    shared: Shared = "self"
+    matches_per_trajectory: int = 1
+    length_ratio: tuple[float, float] | None = None
+    """the least and the greatest length of a match, as multiples of its query's"""
+
+    @classmethod
+    def of(cls, options: Any) -> MatchOptions:
+        """Return those of any object that has fields of the same names."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The matches that are kept, and how they were found."""
+
+    matches: Matches
+    statistics: SearchStatistics
 
 
 def retrieve(
@@ -38,7 +67,6 @@ def retrieve(
     matches_per_trajectory: int = 1,
     length_ratio: tuple[float, float] | None = None,
     progress: Progress = silent,
-    tally: Tally | None = None,
     engine: Engine = "local",
     workers: int = 2,
     address: str | None = None,
@@ -61,50 +89,62 @@ def retrieve(
         matches_per_trajectory: how many matches of a query may lie in one prior trajectory.
         length_ratio: the least and the greatest length of a match, as multiples of its query's.
         progress: called with (what, done, total).
-        tally: filled with how many (query, trajectory) pairs each bound removed.
-        engine, workers, address: where to search; as in `strap.search.search_stores`.
+        engine, workers, address: where to search; as in `strap.search.Execution`.
     """
+    options = MatchOptions(
+        top_k, steps, metric, backend, rule, shared, matches_per_trajectory, length_ratio
+    )
     stores = [prior_store] if isinstance(prior_store, EmbeddingStore) else list(prior_store)
+    execution = Execution(engine, workers, address)
+    return retrieve_matches(queries, target_store, stores, options, execution, progress).matches
+
+
+def retrieve_matches(
+    queries: Sequence[Segment],
+    target: EmbeddingStore,
+    priors: Sequence[EmbeddingStore],
+    options: MatchOptions,
+    execution: Execution | None = None,
+    progress: Progress = silent,
+) -> Retrieved:
+    """As `retrieve`, with what happened to the pairs of queries and trajectories."""
     if not queries:
         raise StrapError("there is no query: segment the target dataset first")
-    if top_k < 1:
-        raise StrapError(f"top_k is {top_k}: it must be at least 1")
-    for store in stores:
-        _check_same_encoder(target_store, store)
-    arrays = [_query_array(target_store, query) for query in queries]
-    search = partial(
-        search_stores,
-        arrays,
-        stores,
-        steps=steps,
-        metric=metric,
-        backend=backend,
-        exclude=_hidden(queries, target_store, stores, shared),
-        per_trajectory=matches_per_trajectory,
-        lengths=length_ratio and [limits(len(array), length_ratio) for array in arrays],
-        progress=progress,
-        tally=tally,
-        engine=engine,
-        workers=workers,
-        address=address,
-    )
+    if options.top_k < 1:
+        raise StrapError(f"top_k is {options.top_k}: it must be at least 1")
+    for prior in priors:
+        _check_same_encoder(target, prior)
+    arrays = [_query_array(target, query) for query in queries]
+    ratio = options.length_ratio
+    lengths = ratio and [limits(len(array), ratio) for array in arrays]
+    constraints = Constraints(options.matches_per_trajectory, lengths)
     # A query's share and one more decide everything, unless some query has fewer than that.
-    share = min(top_k // len(queries) + 1, top_k)
-    found = search(k=share)
-    if share < top_k and any(len(own) < share for own in found):
-        found = search(k=top_k)
-    kept = quotas([[hit.cost for hit in own] for own in found], top_k, rule=rule)
-    _say_shortfalls(found, kept, top_k, rule)
+    share = min(options.top_k // len(queries) + 1, options.top_k)
+    search = SearchOptions(share, options.steps, options.metric, options.backend, constraints)
+    exclude = _find_hidden(queries, target, priors, options.shared)
+
+    def find(search: SearchOptions) -> StoreSearch:
+        return search_stores(
+            arrays, priors, search, exclude=exclude, execution=execution, progress=progress
+        )
+
+    found = find(search)
+    if share < options.top_k and any(len(matches) < share for matches in found.matches):
+        # It looks at the same pairs again: its statistics take the place of the first search's.
+        found = find(replace(search, k=options.top_k))
+    costs = [[match.cost for match in matches] for matches in found.matches]
+    kept = quotas(costs, options.top_k, rule=options.rule)
+    _report_shortfalls(found.matches, kept, options)
     rows = [
-        _match(query, hit, rank)
-        for query, own, count in zip(queries, found, kept, strict=True)
-        for rank, hit in enumerate(own[:count], 1)
+        _match(query, match, rank)
+        for query, matches, count in zip(queries, found.matches, kept, strict=True)
+        for rank, match in enumerate(matches[:count], 1)
     ]
-    return Matches(tuple(rows))
+    return Retrieved(Matches(tuple(rows)), found.statistics)
 
 
 def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
-    """The least and the greatest length of a match for a query of so many frames.
+    """Return the least and the greatest length of a match for a query of so many frames.
 
     >>> limits(10, (0.75, 1.5))
     (8, 15)
@@ -124,9 +164,11 @@ def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
     return low, high
 
 
-def _say_shortfalls(
-    found: Sequence[Sequence[Found]], kept: Sequence[int], top_k: int, rule: Rule
+def _report_shortfalls(
+    found: Sequence[Sequence[StoreMatch]], kept: Sequence[int], options: MatchOptions
 ) -> None:
+    """Warn where fewer matches are kept than one might expect; raise where there is none."""
+    top_k = options.top_k
     available = sum(map(len, found))
     if not available:
         raise StrapError(
@@ -141,7 +183,7 @@ def _say_shortfalls(
             stacklevel=3,
         )
     if top_k < len(found):
-        empty = "each still gets one" if rule == "released" else f"{kept.count(0)} get none"
+        empty = "each still gets one" if options.rule == "released" else f"{kept.count(0)} get none"
         warnings.warn(
             f"top_k is {top_k}, smaller than the number of queries ({len(found)}): {empty}; "
             "raise top_k, or cut fewer queries",
@@ -149,10 +191,10 @@ def _say_shortfalls(
         )
 
 
-def _match(query: Segment, hit: Found, rank: int) -> Match:
-    entry = hit.store.entry(hit.trajectory_id)
-    segment = Segment(hit.trajectory_id, hit.start, hit.stop)
-    return Match(query, segment, hit.cost, rank, entry.instruction, hit.store.dataset)
+def _match(query: Segment, found: StoreMatch, rank: int) -> Match:
+    entry = found.store.entry(found.trajectory_id)
+    segment = Segment(found.trajectory_id, found.start, found.stop)
+    return Match(query, segment, found.cost, rank, entry.instruction, found.store.dataset)
 
 
 def _query_array(store: EmbeddingStore, query: Segment) -> Array:
@@ -174,13 +216,13 @@ def _check_same_encoder(target: EmbeddingStore, prior: EmbeddingStore) -> None:
         )
 
 
-def _hidden(
+def _find_hidden(
     queries: Sequence[Segment],
     target: EmbeddingStore,
     priors: Sequence[EmbeddingStore],
     shared: Shared,
 ) -> list[set[tuple[int, str]]]:
-    """For each query the (store, trajectory) pairs it must not match."""
+    """Return for each query the (store, trajectory) pairs it must not match."""
     if shared not in get_args(Shared):
         raise unknown("treatment of shared trajectories", shared, get_args(Shared))
     if shared == "keep":
@@ -189,9 +231,8 @@ def _hidden(
     for index, store in enumerate(priors):
         for key in store.ids:
             homes.setdefault(store.entry(key).fingerprint, set()).add((index, key))
-    own = [homes.get(target.entry(q.trajectory_id).fingerprint, set()) for q in queries]
     if shared == "self":
-        return own
+        return [homes.get(target.entry(q.trajectory_id).fingerprint, set()) for q in queries]
     return [
         set().union(*(homes.get(target.entry(key).fingerprint, set()) for key in target.ids))
         for _ in queries

@@ -11,7 +11,7 @@ Rule = Literal["even", "released"]
 
 
 def quotas(costs: Sequence[Sequence[float]], top_k: int, *, rule: Rule = "even") -> list[int]:
-    """How many of its cheapest matches each query keeps.
+    """Return how many of its cheapest matches each query keeps.
 
     Args:
         costs: for each query the costs of its matches, ascending.
@@ -31,22 +31,22 @@ def quotas(costs: Sequence[Sequence[float]], top_k: int, *, rule: Rule = "even")
         raise unknown("selection rule", rule, get_args(Rule))
     if rule == "released":
         each = max(1, int(top_k / len(costs))) if costs else 0
-        return [min(each, len(own)) for own in costs]
+        return [min(each, len(matches)) for matches in costs]
     return _even(costs, top_k)
 
 
 def _even(costs: Sequence[Sequence[float]], top_k: int) -> list[int]:
     taken = [0] * len(costs)
-    left = min(top_k, sum(len(own) for own in costs))
-    while left:
+    remaining = min(top_k, sum(map(len, costs)))
+    while remaining:
         # A query that runs out of matches leaves its share to the others, round by round.
-        open_queries = [q for q, own in enumerate(costs) if taken[q] < len(own)]
-        each = left // len(open_queries)
+        open_queries = [q for q, matches in enumerate(costs) if taken[q] < len(matches)]
+        each = remaining // len(open_queries)
         if each == 0:
             open_queries.sort(key=lambda q: (costs[q][taken[q]], q))
-            open_queries, each = open_queries[:left], 1
+            open_queries, each = open_queries[:remaining], 1
         for q in open_queries:
-            give = min(each, len(costs[q]) - taken[q])
-            taken[q] += give
-            left -= give
+            count = min(each, len(costs[q]) - taken[q])
+            taken[q] += count
+            remaining -= count
     return taken

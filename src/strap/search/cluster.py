@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from strap import dtw
 from strap.artifacts import Progress
+from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
 from strap.embeddings.cluster import running
 from strap.errors import StrapError
-from strap.search import SearchOptions, search_corpus
+from strap.search import Execution, search_corpus
 from strap.search.corpus import Corpus
 from strap.store import open_store
 from strap.types import Array
@@ -40,57 +40,54 @@ def search_on_ray(
     queries: Sequence[Array],
     corpus: Corpus,
     options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
-    *,
-    workers: int,
-    address: str | None,
+    exclude: Excluded,
+    execution: Execution,
     progress: Progress,
-    tally: dtw.Tally | None = None,
-) -> list[dtw.TopK]:
-    """The k best of all shards, by global numbers; `tally` gets the sum over the tasks."""
-    with running(address, workers) as ray:
-        task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_some)
-        fixed = ray.put((list(queries), _places(corpus), options, exclude))
-        flying = [
+) -> SearchResult:
+    """Return the k best of all shards, by global numbers, and the sum of what tasks counted."""
+    with running(execution.address, execution.workers) as ray:
+        task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_shards)
+        fixed = ray.put((list(queries), _locate_stores(corpus), options, exclude))
+        pending = [
             task.options(**near(part.machine)).remote(fixed, part.shards)
-            for part in schedule(corpus, machines(ray, corpus))
+            for part in schedule(corpus, find_machines(ray, corpus))
         ]
-        total = len(flying)
-        found: list[list[dtw.TopK]] = []
-        while flying:
+        total = len(pending)
+        found: list[SearchResult] = []
+        while pending:
             progress("searching", len(found), total)
-            (ready, *_), flying = ray.wait(flying, num_returns=1)
-            tops, counted = _result(ray, ready)
-            found.append(tops)
-            if tally is not None:
-                tally.add(counted)
+            (ready, *_), pending = ray.wait(pending, num_returns=1)
+            found.append(_get_result(ray, ready))
         progress("searching", total, total)
-    return [merged([tops[q] for tops in found], options.k) for q in range(len(queries))]
+    return merge_results(found, options.k)
 
 
-def search_some(
+def search_shards(
     fixed: tuple[list[Array], list[tuple[str, tuple[str, ...]]], SearchOptions, Excluded],
-    only: Sequence[Shard],
-) -> tuple[list[dtw.TopK], dtw.Tally]:
-    """One task: the k best of some shards, and how they were found."""
-    queries, places, options, exclude = fixed
-    stores = [open_store(path, cameras=cameras) for path, cameras in places]
-    tally = dtw.Tally()
-    corpus = Corpus(stores, frozenset(only))
-    return search_corpus(queries, corpus, options, exclude, tally=tally), tally
+    shards: Sequence[Shard],
+) -> SearchResult:
+    """Run one task: return the k best of some shards."""
+    queries, locations, options, exclude = fixed
+    stores = [open_store(path, cameras=cameras) for path, cameras in locations]
+    return search_corpus(queries, Corpus(stores, frozenset(shards)), options, exclude)
 
 
-def merged(found: Sequence[dtw.TopK], k: int) -> dtw.TopK:
-    """The k best of several, in the order of the tie rule."""
-    cost, trajectory, stop, start = (
-        np.concatenate([getattr(tops, part) for tops in found])
-        for part in ("cost", "trajectory", "stop", "start")
-    )
-    order = np.lexsort((-start, stop, trajectory, cost))[:k]
-    return dtw.TopK(trajectory[order], start[order], stop[order], cost[order])
+def merge_results(results: Sequence[SearchResult], k: int) -> SearchResult:
+    """Return the k best of several, in the order of the tie rule, and what all counted."""
+    tops, statistics = [], []
+    for each in zip(*(result.tops for result in results), strict=True):
+        cost, trajectory, stop, start = (
+            np.concatenate([getattr(top, part) for top in each])
+            for part in ("cost", "trajectory", "stop", "start")
+        )
+        order = np.lexsort((-start, stop, trajectory, cost))[:k]
+        tops.append(TopK(trajectory[order], start[order], stop[order], cost[order]))
+    for counts in zip(*(result.statistics for result in results), strict=True):
+        statistics.append(sum(counts, SearchStatistics()))
+    return SearchResult(tops, statistics)
 
 
-def _places(corpus: Corpus) -> list[tuple[str, tuple[str, ...]]]:
+def _locate_stores(corpus: Corpus) -> list[tuple[str, tuple[str, ...]]]:
     return [(str(Path(s.path).resolve()), s.cameras) for s in corpus.stores]
 
 
@@ -100,7 +97,7 @@ class Machine:
 
     id: str
     cpus: int
-    has: frozenset[Shard]
+    shards: frozenset[Shard]
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,8 @@ class Part:
     machine: str | None
 
 
-def machines(ray: Any, corpus: Corpus) -> list[Machine]:
-    """The machines that are up; each is asked what it has."""
+def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
+    """Return the machines that are up; each is asked what it has."""
     up = {
         node["NodeID"]: int(node["Resources"].get("CPU", 0))
         for node in ray.nodes()
@@ -124,14 +121,14 @@ def machines(ray: Any, corpus: Corpus) -> list[Machine]:
     if len(up) == 1:
         ((name, cpus),) = up.items()
         return [Machine(name, cpus, frozenset(corpus.shards))]
-    ask = ray.remote(num_cpus=0, max_retries=RETRIES)(present)
+    ask = ray.remote(num_cpus=0, max_retries=RETRIES)(find_present)
     files = {
         (index, name): [str(file) for file in corpus.stores[index].files(name)]
         for index, name in corpus.shards
     }
-    asked = {name: ask.options(**near(name, soft=False)).remote(files) for name in up}
+    answers = {name: ask.options(**near(name, soft=False)).remote(files) for name in up}
     found = []
-    for name, answer in asked.items():
+    for name, answer in answers.items():
         with suppress(ray.exceptions.RayError):  # lost since: the others do its part
             found.append(Machine(name, up[name], frozenset(ray.get(answer))))
     if not found:
@@ -139,55 +136,55 @@ def machines(ray: Any, corpus: Corpus) -> list[Machine]:
     return found
 
 
-def present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
-    """The shards all of whose files this machine has."""
-    return {shard for shard, own in files.items() if all(Path(file).is_file() for file in own)}
+def find_present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
+    """Return the shards all of whose files this machine has."""
+    return {shard for shard, paths in files.items() if all(Path(p).is_file() for p in paths)}
 
 
-def schedule(corpus: Corpus, nodes: Sequence[Machine]) -> list[Part]:
-    """Every shard once, in parts of about equal size, each on a machine that has its vectors."""
+def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[Part]:
+    """Return every shard once, in parts of about equal size, each where its vectors lie."""
     everything = set(corpus.shards)
-    if all(node.has >= everything for node in nodes):
-        total = sum(node.cpus for node in nodes)
-        return [Part(tuple(some), None) for some in _cut(corpus, corpus.shards, TASKS * total)]
-    load = {node.id: 0.0 for node in nodes}
-    own: dict[str, list[Shard]] = {node.id: [] for node in nodes}
+    if all(machine.shards >= everything for machine in machines):
+        count = TASKS * sum(machine.cpus for machine in machines)
+        return [Part(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
+    load = {machine.id: 0.0 for machine in machines}
+    assigned: dict[str, list[Shard]] = {machine.id: [] for machine in machines}
     # Those that few have go first, then the large ones, each to the machine with the least to do.
-    holders = {shard: [node for node in nodes if shard in node.has] for shard in corpus.shards}
-    for shard in sorted(holders, key=lambda s: (len(holders[s]), -_frames(corpus, s))):
+    holders = {shard: [m for m in machines if shard in m.shards] for shard in corpus.shards}
+    for shard in sorted(holders, key=lambda s: (len(holders[s]), -_count_frames(corpus, s))):
         if not holders[shard]:
             store = corpus.stores[shard[0]].path
             raise StrapError(
                 f"shard '{shard[1]}' of '{store}' lies on no machine of the cluster: copy "
                 f"'{store}/shards/{shard[1]}.*.npy' to one, or share the folder among all"
             )
-        chosen = min(holders[shard], key=lambda node: load[node.id])
-        load[chosen.id] += _frames(corpus, shard) / chosen.cpus
-        own[chosen.id].append(shard)
+        chosen = min(holders[shard], key=lambda machine: load[machine.id])
+        load[chosen.id] += _count_frames(corpus, shard) / chosen.cpus
+        assigned[chosen.id].append(shard)
     return [
-        Part(tuple(some), node.id)
-        for node in nodes
-        if own[node.id]
-        for some in _cut(corpus, own[node.id], TASKS * node.cpus)
+        Part(tuple(span), machine.id)
+        for machine in machines
+        if assigned[machine.id]
+        for span in _split(corpus, assigned[machine.id], TASKS * machine.cpus)
     ]
 
 
-def _frames(corpus: Corpus, shard: Shard) -> int:
+def _count_frames(corpus: Corpus, shard: Shard) -> int:
     return corpus.stores[shard[0]].shards[shard[1]].frames
 
 
-def _cut(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Shard]]:
-    """Shards in runs of about equal size."""
-    sizes = np.cumsum([_frames(corpus, shard) for shard in shards])
+def _split(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Shard]]:
+    """Return shards in spans of about equal size."""
+    sizes = np.cumsum([_count_frames(corpus, shard) for shard in shards])
     numbers = np.minimum((sizes - 1) * count // sizes[-1], count - 1)
     return [
-        [shard for shard, own in zip(shards, numbers, strict=True) if own == number]
+        [shard for shard, place in zip(shards, numbers, strict=True) if place == number]
         for number in np.unique(numbers)
     ]
 
 
 def near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
-    """Ray's options for a task that should run on a machine; soft: or elsewhere once it is lost."""
+    """Return Ray's options for a task that should run on a machine; soft: or elsewhere if lost."""
     if machine is None:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -195,9 +192,9 @@ def near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=soft)}
 
 
-def _result(ray: Any, task: object) -> tuple[list[dtw.TopK], dtw.Tally]:
+def _get_result(ray: Any, task: object) -> SearchResult:
     try:
-        found: tuple[list[dtw.TopK], dtw.Tally] = ray.get(task)
+        found: SearchResult = ray.get(task)
     except Exception as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, StrapError):

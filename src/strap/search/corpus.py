@@ -11,16 +11,16 @@ import numpy as np
 
 from strap import dtw
 from strap.artifacts import Progress
-from strap.dtw.sketches import Sketches
+from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.types import Ints
-from strap.sketches import StoreSketches, open_sketches
 from strap.store import EmbeddingStore
+from strap.store.sketches import StoreSketches, open_sketches
 from strap.types import Array
 
 SMALL_BYTES = 2**29
-"""of stores, together, that are small"""
-FEW = 8
-"""one in so many trajectories is not many"""
+"""of stores, together, that stay mapped once they were read"""
+SKETCHED_SHARE = 8
+"""in a small corpus sketches pay where at most one in so many trajectories is asked for"""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Corpus:
     stores: Sequence[EmbeddingStore]
     only: Collection[tuple[int, str]] | None = None
     """where given, these (store, shard) are searched"""
+    small_bytes: int = SMALL_BYTES
+    uses_sketches: bool = True
 
     @cached_property
     def shards(self) -> list[tuple[int, str]]:
@@ -53,50 +55,56 @@ class Corpus:
     @property
     def is_small(self) -> bool:
         """Whether the stores stay mapped once they were read."""
-        return sum(store.nbytes for store in self.stores) <= SMALL_BYTES
+        return sum(store.nbytes for store in self.stores) <= self.small_bytes
 
     def fetch(self, number: int) -> Array:
-        """A trajectory's frames [t d]."""
+        """Return a trajectory's frames [t d]."""
         index, key = self.names[number]
         return self.stores[index][key]
 
     def describe(self, number: int) -> str:
-        """What an error message calls a trajectory."""
+        """Return what an error message calls a trajectory."""
         index, key = self.names[number]
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
-    def sketched(self, k: int, progress: Progress) -> list[list[Sketches]]:
-        """The sketches of all stores; none unless every trajectory has one.
+    def sketches(self, k: int, progress: Progress) -> list[list[Sketches]]:
+        """Return the sketches of all stores; none unless every trajectory has one.
 
-        Nor where they don't pay: for a small store, of which many trajectories are asked for.
+        Nor where they don't pay: for a small corpus, of which many trajectories are asked for.
         """
-        if self.only is not None or (self.is_small and k * FEW > len(self.names)):
+        if self.only is not None or not self.uses_sketches:
+            return []
+        if self.is_small and k * SKETCHED_SHARE > len(self.names):
             return []
         every = []
         for index, store in enumerate(self.stores):
-            kinds = [own for own in open_sketches(store) if not own.missing]
+            kinds = [kind for kind in open_sketches(store) if not kind.missing]
             if not kinds:
                 return []
             numbers = [
-                np.array([self.numbers[index, entry.id] for entry in run.entries])
-                for run in kinds[0].runs
+                np.array([self.numbers[index, entry.id] for entry in span.entries])
+                for span in kinds[0].spans
             ]
             first, *longer = kinds
-            seen = [Sketches(first.sketcher, partial(self._counted, first, numbers, progress))]
-            seen += [Sketches(own.sketcher, partial(own.blocks, numbers)) for own in longer]
-            every.append(seen)
+            counted = partial(self._count_blocks, first, numbers, progress)
+            every.append(
+                [
+                    Sketches(first.sketcher, counted),
+                    *(Sketches(kind.sketcher, partial(kind.blocks, numbers)) for kind in longer),
+                ]
+            )
         return every
 
-    def _counted(
-        self, own: StoreSketches, numbers: Sequence[Ints], progress: Progress
-    ) -> Iterator[tuple[dtw.Block, Array]]:
-        """The blocks of sketches, with progress."""
-        for block, scales in own.blocks(numbers):
+    def _count_blocks(
+        self, kind: StoreSketches, numbers: Sequence[Ints], progress: Progress
+    ) -> Iterator[SketchBlock]:
+        """Yield the blocks of sketches, with progress."""
+        for block in kind.blocks(numbers):
             progress("searching", int(block.ids[0]), len(self.names))
-            yield block, scales
+            yield block
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
-        """Trajectories that lie end to end, shard by shard.
+        """Yield trajectories that lie end to end, shard by shard.
 
         The next shard is read ahead from disk, and the memory of one that was left is given back:
         a store may be far larger than memory. A small one is left as it is, for the next search.
@@ -106,9 +114,9 @@ class Corpus:
             for number, (index, name) in enumerate(self.shards):
                 store = self.stores[index]
                 shard = store.shards[name]
-                for later, following in self.shards[number + 1 : number + 2]:
-                    other = self.stores[later]
-                    ahead.submit(other.read_ahead, other.shards[following])
+                for later, next_name in self.shards[number + 1 : number + 2]:
+                    next_store = self.stores[later]
+                    ahead.submit(next_store.read_ahead, next_store.shards[next_name])
                 frames = store.shard_frames(shard)
                 for run in store.live_runs(shard):
                     progress("searching", done, len(self.names))
@@ -118,7 +126,7 @@ class Corpus:
                     yield dtw.Block(frames[first:last], offsets, ids)
                     done += len(run)
                 # The one before too: its last trajectories may have been looked at only now.
-                over = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
-                for left, before in over:
-                    self.stores[left].let_go(self.stores[left].shards[before])
+                finished = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
+                for earlier, name_before in finished:
+                    self.stores[earlier].let_go(self.stores[earlier].shards[name_before])
         progress("searching", done, len(self.names))

@@ -52,8 +52,6 @@ class EmbeddingStore:
     _maps: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
     _checked: set[tuple[str, ...]] = field(default_factory=set, compare=False)
     """shards (name, camera) and single trajectories (name, camera, id)"""
-    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """what was made of the store and may be kept as long as it, by whoever made it"""
 
     @cached_property
     def ids(self) -> tuple[str, ...]:

@@ -41,12 +41,12 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from strap.dtw.batching import as_floats
 from strap.dtw.gpu import bound_kernels
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, STEP_CODES, UNROLL
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch
 from strap.dtw.gpu.queries import DeviceQueries, Request, upload_queries
 from strap.dtw.gpu.streams import CostWorkspace
-from strap.dtw.pieces import as_values
 
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128
@@ -86,7 +86,7 @@ class CostBounds:
         self.quantization, self._workspace = quantization, workspace
         self._steps, self._device = request.steps, queries.frames.device
         if request.metric == "cosine" or not queries.frames.is_floating_point():
-            values = [as_values(query, request.metric) for query in request.queries]
+            values = [as_floats(query, request.metric) for query in request.queries]
             queries = upload_queries(values, self._device)
         self._queries = queries
         self._lengths = [min(int(length), MAX_QUERY_FRAMES) for length in queries.lengths]

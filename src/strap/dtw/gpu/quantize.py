@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import triton
 
-from strap.dtw import checks
+from strap.dtw import validation
+from strap.dtw.batching import Batch, as_floats
 from strap.dtw.gpu import bound_kernels
-from strap.dtw.pieces import Piece, as_values
 from strap.dtw.types import Floats, Frames, Name
 
 U = 2.0**-24  # the unit roundoff of float32
@@ -66,7 +66,7 @@ def fit_quantization(
     Any sample [m d] gives a valid one; one that is like the frames gives tight bounds.
     """
     is_rounded = metric == "cosine" or dtype != torch.float16
-    values = as_values(sample, metric).astype(np.float64, copy=False)
+    values = as_floats(sample, metric).astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = values.mean(axis=0).astype(np.float32).astype(np.float64)
     if not np.isfinite(mean).all():
@@ -111,7 +111,7 @@ class QuantizedBatch:
 
 
 def quantize_batch(
-    batch: Piece, frames: torch.Tensor, quantization: Quantization, name: Name
+    batch: Batch, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
     """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
     device, total = frames.device, len(frames)
@@ -128,7 +128,7 @@ def quantize_batch(
     is_unusual = not math.isfinite(largest_square) or bool(torch.isinf(errors).any())
     if is_unusual or quantization.metric == "cosine":
         for index, trajectory in zip(batch.ids, batch.frames, strict=True):
-            checks.values(trajectory, name(index), quantization.metric)
+            validation.check_numbers(trajectory, name(index), quantization.metric)
     lengths = [len(trajectory) for trajectory in batch.frames]
     offsets, largest_norm = torch.as_tensor(batch.offsets, device=device), math.sqrt(largest_square)
     return QuantizedBatch(

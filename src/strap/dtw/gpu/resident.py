@@ -10,7 +10,8 @@ from itertools import chain
 import numpy as np
 import torch
 
-from strap.dtw import checks
+from strap.dtw import validation
+from strap.dtw.batching import Batch, cut_batches
 from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
@@ -19,7 +20,6 @@ from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
 from strap.dtw.gpu.selection import Selection, Selector, TrajectoryTable, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
-from strap.dtw.pieces import Piece, pieces
 from strap.dtw.types import Frames, Ints, TopK
 from strap.errors import StrapError
 
@@ -53,14 +53,16 @@ class Resident:
                 all but 4 GiB of what is free.
             tuning: sizes that change how long a search takes.
         """
-        checks.options("strap", metric)
+        validation.check_names("strap", metric)
         self.metric = metric
         self._tuning, self._devices = tuning or Tuning(), find_devices(devices)
         stream = _check_trajectories(trajectories)
         first = next(stream, None)
         self.dim = 0 if first is None else first[1].shape[1]
         checked = () if first is None else chain([first], stream)
-        batches = SharedIterator(pieces(checked, self._tuning.get_batch_frames(max(1, self.dim))))
+        batches = SharedIterator(
+            cut_batches(checked, self._tuning.get_batch_frames(max(1, self.dim)))
+        )
         tasks = [partial(_load_share, batches, device, metric, limit) for device in self._devices]
         self._shares = run_on_devices(self._devices, tasks)
 
@@ -86,16 +88,17 @@ class Resident:
         exclude: Sequence[Collection[int]] | None = None,
     ) -> list[TopK]:
         """As `strap.dtw.search`, over the trajectories kept here."""
-        checks.options(steps, self.metric)
-        checks.count(k)
-        checks.excluded(exclude, len(queries))
+        validation.check_names(steps, self.metric)
+        validation.check_count(k)
+        validation.check_excluded(exclude, len(queries))
         if len(queries) == 0:
             return []
         queries = [
-            checks.shape(query, f"query {q}", self.dim or None) for q, query in enumerate(queries)
+            validation.check_shape(query, f"query {q}", self.dim or None)
+            for q, query in enumerate(queries)
         ]
         for q, query in enumerate(queries):
-            checks.values(query, f"query {q}", self.metric)
+            validation.check_numbers(query, f"query {q}", self.metric)
         request = Request(queries, k, steps, self.metric, exclude, self._fetch, self._tuning)
         tasks = [partial(share.search, request) for share in self._shares]
         return merge(run_on_devices(self._devices, tasks), k)
@@ -115,7 +118,7 @@ def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, F
     """Yield numbered trajectories; each must have the dimensions and the dtype of the first."""
     dim = dtype = None
     for index, given in enumerate(trajectories):
-        frames = checks.shape(given, _name_trajectory(index), dim)
+        frames = validation.check_shape(given, _name_trajectory(index), dim)
         if dtype is not None and frames.dtype != dtype:
             raise StrapError(
                 f"trajectory {index} has dtype {frames.dtype} but trajectory 0 has {dtype}: "
@@ -126,7 +129,7 @@ def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, F
 
 
 def _load_share(
-    batches: Iterable[Piece], device: torch.device, metric: str, limit: int | None
+    batches: Iterable[Batch], device: torch.device, metric: str, limit: int | None
 ) -> _Share:
     """Keep the batches that this device gets."""
     loader = _Loader(device, metric, limit)
@@ -168,7 +171,7 @@ class _Loader:
         """Keep some uploads as one batch."""
         arrived = [sent.wait() for _, sent in uploads]
         frames = torch.cat(arrived) if len(arrived) > 1 else arrived[0]
-        batch = Piece(
+        batch = Batch(
             [index for part, _ in uploads for index in part.ids],
             [trajectory for part, _ in uploads for trajectory in part.frames],
         )

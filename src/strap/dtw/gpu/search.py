@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from strap.dtw.batching import Batch, cut_batches
 from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
@@ -17,8 +18,16 @@ from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.selection import Selection, Selector, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
-from strap.dtw.pieces import Piece, pieces
-from strap.dtw.types import Fetch, Frames, Ints, Name, Tally, TopK
+from strap.dtw.types import (
+    Fetch,
+    Frames,
+    Ints,
+    Library,
+    Name,
+    SearchOptions,
+    SearchResult,
+    SearchStatistics,
+)
 
 ItemT = TypeVar("ItemT")
 CHUNK_FRAMES = 2**15  # read again for the exact alignment at a time
@@ -26,32 +35,34 @@ CHUNK_FRAMES = 2**15  # read again for the exact alignment at a time
 
 def search(
     queries: Sequence[Frames],
-    stream: Iterable[tuple[int, Frames]],
-    fetch: Fetch,
-    *,
-    k: int,
-    steps: str,
-    metric: str,
+    library: Library,
+    options: SearchOptions,
     exclude: Sequence[Collection[int]] | None,
-    name: Name,
+    *,
     devices: Sequence[str] | None = None,
     tuning: Tuning | None = None,
-) -> tuple[list[TopK], Tally]:
-    """Return each query's k best of the (id, frames) in stream, and how many pairs were aligned.
+) -> SearchResult:
+    """Return each query's k best of a library, and how many pairs were aligned.
 
     Every device takes the next batch as soon as it is done with its last one, and selects the k
-    best among those it took; `fetch(id)` reads frames again for the exact alignment.
+    best among those it took; frames are fetched again for the exact alignment.
     """
-    tuning = tuning or Tuning()
-    request = Request(queries, k, steps, metric, exclude, fetch, tuning)
-    batches = SharedIterator(pieces(stream, tuning.get_batch_frames(queries[0].shape[1])))
+    tuning, dim = tuning or Tuning(), queries[0].shape[1]
+    what = options.k, options.steps, options.metric
+    request = Request(queries, *what, exclude, library.fetch, tuning)
+    batches = SharedIterator(cut_batches(library.stream(dim), tuning.get_batch_frames(dim)))
     found_devices = find_devices(devices)
-    tasks = [partial(_search_device, request, batches, name, device) for device in found_devices]
+    tasks = [
+        partial(_search_device, request, batches, library.name, device) for device in found_devices
+    ]
     selections = run_on_devices(found_devices, tasks)
-    n_pairs = sum(selection.n_pairs for selection in selections)
-    n_aligned = sum(selection.n_aligned for selection in selections)
-    counts = Tally(pairs=n_pairs, by_bounds=n_pairs - n_aligned, evaluated=n_aligned)
-    return merge(selections, k), counts
+    n_pairs = np.sum([selection.n_pairs for selection in selections], axis=0)
+    n_aligned = np.sum([selection.n_aligned for selection in selections], axis=0)
+    statistics = [
+        SearchStatistics(pairs=int(pairs), by_bounds=int(pairs - aligned), evaluated=int(aligned))
+        for pairs, aligned in zip(n_pairs, n_aligned, strict=True)
+    ]
+    return SearchResult(merge(selections, options.k), statistics)
 
 
 class SharedIterator(Iterator[ItemT]):
@@ -66,7 +77,7 @@ class SharedIterator(Iterator[ItemT]):
 
 
 def _search_device(
-    request: Request, batches: Iterable[Piece], name: Name, device: torch.device
+    request: Request, batches: Iterable[Batch], name: Name, device: torch.device
 ) -> Selection:
     """Select the k best of the batches that this device gets."""
     queries, workspace = upload_queries(request.queries, device), CostWorkspace(device)
@@ -96,5 +107,5 @@ def _upload_again(
 ) -> Iterator[LocatedFrames]:
     """Read trajectories once more and send them to the device, chunk by chunk."""
     stream = ((int(ids[p]), fetch(int(ids[p]))) for p in positions)
-    for chunk, sent in upload_batches(pieces(stream, CHUNK_FRAMES), device):
+    for chunk, sent in upload_batches(cut_batches(stream, CHUNK_FRAMES), device):
         yield locate_frames(sent.wait(), np.diff(chunk.offsets))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from strap.dtw import cpu
+from strap.dtw.cpu.search import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
 from strap.dtw.gpu.queries import DeviceQueries, Request
@@ -59,13 +59,14 @@ class Selection:
     """What one device found."""
 
     rankings: list[Ranking]  # [query]
-    n_aligned: int  # pairs that were aligned exactly
-    n_pairs: int = 0  # pairs with a path that fits; not counted where that would be a wait more
+    n_aligned: Ints  # [query] pairs that were aligned exactly
+    n_pairs: Ints  # [query] pairs with a path that fits; 0 where counting would be a wait more
 
 
 def find_nothing(request: Request) -> Selection:
     """Return the selection of a device that got no trajectories."""
-    return Selection([np.empty((4, 0))] * len(request.queries), 0)
+    none = np.zeros(len(request.queries), np.int64)
+    return Selection([np.empty((4, 0))] * len(none), none, none)
 
 
 def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
@@ -89,7 +90,7 @@ class Selector:
         self._request, self._queries = request, queries
         self._ids, self._locate = ids, locate
         self._rankings: list[Ranking] = [np.empty((4, 0))] * len(request.queries)
-        self._n_aligned = 0
+        self._n_aligned = np.zeros(len(request.queries), np.int64)
 
     def select(self, lower_bounds: torch.Tensor, table: TrajectoryTable | None = None) -> Selection:
         """Return the k best: a shortlist by lower bounds [query, trajectory], then what remains.
@@ -97,7 +98,8 @@ class Selector:
         Where there is a table of all trajectories, the shortlist is aligned without the host, for
         which there would be two waits more.
         """
-        request, total, n_pairs = self._request, len(self._ids), 0
+        request, total = self._request, len(self._ids)
+        n_pairs = np.zeros(len(request.queries), np.int64)
         lower_bounds = _exclude_ids(lower_bounds, self._ids, request.exclude)
         size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
         if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
@@ -113,7 +115,8 @@ class Selector:
             host_bounds, positions = bounds.cpu().numpy(), listed.cpu().numpy()
             query, column = np.nonzero(np.isfinite(host_bounds))
             self._align(query, positions[query, column])
-            largest, n_pairs = host_bounds[:, -1], int(torch.isfinite(lower_bounds).sum())
+            largest = host_bounds[:, -1]
+            n_pairs = torch.isfinite(lower_bounds).sum(dim=1).cpu().numpy()
         # As float32 the bounds of all others are at least the largest listed one: so in float64
         # they are at least this.
         others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
@@ -152,7 +155,7 @@ class Selector:
         cost, start, stop, host_bounds, positions = packed.cpu().numpy().reshape(5, len(bounds), -1)
         query = np.repeat(np.arange(len(cost)), cost.shape[1])
         position, start, stop = np.stack([positions, start, stop]).reshape(3, -1).astype(np.int64)
-        self._n_aligned += int((start >= 0).sum())
+        self._count(query[start >= 0])
         self._add(query, position, cost.flatten(), start, stop)
         return np.asarray(host_bounds[:, -1])
 
@@ -188,7 +191,7 @@ class Selector:
 
     def _align(self, query: Ints, position: Ints) -> None:
         """Align pairs [pair], on the device where its kernels can, and keep the k best."""
-        self._n_aligned += len(query)
+        self._count(query)
         on_host = self._queries.lengths[query] > MAX_QUERY_FRAMES
         if self._request.metric == "cosine":
             on_host[:] = True
@@ -196,6 +199,10 @@ class Selector:
             self._align_on_device(query[~on_host], position[~on_host])
         if on_host.any():
             self._align_on_host(query[on_host], position[on_host])
+
+    def _count(self, query: Ints) -> None:
+        """Count pairs [pair] that are aligned exactly, by their queries."""
+        self._n_aligned += np.bincount(query, minlength=len(self._n_aligned))
 
     def _align_on_device(self, query: Ints, position: Ints) -> None:
         unique, which = np.unique(position, return_inverse=True)
@@ -214,7 +221,7 @@ class Selector:
 
         def align(q: int, p: int) -> tuple[float, int, int]:
             frames = request.fetch(int(self._ids[p]))
-            match = cpu.best_match(request.queries[q], frames, request.steps, request.metric)
+            match = best_match(request.queries[q], frames, request.steps, request.metric)
             return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
 
         with ThreadPoolExecutor(processors()) as pool:

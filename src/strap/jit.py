@@ -32,4 +32,4 @@ def intrinsic(function: Callable[..., object]) -> Any:
 
 
 carray = numba.carray  # type: ignore[attr-defined]
-"""(place in memory, shape, dtype) -> an array, in compiled loops."""
+"""(address, shape, dtype) -> an array, in compiled loops."""

@@ -6,13 +6,14 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from strap.dtw.types import METRICS, STEPS, Block, Frames, Lengths
+from strap.dtw.steps import STEPS
+from strap.dtw.types import METRICS, Block, Constraints, Frames, Lengths, SearchOptions
 from strap.errors import StrapError, unknown
 
 LARGEST = 1e150  # squares of larger numbers overflow
 
 
-def options(steps: str, metric: str) -> None:
+def check_names(steps: str, metric: str) -> None:
     """Check the names of the step set and the metric."""
     if steps not in STEPS:
         raise unknown("steps", steps, STEPS)
@@ -20,14 +21,21 @@ def options(steps: str, metric: str) -> None:
         raise unknown("metric", metric, METRICS)
 
 
-def count(k: int) -> None:
+def check_options(options: SearchOptions, n_queries: int) -> None:
+    """Check what is searched for."""
+    check_names(options.steps, options.metric)
+    check_count(options.k)
+    _check_constraints(options.constraints, n_queries)
+
+
+def check_count(k: int) -> None:
     """Check how many matches are asked for."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise StrapError(f"k is {k!r}: it must be a whole number of at least 1")
 
 
-def shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
-    """Check that frames is [m d] with m, d ≥ 1 real numbers, and d == dim where given."""
+def check_shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
+    """Return frames as an array; check that it is [m d] of real numbers, m, d ≥ 1, d == dim."""
     frames = np.asanyarray(frames)
     if frames.ndim != 2:
         raise StrapError(
@@ -50,23 +58,23 @@ def shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
     return frames
 
 
-def block(given: Block, dim: int) -> None:
+def check_block(block: Block, dim: int) -> None:
     """Check that a block's offsets tile its frames with trajectories of at least one frame."""
-    offsets, ids = given.offsets, given.ids
+    offsets, ids = block.offsets, block.ids
     if len(offsets) != len(ids) + 1:
         raise StrapError(f"a block has {len(ids)} ids and {len(offsets)} offsets: give ids + 1")
     if len(ids) == 0:
         return
-    shape(given.frames, "a block", dim)
-    if offsets[0] != 0 or offsets[-1] != len(given.frames) or np.any(np.diff(offsets) < 1):
+    check_shape(block.frames, "a block", dim)
+    if offsets[0] != 0 or offsets[-1] != len(block.frames) or np.any(np.diff(offsets) < 1):
         raise StrapError(
             f"a block's offsets {offsets[:3]}…{offsets[-1:]} must rise from 0 to its "
-            f"{len(given.frames)} frames, at least one frame for each trajectory"
+            f"{len(block.frames)} frames, at least one frame for each trajectory"
         )
 
 
-def largest(frames: Frames) -> float:
-    """The largest absolute value; not finite where one of the numbers isn't."""
+def largest_magnitude(frames: Frames) -> float:
+    """Return the largest absolute value; it is not finite where one of the numbers isn't."""
     if frames.dtype == np.float16:
         # Numbers of one sign are ordered as their bits are, which are compared many times as fast.
         bits = np.ascontiguousarray(frames).view(np.int16)
@@ -75,13 +83,13 @@ def largest(frames: Frames) -> float:
     return float(np.abs(frames).max(initial=0))
 
 
-def values(frames: Frames, what: str, metric: str) -> float:
+def check_numbers(frames: Frames, what: str, metric: str) -> float:
     """Check that every number is finite, and that no frame is zero under cosine.
 
     Returns:
         The largest absolute value.
     """
-    found = largest(frames)
+    found = largest_magnitude(frames)
     if frames.dtype.kind == "f" and not found <= LARGEST:
         # Only float64 can hold a finite number whose square overflows.
         good = np.abs(frames) <= LARGEST if frames.dtype == np.float64 else np.isfinite(frames)
@@ -101,33 +109,34 @@ def values(frames: Frames, what: str, metric: str) -> float:
     return found
 
 
-def excluded(exclude: Sequence[Collection[int]] | None, queries: int) -> None:
+def check_excluded(exclude: Sequence[Collection[int]] | None, n_queries: int) -> None:
     """Check that `exclude` has one collection of trajectory indices for each query."""
-    if exclude is not None and len(exclude) != queries:
+    if exclude is not None and len(exclude) != n_queries:
         raise StrapError(
-            f"exclude has {len(exclude)} entries for {queries} queries: give one collection of "
+            f"exclude has {len(exclude)} entries for {n_queries} queries: give one collection of "
             "trajectory indices for each query (empty where there is none)"
         )
 
 
-def wish(per_trajectory: int, lengths: Sequence[Lengths] | None, queries: int) -> None:
+def _check_constraints(constraints: Constraints, n_queries: int) -> None:
     """Check how many matches a trajectory may have, and how long each query's may be."""
+    per_trajectory, lengths = constraints.per_trajectory, constraints.lengths
     if isinstance(per_trajectory, bool) or per_trajectory < 1:
         raise StrapError(f"per_trajectory is {per_trajectory!r}: it must be at least 1")
     if lengths is None:
         return
-    if len(lengths) != queries:
+    if len(lengths) != n_queries:
         raise StrapError(
-            f"lengths has {len(lengths)} entries for {queries} queries: give (least, most) frames "
-            "for each query"
+            f"lengths has {len(lengths)} entries for {n_queries} queries: give (least, most) "
+            "frames for each query"
         )
-    for q, own in enumerate(lengths):
-        length(own, f"query {q}")
+    for q, limits in enumerate(lengths):
+        check_lengths(limits, f"query {q}")
 
 
-def length(given: Lengths, what: str) -> None:
+def check_lengths(lengths: Lengths, what: str) -> None:
     """Check the least and the greatest length of a match."""
-    least, most = given
+    least, most = lengths
     if not 1 <= least <= most:
         raise StrapError(
             f"{what}: matches of {least} to {most} frames are asked for; the least must be at "

@@ -1,18 +1,18 @@
-"""The compiled loops that let one vector stand for several frames, see `sketches`."""
+"""Balls around all that a path may meet in a block of frames, see `sketcher`: compiled loops."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from strap.dtw.jit import njit
 from strap.dtw.types import Floats, Ints
+from strap.jit import njit
 
-TURNS = 16  # towards the centre of the smallest ball
+STEPS_TO_CENTRE = 16  # towards that of the smallest ball
 
 
 @njit
-def _ways(every: int) -> Ints:
-    """Ways through a block [g·2^(g−1), g]: which frames from its first on, for g frames."""
+def _list_ways(every: int) -> Ints:
+    """Return the ways [g·2^(g−1), g] through a block: which frames from its first on."""
     patterns = 2 ** (every - 1)
     ways = np.empty((every * patterns, every), np.int64)
     for first in range(every):
@@ -25,8 +25,8 @@ def _ways(every: int) -> Ints:
 
 
 @njit
-def _means(frames: Floats, first: int, ways: Ints, out: Floats) -> int:
-    """out [w r] = the means of the ways that end before the frames do; returns how many."""
+def _fill_means(frames: Floats, first: int, ways: Ints, out: Floats) -> int:
+    """Fill out [w r] with the means of the ways that end before the frames do; return how many."""
     count = 0
     for w in range(ways.shape[0]):
         if first + ways[w, -1] < frames.shape[0]:
@@ -41,7 +41,7 @@ def _means(frames: Floats, first: int, ways: Ints, out: Floats) -> int:
 
 @njit
 def _farthest(points: Floats, centre: Floats) -> tuple[int, float]:
-    """The point [w r] farthest from a centre [r], and its squared distance."""
+    """Return the point [w r] farthest from a centre [r], and its squared distance."""
     at, most = 0, 0.0
     for w in range(points.shape[0]):
         total = 0.0
@@ -53,30 +53,30 @@ def _farthest(points: Floats, centre: Floats) -> tuple[int, float]:
 
 
 @njit
-def centres(frames: Floats, every: int) -> Floats:
-    """[m // g, r] about the centres of the smallest balls around the means of each block's ways.
+def find_centres(frames: Floats, every: int) -> Floats:
+    """Return about the centres [m // g, r] of the smallest balls around the means of blocks' ways.
 
     From the middle of all a step towards the farthest, again and again, each shorter than the
     one before.
     """
-    ways = _ways(every)
+    ways = _list_ways(every)
     found = np.empty((frames.shape[0] // every, frames.shape[1]))
     means = np.empty((ways.shape[0], frames.shape[1]))
     for k in range(found.shape[0]):
-        points, centre = means[: _means(frames, k * every, ways, means)], found[k]
+        points, centre = means[: _fill_means(frames, k * every, ways, means)], found[k]
         centre[:] = 0
         for w in range(points.shape[0]):
             centre += points[w] / points.shape[0]
-        for turn in range(TURNS):
-            centre += (points[_farthest(points, centre)[0]] - centre) / (turn + 3)
+        for step in range(STEPS_TO_CENTRE):
+            centre += (points[_farthest(points, centre)[0]] - centre) / (step + 3)
     return found
 
 
 @njit
-def radii(frames: Floats, every: int, around: Floats, out: Floats) -> None:
-    """out [m // g] = how far the means of a block's ways are from a centre [m // g, r], at most."""
-    ways = _ways(every)
+def fill_radii(frames: Floats, every: int, centres: Floats, out: Floats) -> None:
+    """Fill out [m // g] with the largest distance of a block's means from a centre [m // g, r]."""
+    ways = _list_ways(every)
     means = np.empty((ways.shape[0], frames.shape[1]))
     for k in range(out.shape[0]):
-        points = means[: _means(frames, k * every, ways, means)]
-        out[k] = np.sqrt(_farthest(points, around[k])[1])
+        points = means[: _fill_means(frames, k * every, ways, means)]
+        out[k] = np.sqrt(_farthest(points, centres[k])[1])

@@ -3,7 +3,7 @@
     STORE/sketches/NAME/           "64x4-CAMERAS": 64 numbers for 4 frames, of averaged cameras
       basis.npy, mean.npy          the directions; found once, from a sample of the store
       SHARD.npy                    [rows size] int16, trajectories as in the shard
-      SHARD.scales.npy             [rows 3] float32: what an integer is worth, how far what the
+      SHARD.scales.npy             [rows 3] float32: scale of the integers, how far what the
                                    sketch stands for may be from it, its squared norm
       SHARD.json                   written last: version, checksums of the rows it was made from
 
@@ -13,7 +13,7 @@ trajectory of a shard without sketches (or with those of other rows) is looked a
 
 from __future__ import annotations
 
-import shutil
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -31,18 +31,22 @@ from strap.artifacts import (
     write_json,
     writing,
 )
-from strap.dtw.sketches import SAMPLE, Sketcher
-from strap.dtw.types import Block, Ints
+from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
+from strap.dtw.types import Ints
 from strap.errors import StrapError
-from strap.store import EmbeddingStore
 from strap.store.layout import Entry, Shard
+from strap.store.reading import EmbeddingStore
 from strap.types import Array
 
 VERSION = 2
-MIDDLE, LONGEST = 256, 512  # numbers in usual sketches, at most
-STEP = 128  # numbers that are multiplied together
-KEPT_BYTES = 2**31  # of a store whose sketches stay mapped after a search
-MOST_FRAMES = 6  # that a sketch stands for: the ways through a block double with each
+MIDDLE_SIZE, LONGEST_SIZE = 256, 512  # numbers in usual sketches, at most
+SIZE_STEP = 128  # numbers that are multiplied together
+MAPPED_BYTES = 2**31  # of a store whose sketches stay mapped after a search
+MAX_EVERY = 6  # frames that a sketch stands for: the ways through a block double with each
+
+
+_opened: dict[int, tuple[Mapping[Path, tuple[int, int]], list[StoreSketches]]] = {}
+"""by the id of a store, as long as that is in use: when files were written, and what they hold"""
 
 
 class Kind(NamedTuple):
@@ -56,7 +60,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """From `64x4`, or `64`."""
+        """Return the kind that `64x4`, or `64`, names."""
         try:
             return cls(*map(int, text.split("x", 1)))
         except ValueError as error:
@@ -67,15 +71,15 @@ class Kind(NamedTuple):
 
 
 def usual_kinds(dim: int) -> list[Kind]:
-    """Those that pay for vectors of so many numbers: two fifths of a 1280-d one, and less."""
-    middle = max(2, min(MIDDLE, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
-    long = max(middle, min(LONGEST, round(0.4 * dim / STEP) * STEP))
+    """Return the kinds that pay for vectors of so many numbers: two fifths of 1280, and less."""
+    middle = max(2, min(MIDDLE_SIZE, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
+    long = max(middle, min(LONGEST_SIZE, round(0.4 * dim / SIZE_STEP) * SIZE_STEP))
     return [Kind(max(2, middle // 4), 4), Kind(middle, 2), Kind(long)]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """Live trajectories that lie end to end in a shard."""
+class Span:
+    """Trajectories in use that lie end to end in a shard."""
 
     shard: str
     entries: Sequence[Entry]
@@ -87,38 +91,41 @@ class Run:
 class StoreSketches:
     """The sketches of one store's shards, of one kind."""
 
-    store: EmbeddingStore
     folder: Path
     sketcher: Sketcher
-    shards: tuple[str, ...]
-    """those that have sketches"""
-    runs: Sequence[Run]
+    shards: Mapping[str, Shard]
+    """all of the store's"""
+    sketched: tuple[str, ...]
+    """names of the shards that have sketches"""
+    spans: Sequence[Span]
     """all of the store's, whichever have sketches"""
-    _kept: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
+    stays_mapped: bool
+    _mapped: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
 
-    def blocks(self, indices: Sequence[Ints]) -> Iterator[tuple[Block, Array]]:
-        """Sketches that lie end to end, and their scales; `indices` are the global ones of each
-        run. All shards must have sketches.
+    def blocks(self, ids: Sequence[Ints]) -> Iterator[SketchBlock]:
+        """Yield sketches that lie end to end; `ids` are the global indices of each span.
+
+        All shards must have sketches.
         """
-        files = self._kept if self.store.nbytes <= KEPT_BYTES else {}
-        for run, ids in zip(self.runs, indices, strict=True):
-            if run.shard not in files:
-                files[run.shard] = self._open(run.shard)
-            rows, scales, borders = files[run.shard]
-            own = borders[run.first : run.first + len(run.entries) + 1]
-            here = slice(int(own[0]), int(own[-1]))
-            yield Block(rows[here], own - own[0], ids), scales[here]
+        files = self._mapped if self.stays_mapped else {}
+        for span, indices in zip(self.spans, ids, strict=True):
+            if span.shard not in files:
+                files[span.shard] = self._open(span.shard)
+            rows, scales, borders = files[span.shard]
+            offsets = borders[span.first : span.first + len(span.entries) + 1]
+            part = slice(int(offsets[0]), int(offsets[-1]))
+            yield SketchBlock(rows[part], scales[part], offsets - offsets[0], indices)
 
     def _open(self, name: str) -> tuple[Array, Array, Ints]:
-        """A shard's sketches, their scales, and where each trajectory begins."""
+        """Return a shard's sketches, their scales, and where each trajectory begins."""
         rows, scales = (_mapped(self.folder / f"{name}{end}.npy") for end in ("", ".scales"))
-        lengths = [0, *(entry.length for entry in self.store.shards[name].entries)]
+        lengths = [0, *(entry.length for entry in self.shards[name].entries)]
         return rows, scales, np.cumsum(np.array(lengths) // self.sketcher.every)
 
     @property
     def missing(self) -> list[str]:
         """Trajectories without a sketch."""
-        return [e.id for run in self.runs if run.shard not in self.shards for e in run.entries]
+        return [e.id for s in self.spans if s.shard not in self.sketched for e in s.entries]
 
 
 def sketch_store(
@@ -140,13 +147,12 @@ def sketch_store(
     for kind in wanted:
         if not 2 <= kind.size <= store.dim:
             raise StrapError(f"size is {kind.size}: it must be at least 2 and at most {store.dim}")
-        if not 1 <= kind.every <= MOST_FRAMES:
+        if not 1 <= kind.every <= MAX_EVERY:
             raise StrapError(
-                f"a sketch can't stand for {kind.every} frames: at least 1, at most {MOST_FRAMES}"
+                f"a sketch can't stand for {kind.every} frames: at least 1, at most {MAX_EVERY}"
             )
     if not len(store):
         raise StrapError(f"store '{store.path}' is empty: embed a dataset into it first")
-    _forget_old(store)
     shards = store.shards.values()
     longest: Sketcher | None = None
     for turn, kind in enumerate(sorted(wanted, reverse=True)):
@@ -163,46 +169,42 @@ def sketch_store(
 
 
 def open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
-    """A store's sketches, those compared in the least time first; without those of other rows.
+    """Return a store's sketches, those compared in the least time first; of its rows alone.
 
-    They are kept with the store as long as their files stay as they are.
+    They are opened once for a store, as long as their files stay as they are.
     """
     stamps = {
         file: _written(file)
         for file in (store.path / "sketches").glob(f"*x*-{_cameras(store)}/*")
         if file.suffix == ".json" or file.name in ("basis.npy", "mean.npy")
     }
-    before, found = store.kept.get("sketches", (None, []))
-    if before != stamps:
-        found = _open_sketches(store)
-        store.kept["sketches"] = stamps, found
-    return list(found)
+    if id(store) not in _opened:
+        weakref.finalize(store, _opened.pop, id(store), None)
+    elif _opened[id(store)][0] == stamps:
+        return list(_opened[id(store)][1])
+    _opened[id(store)] = stamps, _read_sketches(store)
+    return list(_opened[id(store)][1])
 
 
-def _open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
+def _read_sketches(store: EmbeddingStore) -> list[StoreSketches]:
     made = {shard.name: _made_from(shard) for shard in store.shards.values()}
-    runs = list(_runs(store))
+    spans = list(_list_spans(store))
     found = []
     for folder in (store.path / "sketches").glob(f"*x*-{_cameras(store)}"):
         sketcher = _read_sketcher(folder, store.dim)
         if sketcher is not None:
-            names = tuple(name for name, own in made.items() if _is_current(folder, name, own))
-            found.append(StoreSketches(store, folder, sketcher, names, runs))
-    return sorted(found, key=lambda own: own.sketcher.size / own.sketcher.every**2)
+            names = tuple(name for name, note in made.items() if _is_current(folder, name, note))
+            stays_mapped = store.nbytes <= MAPPED_BYTES
+            kind = StoreSketches(folder, sketcher, store.shards, names, spans, stays_mapped)
+            found.append(kind)
+    return sorted(found, key=lambda kind: kind.sketcher.size / kind.sketcher.every**2)
 
 
-def _runs(store: EmbeddingStore) -> Iterator[Run]:
+def _list_spans(store: EmbeddingStore) -> Iterator[Span]:
     for name, shard in store.shards.items():
         places = {entry.offset: place for place, entry in enumerate(shard.entries)}
-        for run in store.live_runs(shard):
-            yield Run(name, run, places[run[0].offset])
-
-
-def _forget_old(store: EmbeddingStore) -> None:
-    """Remove what earlier versions wrote: kinds without their number of frames."""
-    for folder in (store.path / "sketches").glob("*-*"):
-        if folder.is_dir() and folder.name.split("-")[0].isdigit():
-            shutil.rmtree(folder)
+        for entries in store.live_runs(shard):
+            yield Span(name, entries, places[entries[0].offset])
 
 
 def _cameras(store: EmbeddingStore) -> str:

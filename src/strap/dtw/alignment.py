@@ -1,0 +1,95 @@
+"""The exact recurrence of subsequence DTW over local costs, compiled. Inputs are taken as valid."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strap.dtw.steps import StepSet
+from strap.dtw.types import Floats, Ints
+from strap.jit import njit
+
+
+@njit
+def cheapest_predecessor(D: Floats, n: int, m: int, moves: Ints) -> tuple[int, int]:
+    """Return the cell from which (n, m) is reached at the least cost; (−1, −1): there is none."""
+    row, column, least = -1, -1, np.inf
+    for s in range(moves.shape[0]):
+        i, j = n - moves[s, 0], m - moves[s, 1]
+        if i >= 0 and j >= 0 and D[i, j] < least:
+            row, column, least = i, j, D[i, j]
+    return row, column
+
+
+@njit
+def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
+    """As `cheapest_predecessor`; of equally cheap cells the one whose path starts last."""
+    row, column, least, latest = -1, -1, np.inf, np.int64(-1)
+    for s in range(moves.shape[0]):
+        i, j = n - moves[s, 0], m - moves[s, 1]
+        if i < 0 or j < 0 or D[i, j] == np.inf:
+            continue
+        if D[i, j] < least or (D[i, j] == least and starts[i, j] > latest):
+            row, column, least, latest = i, j, D[i, j], starts[i, j]
+    return row, column
+
+
+@njit
+def accumulate(
+    costs: Floats, steps: StepSet, first: int, is_free: bool, D: Floats, starts: Ints
+) -> None:
+    """Fill D [n m] and the column where each path starts [n m], from column `first` on.
+
+    Earlier columns are known already. A cell whose cost is ∞ is on no path.
+
+    Args:
+        costs: C [n m].
+        steps: the step set.
+        first: the first column to fill.
+        is_free: whether paths may start anywhere in the first row, and so never run along it;
+            else they start in column `first`, and D must be ∞ where none of them comes.
+        D, starts: what is filled.
+    """
+    N, M = costs.shape
+    for n in range(N):
+        left, right = first, M
+        if not is_free:  # what a path from there can reach
+            left = first + int(np.ceil(n * steps.min_slope))
+            if steps.max_slope < np.inf:
+                right = min(M, first + int(n * steps.max_slope) + 1)
+        for m in range(left, right):
+            if n == 0 and (is_free or m == first):
+                D[0, m], starts[0, m] = costs[0, m], m
+                continue
+            D[n, m] = np.inf
+            if costs[n, m] < np.inf:
+                i, j = best_predecessor(D, starts, n, m, steps.moves)
+                if i >= 0:
+                    D[n, m], starts[n, m] = D[i, j] + costs[n, m], starts[i, j]
+
+
+@njit
+def align(costs: Floats, steps: StepSet) -> tuple[float, int, int]:
+    """Return cost, start and stop of the cheapest path through C [n m]; ∞ when no path fits."""
+    N, M = costs.shape
+    D, starts = np.full((N, M), np.inf), np.zeros((N, M), np.int64)
+    accumulate(costs, steps, 0, True, D, starts)
+    end = int(np.argmin(D[N - 1]))
+    return D[N - 1, end], starts[N - 1, end], end + 1
+
+
+@njit
+def align_within(costs: Floats, steps: StepSet, least: int, most: int) -> tuple[float, int, int]:
+    """As `align`, among the paths of least..most frames: each start by itself."""
+    N, M = costs.shape
+    found, start, stop = np.inf, 0, 0
+    D, starts = np.empty((N, min(M, most))), np.empty((N, min(M, most)), np.int64)
+    for first in range(M):
+        width = min(M - first, most)
+        D[:] = np.inf
+        window = costs[:, first : first + width]
+        accumulate(window, steps, 0, False, D[:, :width], starts[:, :width])
+        for m in range(least - 1, width):
+            cost, end = D[N - 1, m], first + m + 1
+            if cost < found or (cost == found and cost < np.inf and end <= stop):
+                found, start, stop = cost, first, end
+    return found, start, stop

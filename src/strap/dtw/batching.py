@@ -1,0 +1,86 @@
+"""Trajectories in batches and tiles, and their frames as numbers that compiled loops read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.dtw import reference
+from strap.dtw.llvm import number_of
+from strap.dtw.memory import Buffers
+from strap.dtw.types import Floats, Frames, Ints, Singles
+from strap.jit import njit
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some trajectories that are bounded together."""
+
+    ids: list[int]  # [t] global indices
+    frames: list[Frames]  # [t] of [m d]
+
+    @property
+    def offsets(self) -> Ints:
+        """Where each trajectory begins when they lie end to end [t + 1]."""
+        return np.cumsum([0, *(len(frames) for frames in self.frames)])
+
+
+def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[Batch]:
+    """Yield the (index, frames) of a stream in batches of at most `max_frames`, or one trajectory.
+
+    A trajectory is never cut: its recurrence needs all of it.
+    """
+    batch, size = Batch([], []), 0
+    for index, frames in stream:
+        if batch.ids and size + len(frames) > max_frames:
+            yield batch
+            batch, size = Batch([], []), 0
+        batch.ids.append(index)
+        batch.frames.append(frames)
+        size += len(frames)
+    if batch.ids:
+        yield batch
+
+
+def split_into_tiles(offsets: Ints, max_frames: int) -> list[range]:
+    """Return spans of trajectories with at most `max_frames` together, or one that is longer."""
+    tiles, first = [], 0
+    for i in range(1, len(offsets) - 1):
+        if offsets[i + 1] - offsets[first] > max_frames:
+            tiles.append(range(first, i))
+            first = i
+    return [*tiles, range(first, len(offsets) - 1)]
+
+
+def as_floats(frames: Frames, metric: str, buffers: Buffers | None = None) -> Frames:
+    """Return frames as float32 or float64, without loss; unit vectors for cosine.
+
+    With buffers, what is returned may lie there.
+    """
+    if metric == "cosine":
+        return reference.unit_vectors(frames)
+    if frames.dtype in (np.float32, np.float64):
+        return np.asarray(frames)
+    if frames.dtype != np.float16:
+        return frames.astype(np.float64)
+    if buffers is None:
+        wide = np.empty(frames.shape, np.float32)
+    else:
+        wide = buffers.get("wide", np.float32, *frames.shape)
+    _widen(np.ascontiguousarray(frames).view(np.uint16).reshape(-1), wide.reshape(-1))
+    return wide
+
+
+def as_doubles(frames: Frames, metric: str = "l2") -> Floats:
+    """Return frames [m d] as float64, row by row, as the exact evaluation takes queries."""
+    return np.ascontiguousarray(as_floats(frames, metric), np.float64)
+
+
+@njit
+def _widen(half_bits: NDArray[np.uint16], out: Singles) -> None:
+    """Write float16 numbers, given by their bits, as float32; many times as fast as numpy."""
+    for k in range(half_bits.shape[0]):
+        out[k] = number_of(half_bits[k])

@@ -1,0 +1,114 @@
+"""Recurrences under steps `strap` for sixteen query rows at a time, frame after frame.
+
+A cell's predecessors lie one row up and one or two frames back, so that the rows of a frame don't
+wait for each other. Sixteen of them stay in registers, with those of the two frames before:
+
+    D(n, m) = cost(n, m) + min(D(n − 1, m − 1), D(n − 1, m − 2))
+
+One row up is one lane on; what comes in at the first lane is the least of the sixteen rows above,
+which go first and leave it frame by frame (`carry`). At a query's first row `gate` is 0, and lets
+that in; elsewhere it is ∞. Costs are made from products on the way: their roots take as long as the
+rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from strap.dtw.llvm import SINGLE, WORD, Writer, compiled_with_addresses
+
+LANES = 16  # rows
+FLOATS = ir.VectorType(SINGLE, LANES)
+WORDS = ir.VectorType(WORD, LANES)
+
+
+class _FrameWriter(Writer):
+    """Writes the loop over frames for one block of rows."""
+
+    def __init__(self, builder: Any, arguments: Any, *, is_cosine: bool) -> None:
+        super().__init__(builder)
+        self.is_cosine = is_cosine
+        self.products, self.width, self.count = arguments[:3]
+        self.beta, self.scales, self.error_bounds, self.carry = arguments[3:7]
+        self.terms, self.state, self.row_bytes = arguments[7:]
+
+    def write(self) -> None:
+        builder = self.builder
+        self.alpha, self.factor, self.slack, self.gate = (
+            self.load(self._row(self.terms, i), FLOATS, 4) for i in range(4)
+        )
+        state = [cgutils.alloca_once(builder, FLOATS) for _ in range(3)]  # type: ignore[no-untyped-call]
+        for i, register in enumerate(state):
+            builder.store(self.load(self._row(self.state, i), FLOATS, 4), register)
+        with cgutils.for_range(builder, self.count) as loop:
+            self._frame(loop.index, *state)
+        for i, register in enumerate(state):
+            place = self.pointer(self._row(self.state, i), FLOATS)
+            builder.store(builder.load(register), place, align=4)
+
+    def _frame(self, m: Any, one: Any, two: Any, best: Any) -> None:
+        builder = self.builder
+        before = builder.load(one)
+        above = self._least(before, builder.load(two))
+        carry = self.pointer(self.at(self.carry, m, 4), SINGLE)
+        first = builder.insert_element(FLOATS(ir.Undefined), builder.load(carry), WORD(0))
+        last = builder.extract_element(above, WORD(LANES - 1))
+        mask = ir.Constant(WORDS, [LANES, *range(LANES - 1)])
+        shifted = builder.shuffle_vector(above, first, mask)
+        builder.store(last, carry)
+        now = builder.fadd(self._cost(m), self._least(shifted, self.gate))
+        builder.store(before, two)
+        builder.store(now, one)
+        builder.store(self._least(builder.load(best), now), best)
+
+    def _cost(self, m: Any) -> Any:
+        """Return lower bounds of a frame's costs, as `int16_bounds` proves them."""
+        builder, zero = self.builder, FLOATS(None)
+        place = builder.add(self.products, builder.mul(m, self.width))
+        product = builder.sitofp(self.load(place, WORDS, 4), FLOATS)
+        product = builder.fmul(product, builder.fmul(self.factor, self._of_frame(self.scales, m)))
+        square = builder.fadd(builder.fadd(self.alpha, self._of_frame(self.beta, m)), product)
+        root = builder.module.declare_intrinsic(
+            "llvm.sqrt.v16f32", (), ir.FunctionType(FLOATS, [FLOATS])
+        )
+        distance = builder.call(root, [self._most(square, zero)])
+        off = builder.fadd(self.slack, self._of_frame(self.error_bounds, m))
+        cost = self._most(builder.fsub(distance, off), zero)
+        if self.is_cosine:
+            half = ir.Constant(FLOATS, [0.5] * LANES)
+            cost = builder.fmul(half, builder.fmul(cost, cost))
+        return cost
+
+    def _least(self, a: Any, b: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+
+    def _most(self, a: Any, b: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def _of_frame(self, numbers: Any, m: Any) -> Any:
+        """Return a frame's number in every lane."""
+        return self.broadcast(self.load(self.at(numbers, m, 4), SINGLE, 4), FLOATS)
+
+    def _row(self, table: Any, number: int) -> Any:
+        return self.at(table, self.row_bytes, number)
+
+
+def _accumulating(*, is_cosine: bool) -> Any:
+    """Return what takes `count` frames further, for one block of rows; called with addresses.
+
+    Products are `width` bytes from frame to frame; beta, scales, error_bounds and carry have a
+    number for each frame; terms are as in `PackedQueries`, state is D one and two frames back and
+    its least so far, both `row_bytes` from one row to the next.
+    """
+
+    def write(builder: Any, arguments: Any) -> None:
+        _FrameWriter(builder, arguments, is_cosine=is_cosine).write()
+
+    return compiled_with_addresses(write)
+
+
+accumulate_l2 = _accumulating(is_cosine=False)
+accumulate_cosine = _accumulating(is_cosine=True)

@@ -1,0 +1,116 @@
+"""Queries and frames as the 16-bit integers that are multiplied, for compiled loops."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.dtw.cpu.float32_recurrence import LARGEST_SQUARE, Real
+from strap.dtw.cpu.int16.quantize import quantize
+from strap.dtw.cpu.rounding import U
+from strap.dtw.types import Floats, Frames, Ints, Shorts, Singles
+from strap.jit import njit
+
+FRAMES = 64  # multiplied together, at most
+BESIDE = 16  # sums beside each row that stay unused: else rows compete for the same cache lines
+
+
+class PackedQueries(NamedTuple):
+    """The queries' frames, in groups, each filled up to whole blocks of 16 rows.
+
+    Greek letters are those of `int16_bounds`.
+    """
+
+    packed: Shorts
+    """the integers of all groups, as `gemm.pack_rows` packs them"""
+    terms: Singles
+    """[4 R'] of each row: α, −2ρ, the bound of |f|, and 0 at a query's first row, ∞ elsewhere"""
+    begins: Ints
+    """[q] a query's first row"""
+    ends: Ints
+    """[q]"""
+    groups: Ints
+    """[g + 1] a group's first query"""
+    blocks: Ints
+    """[g + 1] a group's first block of rows"""
+    mean: Floats
+    single_mean: Singles
+    scale: float
+    shrink: float
+    is_cosine: bool
+    quantizes_in_registers: bool
+    accumulates_in_registers: bool
+
+
+class Workspace(NamedTuple):
+    """Memory for 64 frames of a trajectory: no more, so that the queries stay in the cache too."""
+
+    integers: Shorts
+    """[64 d'] 0 beyond d"""
+    squares: Floats
+    errors: Floats
+    beta: Singles
+    error_bounds: Singles
+    """of |e|"""
+    scales: Singles
+    """ρ"""
+    products: NDArray[np.int32]
+    """[64 R' + 16]"""
+    carry: Singles
+    """D of the row above the current block's"""
+
+
+@njit
+def bound_error(error: float, square: float) -> np.float32:
+    """Return a bound of |e|, rounded up, from its computed square: steps 1 and 4."""
+    bound = np.sqrt(error) * (1 + 2.0**-10) + 12 * U * np.sqrt(square) + 1e-30
+    return np.float32(bound * (1 + 2.0**-20))
+
+
+@njit
+def load(
+    queries: PackedQueries,
+    frames: NDArray[Any],
+    sketch_scales: Singles,
+    mean: Frames,
+    scale: Real,
+    first: int,
+    workspace: Workspace,
+) -> int:
+    """Load up to 64 frames as integers; return how many, 0 where they are too large, or none.
+
+    Frames are centered and rounded. Sketches, which have scales [m 3], are integers already, given
+    by their bits (uint16): frames of such bits are float16 ones, so nothing is compiled twice.
+    """
+    count: int = min(FRAMES, frames.shape[0] - first)
+    squares, errors = workspace.squares, workspace.errors
+    is_sketch = sketch_scales.shape[0] > 0
+    if is_sketch:
+        for i in range(count):
+            for k in range(frames.shape[1]):
+                workspace.integers[i, k] = frames[first + i, k]
+            workspace.scales[i] = np.float32(sketch_scales[first + i, 0] * queries.scale)
+            squares[i], errors[i] = sketch_scales[first + i, 2] * queries.scale**2, 0.0
+    else:
+        quantize(
+            frames[first : first + count],
+            mean,
+            scale,
+            queries.quantizes_in_registers,
+            workspace.integers,
+            squares,
+            errors,
+            workspace.scales,
+        )
+    for i in range(count):
+        if not squares[i] + errors[i] <= LARGEST_SQUARE:
+            return 0
+        workspace.beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
+        workspace.error_bounds[i] = bound_error(errors[i], squares[i])
+        if is_sketch:
+            radius = sketch_scales[first + i, 1] * queries.scale
+            bound = (workspace.error_bounds[i] + radius) * (1 + 2.0**-20)
+            workspace.error_bounds[i] = np.float32(bound)
+    return count

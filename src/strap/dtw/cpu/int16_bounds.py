@@ -1,0 +1,210 @@
+"""Lower bounds from products of 16-bit integers, for processors that multiply those faster.
+
+What is proved here: `Int16Bounds` never exceeds the cost that `alignment.align` returns. As in
+`float32_bounds`, let u = 2⁻²⁴, a, b be frames in float64, μ a mean and s a power of two.
+
+1. Both are centered, scaled, rounded to float32, x, and then to integers, i: s(a − μ) = a' + f with
+   a' = ρi, where ρ is a float32 number of the frame's own, and i are the integers nearest to x
+   times the inverse of ρ. |f| is computed: |x − ρi| is ρ times the computed distance from i, and at
+   most 2.1u|x| more, as the inverse and the multiplication are rounded; the rounding to x is at
+   most u(1 + 2⁻²⁸) of its result. So s|a − b| ≥ |a' − b'| − |f| − |e|, e being the same for b.
+2. Products and sums of integers are exact, squares too, because they fit in 31 bits: ρ is chosen so
+   that |i| is at most 46,100, 2⁻⁹ of that (float32 sums choose ρ) and √d/2, whose square is below
+   2³¹, and no product is more than |i||j|. It is also so large that no integer has more than 16
+   bits. With A = |a'|², B = |b'|² and P = −2ρσ(i·j): |a' − b'|² = A + B + P.
+3. The kernel's operations in float32, of which P has three, err by at most u of values below
+   3(A + B). κ = 32u covers all: with α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is
+   at most |a' − b'|². τ = 1e−32 covers underflow.
+4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
+   errors as much: with what step 1 leaves, 12u|a'| and 12u|b'| are added to |f| and |e|. Under
+   cosine the difference is squared, which gains 2u. What follows is step 5 of `float32_bounds`,
+   whose 8u cover that.
+
+A frame whose numbers are all below 1e−15 is taken as 0, and its length as an error. Sketches are
+such integers already, with errors of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from strap.dtw.batching import as_floats
+from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK, pack_rows
+from strap.dtw.cpu.int16.quantize import quantize
+from strap.dtw.cpu.int16.recurrence import (
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    bound_sketches,
+    bound_trajectories,
+)
+from strap.dtw.cpu.int16.workspace import BESIDE, FRAMES, PackedQueries, Workspace, bound_error
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.query_stack import QueryStack
+from strap.dtw.cpu.rounding import U, round_down
+from strap.dtw.memory import aligned, aligned_copy
+from strap.dtw.sketches.sketcher import SketchBlock
+from strap.dtw.steps import StepSet
+from strap.dtw.types import Bools, Frames, Ints, Singles
+
+LARGEST_DIM = 2**16  # for which √d/2 is below what step 2 leaves
+UNDERFLOW = 1e-32
+SHRINK = 1 - 32 * U
+KINDS = {np.float16: FLOAT16, np.float32: FLOAT32, np.float64: FLOAT64}
+
+
+class Int16Queries:
+    """Queries as 16-bit integers."""
+
+    def __init__(
+        self, stack: QueryStack, metric: str, groups: list[range], policy: CpuPolicy
+    ) -> None:
+        self.stack, self.metric = stack, metric
+        self._is_plain = metric == "l2" and stack.is_ordinary
+        self._width = -(-stack.frames.shape[1] // CHUNK) * CHUNK
+        self.packed = self._pack(groups, policy)
+        self.columns = int(np.diff(self.packed.blocks).max()) * BLOCK_ROWS + BESIDE
+        self._threads = threading.local()
+
+    def _pack(self, groups: list[range], policy: CpuPolicy) -> PackedQueries:
+        stack = self.stack
+        n_rows, borders = len(stack.frames), stack.borders
+        integers = np.zeros((n_rows, self._width), np.int16)
+        (squares, errors), scales = np.empty((2, n_rows)), np.empty(n_rows, np.float32)
+        quantize(
+            stack.frames,
+            stack.mean,
+            stack.scale,
+            policy.quantizes_in_registers,
+            integers,
+            squares,
+            errors,
+            scales,
+        )
+        alpha = round_down(SHRINK * squares - UNDERFLOW)
+        error_bounds = [bound_error(*pair) for pair in zip(errors, squares, strict=True)]
+        rows = np.stack([alpha, -2 * scales, np.array(error_bounds, np.float32)])  # [3 R]
+        spans = [slice(borders[group.start], borders[group.stop]) for group in groups]
+        tiles = [pack_rows(integers[span]) for span in spans]
+        blocks = np.cumsum([0, *map(len, tiles)])
+        begins = np.empty(stack.n_queries, np.int64)
+        terms = np.zeros((4, blocks[-1] * BLOCK_ROWS), np.float32)
+        for group, span, block in zip(groups, spans, blocks, strict=False):
+            first = block * BLOCK_ROWS
+            members = slice(group.start, group.stop)
+            begins[members] = borders[members] - span.start + first
+            terms[:3, first : first + span.stop - span.start] = rows[:, span]
+        terms[3] = np.inf
+        terms[3, begins] = 0
+        packed = aligned((blocks[-1], *tiles[0].shape[1:]), np.int16)
+        np.concatenate(tiles, out=packed)
+        return PackedQueries(
+            packed,
+            terms,
+            begins,
+            begins + np.diff(borders),
+            np.array([group.start for group in groups] + [groups[-1].stop]),
+            blocks,
+            aligned_copy(stack.mean),
+            aligned_copy(stack.single_mean),
+            stack.scale,
+            SHRINK,
+            self.metric == "cosine",
+            policy.quantizes_in_registers,
+            policy.accumulates_in_registers,
+        )
+
+    @property
+    def workspace(self) -> Workspace:
+        """This thread's memory for the frames that are multiplied together."""
+        if not hasattr(self._threads, "workspace"):
+            workspace = Workspace(
+                aligned((FRAMES, self._width), np.int16),
+                np.empty(FRAMES),
+                np.empty(FRAMES),
+                np.empty(FRAMES, np.float32),
+                np.empty(FRAMES, np.float32),
+                np.empty(FRAMES, np.float32),
+                aligned((FRAMES, self.columns), np.int32),
+                np.empty(FRAMES, np.float32),
+            )
+            workspace.integers[:] = 0
+            self._threads.workspace = workspace
+        return cast("Workspace", self._threads.workspace)
+
+    def in_one_piece(self, frames: Frames) -> Frames:
+        """Return frames as compiled loops read them from memory: float16, float32 or float64."""
+        if self._is_plain and frames.dtype.type in KINDS:
+            return np.ascontiguousarray(frames)
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+            return np.ascontiguousarray(as_floats(frames, self.metric), np.float64)
+
+    def bound_trajectories(self, frames: Sequence[Frames], steps: StepSet) -> tuple[Singles, Bools]:
+        """Do steps 1 to 4 and the recurrences, in one compiled call.
+
+        Returns:
+            Bounds [q t] for which step 5 is still to be done, and whether they are valid [t].
+        """
+        plain = [self.in_one_piece(trajectory) for trajectory in frames]
+        bounds = np.empty((len(plain), self.stack.n_queries), np.float32)
+        is_valid = np.empty(len(plain), np.bool_)
+        bound_trajectories(
+            self.packed,
+            np.array([one.__array_interface__["data"][0] for one in plain], np.intp),
+            np.array([KINDS[one.dtype.type] for one in plain], np.int64),
+            np.array([len(one) for one in plain]),
+            self.stack.frames.shape[1],
+            steps,
+            self.workspace,
+            bounds,
+            is_valid,
+        )
+        return bounds.T, is_valid
+
+    def bound_sketches(
+        self, block: SketchBlock, positions: Ints, wanted: Bools, steps: StepSet
+    ) -> Singles:
+        """Do the same for sketches; queries must not have been centered.
+
+        Args:
+            block: the sketches.
+            positions: which trajectories of the block [t].
+            wanted: of which pairs bounds are wanted [q t].
+            steps: the step set.
+
+        Returns:
+            Bounds [q t] for which step 5 is still to be done, 0 where they are not wanted or valid.
+        """
+        bounds = np.empty(wanted.T.shape, np.float32)
+        is_valid = np.empty(len(bounds), np.bool_)
+        bound_sketches(
+            self.packed,
+            np.ascontiguousarray(wanted.T),
+            block.integers.view(np.uint16),
+            block.scales,
+            block.offsets[positions],
+            block.offsets[positions + 1],
+            steps,
+            self.workspace,
+            bounds,
+            is_valid,
+        )
+        return np.where(wanted & is_valid, bounds.T, np.float32(0))
+
+
+class Int16Bounds:
+    """Bounds of the trajectories of a tile: as `Float32Bounds` gives them, a little lower."""
+
+    tile_frames = 2048
+
+    def __init__(self, stack: QueryStack, steps: StepSet, metric: str, policy: CpuPolicy) -> None:
+        self.stack, self.steps, self.metric = stack, steps, metric
+        self._queries = Int16Queries(stack, metric, stack.groups(policy.group_rows), policy)
+
+    def bound_tile(self, frames: Sequence[Frames]) -> tuple[Singles, Bools]:
+        """Return bounds [q t] before step 5, and whether each trajectory's are valid [t]."""
+        return self._queries.bound_trajectories(frames, self.steps)

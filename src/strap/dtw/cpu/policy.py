@@ -1,0 +1,39 @@
+"""What decides how a search on the CPU is carried out: its time, never its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strap.dtw.cpu.int16.gemm import is_fast
+
+INT16_PRODUCTS = 1e8  # of a batch, from which on it pays to bound it by integers
+
+
+@dataclass(frozen=True)
+class CpuPolicy:
+    """Choices between ways that give the same answer."""
+
+    use_int16: bool | None = None
+    """bound all pairs by products of 16-bit integers, not float32; None: where that is faster"""
+    batch_frames: int = 2**15
+    """frames whose bounds are computed together: what a search keeps open at a time"""
+    tile_frames: int | None = None
+    """frames bounded by one thread in one call; None: what stays in a core's cache"""
+    group_rows: int = 512
+    """query frames in one product"""
+    round_size: int = 16
+    """trajectories that each query evaluates before its threshold is set anew"""
+    batched_share: float = 0.3
+    """share of pairs that sketches leave, above which their bounds are computed in batches"""
+    quantizes_in_registers: bool = True
+    """round frames to integers by instructions written for it (`int16/quantize.py`)"""
+    sums_in_registers: bool = True
+    """sum eight exact costs at a time (`cell_costs.py`)"""
+    accumulates_in_registers: bool = True
+    """keep the recurrence of 16 query rows in registers (`int16/recurrence.py`)"""
+
+    def bounds_by_int16(self, n_rows: int, n_frames: int, dim: int) -> bool:
+        """Whether all pairs of so many query frames and frames are bounded by integers."""
+        if self.use_int16 is not None:
+            return self.use_int16
+        return n_rows * n_frames * dim > INT16_PRODUCTS and is_fast()

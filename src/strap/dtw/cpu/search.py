@@ -1,0 +1,178 @@
+"""Exact top-k on the CPU: bound everything cheaply, then evaluate exactly what may still win.
+
+sketches, where there are some        ─┐
+bounds of what they leave, or of all   ├─▶ candidates ─▶ exact evaluation ─▶ k best
+threshold: the k-th best so far      ◀─┘                     └── threshold
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from strap.dtw.alignment import align_within
+from strap.dtw.batching import as_doubles, as_floats
+from strap.dtw.cell_costs import local_costs
+from strap.dtw.cpu.evaluation import Evaluator
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.tiled_bounds import bound_stream
+from strap.dtw.cpu.topk import TopKSearch
+from strap.dtw.sketches.cascade import Cascade, shortlist
+from strap.dtw.sketches.sketcher import Sketches
+from strap.dtw.steps import step_set
+from strap.dtw.types import (
+    Alignment,
+    Floats,
+    Frames,
+    Ints,
+    Lengths,
+    Library,
+    SearchOptions,
+    SearchResult,
+    SearchStatistics,
+)
+from strap.processors import processors
+
+SHORTLIST_EXTRA = 6  # candidates beside the k that set the first threshold
+
+
+def best_match(
+    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
+) -> Alignment | None:
+    """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
+    frames = as_doubles(query, metric)
+    if lengths is None:
+        return Evaluator([frames], step_set(steps), metric, CpuPolicy()).align(0, trajectory)
+    costs = local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
+    cost, start, stop = align_within(costs, step_set(steps), *lengths)
+    return Alignment(cost, start, stop) if cost < np.inf else None
+
+
+def search(
+    queries: Sequence[Frames],
+    library: Library,
+    options: SearchOptions,
+    exclude: Sequence[Collection[int]] | None,
+    policy: CpuPolicy,
+) -> SearchResult:
+    """Return each query's k best of a library.
+
+    With sketches its stream isn't read: only the frames of trajectories that their bound leaves.
+    """
+    # One thread per tile or trajectory, and each one's product on that thread alone.
+    with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
+        return _Search(queries, library, options, exclude, policy, pool).run()
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The libraries behind products, numpy's and those of compiled loops (scipy's).
+
+    Looking for them takes milliseconds.
+    """
+    import_module("scipy.linalg.cython_blas")
+    return ThreadpoolController()
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """One search, with the threads it may use."""
+
+    queries: Sequence[Frames]
+    library: Library
+    options: SearchOptions
+    exclude: Sequence[Collection[int]] | None
+    policy: CpuPolicy
+    pool: Executor
+
+    def run(self) -> SearchResult:
+        options = self.options
+        steps = step_set(options.steps)
+        topk = TopKSearch(
+            self.queries, self.library, options.k, steps, options.metric, self.pool, self.policy
+        )
+        sketches = self._suitable_sketches()
+        if sketches:
+            n_pairs, n_left = self._search_sketches(topk, sketches)
+        else:
+            ids, bounds = self._bound(self.library.stream(self.queries[0].shape[1]))
+            bounds = self._hide_excluded(ids, bounds)
+            n_pairs = n_left = np.isfinite(bounds).sum(axis=1)
+            topk.queue(ids, bounds)
+            topk.evaluate(options.k)
+        while topk.evaluate(self.policy.round_size):
+            pass
+        statistics = [
+            SearchStatistics(
+                int(pairs), int(pairs - left), int(left - query.n_exact), query.n_exact
+            )
+            for query, pairs, left in zip(topk.queries, n_pairs, n_left, strict=True)
+        ]
+        return SearchResult([query.top for query in topk.queries], statistics)
+
+    def _suitable_sketches(self) -> list[list[Sketches]]:
+        """Return the sketches that bound costs under these options; none unless all parts have."""
+        if self.options.metric != "l2":
+            return []
+        suitable = [
+            [one for one in kinds if one.sketcher.suits(self.options.steps)]
+            for kinds in self.library.sketches
+        ]
+        return suitable if all(suitable) else []
+
+    def _search_sketches(
+        self, topk: TopKSearch, sketches: Sequence[Sequence[Sketches]]
+    ) -> tuple[Ints, Ints]:
+        """Evaluate the most promising pairs, and queue what sketches can't rule out then.
+
+        Returns:
+            For each query its pairs, and how many of those sketches didn't rule out [q].
+        """
+        k, steps = self.options.k, step_set(self.options.steps)
+        cascade = Cascade(sketches, self.queries, steps, self.pool, self.policy)
+        ids, bounds = cascade.bound_all()
+        bounds = self._hide_excluded(ids, bounds)
+        n_pairs = np.isfinite(bounds).sum(axis=1)
+        candidates = np.isfinite(bounds)
+        for stage in range(cascade.n_stages):  # each compares longer sketches of fewer pairs
+            size = (cascade.n_stages - stage + 1) * k + SHORTLIST_EXTRA
+            candidates = shortlist(np.where(candidates, bounds, np.inf), size)
+            bounds = cascade.tighten(stage, bounds, candidates)
+        topk.queue(ids, np.where(candidates, bounds, np.inf))
+        topk.evaluate(k)  # sets the threshold for the others
+        for stage in range(cascade.n_stages):
+            bounds = cascade.tighten(stage, bounds, topk.remaining(ids, bounds))
+        remaining = topk.remaining(ids, bounds)
+        n_left = remaining.sum(axis=1) + [len(query.seen) for query in topk.queries]
+        if remaining.mean() > self.policy.batched_share:  # in batches they are cheaper than alone
+            columns = np.flatnonzero(remaining.any(axis=0))
+            again = ((int(index), self.library.fetch(int(index))) for index in ids[columns])
+            bounds[:, columns] = np.maximum(bounds[:, columns], self._bound(again)[1])
+        topk.queue(ids, bounds)
+        return n_pairs, n_left
+
+    def _bound(self, stream: Iterable[tuple[int, Frames]]) -> tuple[Ints, Floats]:
+        """Return the indices [t] of a stream and lower bounds [q t] from all dimensions."""
+        return bound_stream(
+            stream,
+            self.queries,
+            step_set(self.options.steps),
+            self.options.metric,
+            name=self.library.name,
+            pool=self.pool,
+            policy=self.policy,
+        )
+
+    def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
+        """Return bounds [q t] that are ∞ for what a query must not match."""
+        hidden = bounds.copy()
+        for q, excluded in enumerate(self.exclude or ()):
+            if len(excluded):
+                hidden[q, np.isin(ids, list(excluded))] = np.inf
+        return hidden

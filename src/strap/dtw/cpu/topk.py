@@ -1,0 +1,129 @@
+"""The k best matches of every query, evaluated in the order of their lower bounds.
+
+Here is decided when a candidate is dropped: when its lower bound exceeds the cost of the query's
+k-th best match so far. An equal bound may hide an equal cost with a smaller index, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import numpy as np
+
+from strap.dtw.batching import as_doubles
+from strap.dtw.cpu.evaluation import Evaluation, Evaluator
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.steps import StepSet
+from strap.dtw.types import Alignment, Bools, Floats, Frames, Ints, Library, TopK
+from strap.dtw.validation import check_numbers
+
+
+class QueryTopK:
+    """One query's k best so far, and the candidates that wait in the order of their bounds."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self.n_exact = 0
+        self.seen: set[int] = set()
+        self._matches: list[tuple[float, int, int, int]] = []
+        self._waiting, self._bounds = np.empty(0, np.int64), np.empty(0)
+
+    @property
+    def threshold(self) -> float:
+        """The cost of the k-th best match; what costs more is not wanted."""
+        return self._matches[-1][0] if len(self._matches) == self.k else np.inf
+
+    @property
+    def top(self) -> TopK:
+        """The best matches so far."""
+        return TopK.of(self._matches)
+
+    def remaining(self, ids: Ints, bounds: Floats) -> Bools:
+        """Return which trajectories [t] may still be among the best and were not evaluated."""
+        may_win = np.isfinite(bounds) & (bounds <= self.threshold)
+        places = np.flatnonzero(may_win)
+        may_win[places[np.isin(ids[places], list(self.seen))]] = False
+        return may_win
+
+    def queue(self, ids: Ints, bounds: Floats) -> None:
+        """Replace the candidates that wait by those of these trajectories [t] that may win."""
+        may_win = self.remaining(ids, bounds)
+        ids, bounds = ids[may_win], bounds[may_win]
+        order = np.lexsort((ids, bounds))
+        self._waiting, self._bounds = ids[order], bounds[order]
+
+    def take(self, count: int) -> list[int]:
+        """Return the next candidates that may still win, at most `count` of them."""
+        n_able = int(np.searchsorted(self._bounds, self.threshold, side="right"))
+        taken = [int(index) for index in self._waiting[: min(n_able, count)]]
+        self._waiting, self._bounds = self._waiting[len(taken) :], self._bounds[len(taken) :]
+        self.seen.update(taken)
+        return taken
+
+    def add(self, index: int, evaluation: Evaluation) -> None:
+        """Count an evaluation in."""
+        self.n_exact += evaluation.is_exact
+        match: Alignment | None = evaluation.match
+        if match is not None:
+            self._matches.append((match.cost, index, match.stop, -match.start))
+            self._matches = sorted(self._matches)[: self.k]
+
+
+class TopKSearch:
+    """All queries' k best; a trajectory that several queries want is read and prepared once."""
+
+    def __init__(
+        self,
+        queries: Sequence[Frames],
+        library: Library,
+        k: int,
+        steps: StepSet,
+        metric: str,
+        pool: Executor,
+        policy: CpuPolicy,
+    ) -> None:
+        self.queries = [QueryTopK(k) for _ in queries]
+        self._library, self._metric, self._pool = library, metric, pool
+
+        def prepare() -> Evaluator:
+            doubles = [as_doubles(query, metric) for query in queries]
+            return Evaluator(doubles, steps, metric, policy)
+
+        # Prepared while others are busy with sketches: it is wanted in the first round.
+        self._evaluator = pool.submit(prepare)
+
+    def remaining(self, ids: Ints, bounds: Floats) -> Bools:
+        """Return which pairs [q t] may still be among the best and were not evaluated."""
+        rows = zip(self.queries, bounds, strict=True)
+        return np.array([query.remaining(ids, row) for query, row in rows])
+
+    def queue(self, ids: Ints, bounds: Floats) -> None:
+        """Replace the candidates that wait, by their lower bounds [q t]."""
+        for query, row in zip(self.queries, bounds, strict=True):
+            query.queue(ids, row)
+
+    def evaluate(self, count: int) -> bool:
+        """Evaluate each query's next candidates; return False when nothing was left."""
+        wanted: dict[int, list[int]] = {}
+        for q, query in enumerate(self.queries):
+            for index in query.take(count):
+                wanted.setdefault(index, []).append(q)
+        thresholds = [query.threshold for query in self.queries]
+        evaluator = self._evaluator.result()
+
+        def work(item: tuple[int, list[int]]) -> list[Evaluation]:
+            index, numbers = item
+            frames = self._library.fetch(index)
+
+            def validate() -> None:
+                check_numbers(frames, self._library.name(index), self._metric)
+
+            limits = [thresholds[q] for q in numbers]
+            return evaluator.evaluate(numbers, frames, limits, validate)
+
+        items = sorted(wanted.items())
+        for (index, numbers), evaluations in zip(items, self._pool.map(work, items), strict=True):
+            for q, evaluation in zip(numbers, evaluations, strict=True):
+                self.queries[q].add(index, evaluation)
+        return bool(wanted)

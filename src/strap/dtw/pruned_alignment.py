@@ -1,0 +1,139 @@
+"""One exact alignment of which only the cells that may matter are exact.
+
+With low(n, m) ≤ C(n, m) for every cell, from a product of low precision, let F(n, m) be the
+cheapest way to the cell under `low` and B(n, m) the cheapest way on from it, the cell counted in
+both. Every path through the cell costs at least F + B − low. The exact cost U of one path, the best
+one under `low`, is at least the optimum. So a cell with F + B − low > U lies on no optimal path.
+Nor does one with F + B − low above a threshold, where only cheaper matches are wanted.
+
+What is left is a strip a few cells wide, and the recurrence over it, with exact costs, gives the
+same cost, start and stop as over all cells, to the last bit: cells on optimal paths keep all their
+optimal predecessors, and a cell that is left out can only have made others cheaper than they are
+allowed to be. U is raised by 1e−9 of itself, far more than float64 rounds in these sums, so that
+whatever rounding makes equal is left in.
+
+    . . . . . . . . . .        .  low alone
+    . . x x . . . . . .        x  exact
+    . . . x x . . . . .
+    . . . . . x . . . .
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.dtw.alignment import align, cheapest_predecessor
+from strap.dtw.cell_costs import fill_costs
+from strap.dtw.steps import StepSet
+from strap.dtw.types import Floats, Ints
+from strap.jit import njit
+
+SLACK = 1e-9
+NO_PATH, ABOVE_THRESHOLD = -1, -2
+"""in the place of a start, where there is no match"""
+
+
+@njit
+def align_pruned(
+    query: Floats,
+    frames: NDArray[Any],
+    lower_costs: Floats,
+    threshold: float,
+    steps: StepSet,
+    is_cosine: bool,
+    in_registers: bool,
+    out: Floats,
+) -> None:
+    """Write cost, start and stop of the best match into out [3]; a cost of ∞ where there is none.
+
+    Args:
+        query: [n d].
+        frames: [m d]; float16 ones as their bits.
+        lower_costs: lower bounds [n m] of the local costs.
+        threshold: matches that cost more are not wanted: where the best one does, so does what is
+            returned, or it is `ABOVE_THRESHOLD`.
+        steps: the step set.
+        is_cosine, in_registers: as in `cell_costs.fill_costs`.
+        out: what is filled.
+    """
+    forward = _accumulate_lower(lower_costs, steps)
+    least = forward[-1].min()
+    out[0], out[1], out[2] = np.inf, ABOVE_THRESHOLD, 0
+    if least == np.inf:
+        out[1] = NO_PATH
+    elif least * (1 - SLACK) <= threshold:
+        costs = np.full(lower_costs.shape, np.inf)
+        path = _trace_back(forward, steps.moves)
+        fill_costs(query, frames, path, is_cosine, in_registers, costs)
+        total = 0.0
+        for i in range(path.shape[0]):
+            total += costs[path[i, 0], path[i, 1]]
+        limit = min(total, threshold) * (1 + SLACK)
+        missing = _prune(forward, lower_costs, limit, steps, costs)
+        fill_costs(query, frames, missing, is_cosine, in_registers, costs)
+        out[0], out[1], out[2] = align(costs, steps)
+
+
+@njit
+def _accumulate_lower(costs: Floats, steps: StepSet) -> Floats:
+    """Return the cost [n m] of the cheapest way to each cell."""
+    N, M = costs.shape
+    D = np.full((N, M), np.inf)
+    D[0] = costs[0]
+    for n in range(1, N):
+        if steps.is_strap:  # a column before n isn't reached, one after M − N + n doesn't finish
+            for m in range(n, min(M, M - N + n + 1)):
+                least = D[n - 1, m - 1]
+                if m > 1:
+                    least = min(least, D[n - 1, m - 2])
+                D[n, m] = costs[n, m] + least
+        else:
+            for m in range(M):
+                i, j = cheapest_predecessor(D, n, m, steps.moves)
+                if i >= 0:
+                    D[n, m] = costs[n, m] + D[i, j]
+    return D
+
+
+@njit
+def _trace_back(forward: Floats, moves: Ints) -> Ints:
+    """Return the cells [c 2] of the cheapest path, from its end to its start."""
+    n = forward.shape[0] - 1
+    m = int(np.argmin(forward[n]))
+    cells = np.empty((forward.shape[0] + forward.shape[1], 2), np.int64)
+    count = 0
+    while n >= 0:
+        cells[count, 0], cells[count, 1] = n, m
+        count += 1
+        if n == 0:
+            break
+        n, m = cheapest_predecessor(forward, n, m, moves)
+    return cells[:count]
+
+
+@njit
+def _prune(
+    forward: Floats, lower_costs: Floats, limit: float, steps: StepSet, costs: Floats
+) -> Ints:
+    """Return the cells [c 2] that may lie on a path of at most this cost and have no cost yet.
+
+    The others' costs become ∞.
+    """
+    N, M = lower_costs.shape
+    # From a cell on to the last row is from the first row to it, upside down and back to front.
+    backward = _accumulate_lower(lower_costs[::-1, ::-1].copy(), steps)
+    cells = np.empty((N * M, 2), np.int64)
+    count = 0
+    for n in range(N):
+        for m in range(M):
+            through = forward[n, m] + backward[N - 1 - n, M - 1 - m] - lower_costs[n, m]
+            if through <= limit and forward[n, m] < np.inf:
+                if costs[n, m] == np.inf:
+                    cells[count, 0], cells[count, 1] = n, m
+                    count += 1
+            else:
+                costs[n, m] = np.inf
+    return cells[:count]

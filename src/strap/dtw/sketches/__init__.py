@@ -1,0 +1,1 @@
+"""Short vectors that stand for frames in a first, cheap lower bound."""

@@ -1,0 +1,89 @@
+"""Lower bounds of costs from sketches alone; for metric l2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from itertools import pairwise
+
+import numpy as np
+
+from strap.dtw.batching import as_doubles
+from strap.dtw.cpu.int16_bounds import Int16Queries
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.query_stack import QueryStack
+from strap.dtw.cpu.rounding import subtract_rounding
+from strap.dtw.sketches.sketcher import SketchBlock, Sketcher
+from strap.dtw.steps import StepSet, count_path_cells
+from strap.dtw.types import Bools, Floats, Frames, Ints
+from strap.processors import processors
+
+
+class SketchBounds:
+    """Bounds of every query's cost from sketches of one kind."""
+
+    def __init__(
+        self,
+        sketcher: Sketcher,
+        sketched: Sequence[tuple[Floats, Floats]],
+        steps: StepSet,
+        policy: CpuPolicy,
+    ) -> None:
+        """Take the queries' sketches and their errors, as `Sketcher.finish` gives them."""
+        self.sketcher, self.n_queries, self._steps = sketcher, len(sketched), steps
+        self._is_too_short = np.array([[len(rows) < sketcher.every] for rows, _ in sketched])
+        means = [_group_means(rows, sketcher.every) for rows, _ in sketched]
+        self._stack = stack = QueryStack.of(means, "l2", is_centered=False)
+        self._errors = np.array([[errors.max()] for _, errors in sketched])
+        each = [range(q, q + 1) for q in range(len(means))]
+        self._queries = Int16Queries(stack, "l2", each, policy) if stack.is_ordinary else None
+
+    def bound_pairs(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Floats:
+        """Return lower bounds [q t] of the wanted pairs, ∞ where no path fits; 0 for the others.
+
+        Args:
+            block: the sketches.
+            positions: which trajectories of the block [t].
+            wanted: of which pairs bounds are wanted [q t].
+        """
+        if self._queries is None:
+            return np.zeros(wanted.shape)
+        bounds = self._queries.bound_sketches(block, positions, wanted, self._steps)
+        lengths = (block.offsets[positions + 1] - block.offsets[positions]).astype(np.float64)
+        n_cells = count_path_cells(self._steps, self._stack.n_rows, lengths)
+        is_valid = np.ones(len(positions), np.bool_)
+        lower = subtract_rounding(bounds, n_cells, self._stack.scale, is_valid)
+        errors = n_cells * self._errors * (1 + 1e-9)
+        factor = self.sketcher.every * (1 - 1e-9) / self.sketcher.stretch
+        return np.where(self._is_too_short, 0, np.maximum((lower - errors) * factor, 0))
+
+
+def prepare_bounds(
+    queries: Sequence[Frames],
+    sketchers: Sequence[Sketcher],
+    steps: StepSet,
+    pool: Executor,
+    policy: CpuPolicy,
+) -> list[SketchBounds]:
+    """Return bounds for each sketcher; those that share directions share a projection."""
+    frames = np.concatenate([as_doubles(query) for query in queries])
+    borders = np.cumsum([0, *map(len, queries)])
+    parts = np.array_split(frames, processors())  # products of few rows take as long as of many
+    sketched: dict[int, list[tuple[Floats, Floats]]] = {}
+    longest: Sketcher | None = None
+    for i in sorted(range(len(sketchers)), key=lambda i: -sketchers[i].size):
+        sketcher = sketchers[i]
+        if longest is None or not sketcher.shares_directions(longest):
+            longest, projected = sketcher, list(pool.map(sketcher.project, parts))
+        finished = zip(*pool.map(sketcher.finish, *zip(*projected, strict=True)), strict=True)
+        rows, errors = (np.concatenate(part) for part in finished)
+        sketched[i] = [(rows[a:b], errors[a:b]) for a, b in pairwise(borders)]
+    each = range(len(sketchers))
+    return list(pool.map(lambda i: SketchBounds(sketchers[i], sketched[i], steps, policy), each))
+
+
+def _group_means(sketches: Floats, every: int) -> Floats:
+    """Return means [n // g, r] of g sketches each; of all where there are fewer."""
+    count = len(sketches) // every
+    groups = sketches[: count * every].reshape(count, every, -1) if count else sketches[None]
+    return np.asarray(groups.mean(axis=1), np.float64)

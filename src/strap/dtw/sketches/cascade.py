@@ -1,0 +1,111 @@
+"""A cascade of sketches: short ones bound all pairs, longer ones what those leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from strap.dtw.batching import split_into_tiles
+from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.sketches.bounds import prepare_bounds
+from strap.dtw.sketches.sketcher import SketchBlock, Sketches
+from strap.dtw.steps import StepSet
+from strap.dtw.types import Bools, Floats, Frames, Ints
+
+TILE_SKETCHES = 4096  # of the shortest, bounded in one call
+TOGETHER = 32  # trajectories whose longer sketches are bounded in one call, at most
+TASKS = 16  # at least, where there are as many trajectories: threads should end together
+
+
+@dataclass(frozen=True, eq=False)
+class _Span:
+    """Trajectories that lie end to end, in sketches of all kinds."""
+
+    part: int
+    """which part of the library"""
+    first: int
+    """which column of the bounds is its first trajectory's"""
+    kinds: Sequence[SketchBlock]
+
+    def __len__(self) -> int:
+        return len(self.kinds[0].ids)
+
+
+class Cascade:
+    """Bounds of all pairs from the shortest sketches, tightened stage by stage by longer ones."""
+
+    def __init__(
+        self,
+        sketches: Sequence[Sequence[Sketches]],
+        queries: Sequence[Frames],
+        steps: StepSet,
+        pool: Executor,
+        policy: CpuPolicy,
+    ) -> None:
+        """Take sketches of one or more kinds for each part of a library, all of which suit."""
+        self.n_stages = max(len(kinds) for kinds in sketches) - 1
+        """of longer sketches"""
+        self._pool, self._n_queries = pool, len(queries)
+        self._bounds = [
+            prepare_bounds(queries, [one.sketcher for one in kinds], steps, pool, policy)
+            for kinds in sketches
+        ]
+        self._spans: list[_Span] = []
+        count = 0
+        for part, kinds in enumerate(sketches):
+            for blocks in zip(*(one.blocks() for one in kinds), strict=True):
+                self._spans.append(_Span(part, count, blocks))
+                count += len(blocks[0].ids)
+        self._n_applied = np.zeros((len(queries), count), np.int8)
+        """[q t] stages that tightened a pair already"""
+
+    def bound_all(self) -> tuple[Ints, Floats]:
+        """Return global indices [t] and lower bounds [q t] from the shortest sketches."""
+        ids = [np.empty(0, np.int64), *(span.kinds[0].ids for span in self._spans)]
+        bounds = [np.empty((self._n_queries, 0)), *map(self._bound_span, self._spans)]
+        return np.concatenate(ids, dtype=np.int64), np.concatenate(bounds, axis=1)
+
+    def _bound_span(self, span: _Span) -> Floats:
+        bounds, block = self._bounds[span.part][0], span.kinds[0]
+
+        def bound(tile: range) -> Floats:
+            wanted = np.ones((self._n_queries, len(tile)), np.bool_)
+            return bounds.bound_pairs(block, np.arange(tile.start, tile.stop), wanted)
+
+        tiles = split_into_tiles(block.offsets, TILE_SKETCHES)
+        return np.concatenate(list(self._pool.map(bound, tiles)), axis=1)
+
+    def tighten(self, stage: int, bounds: Floats, candidates: Bools) -> Floats:
+        """Return bounds [q t], raised for the candidates [q t] by a stage's sketches, if any."""
+        wanted = candidates & (self._n_applied <= stage)
+        self._n_applied[wanted] = stage + 1
+        tightened = bounds.copy()
+
+        def work(task: tuple[_Span, Ints]) -> None:
+            span, positions = task
+            columns = span.first + positions
+            better = self._bounds[span.part][stage + 1].bound_pairs(
+                span.kinds[stage + 1], positions, wanted[:, columns]
+            )
+            tightened[:, columns] = np.maximum(tightened[:, columns], better)
+
+        tasks = []
+        for span in self._spans:
+            if stage + 1 < len(span.kinds):
+                is_wanted = wanted[:, span.first : span.first + len(span)].any(axis=0)
+                positions = np.flatnonzero(is_wanted)
+                size = min(TOGETHER, len(positions) // TASKS + 1)
+                tasks += [(span, positions[i : i + size]) for i in range(0, len(positions), size)]
+        list(self._pool.map(work, tasks))
+        return tightened
+
+
+def shortlist(bounds: Floats, size: int) -> Bools:
+    """Return which pairs [q t] have one of their query's `size` smallest bounds."""
+    if size >= bounds.shape[1]:
+        return np.isfinite(bounds)
+    threshold = np.partition(bounds, size - 1, axis=1)[:, size - 1 : size]
+    return np.asarray((bounds <= threshold) & np.isfinite(bounds))

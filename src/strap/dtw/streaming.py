@@ -1,0 +1,93 @@
+"""Matching against a trajectory that is still being recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from strap.dtw.alignment import accumulate
+from strap.dtw.batching import as_doubles, as_floats
+from strap.dtw.cell_costs import local_costs
+from strap.dtw.steps import STEPS, StepSet, step_set
+from strap.dtw.types import Alignment, Floats, Frames, Ints
+from strap.dtw.validation import check_names, check_numbers, check_shape
+
+REACH = max(dm for moves in STEPS.values() for _, dm in moves)
+
+
+class Stream:
+    """Queries matched against frames as they come.
+
+    After every `append`, `best` is what `best_match` would give for all frames so far, to the last
+    bit, and `newest` the cost of the cheapest match that ends with the newest frame. A frame costs
+    the same whether it is the first or the millionth: two columns of the recurrence are kept, no
+    frames.
+
+    >>> import numpy as np
+    >>> stream = Stream([np.array([[1.0], [2.0]])])
+    >>> stream.append(np.array([[5.0], [1.0], [2.0], [9.0]]))
+    >>> stream.best
+    [Alignment(cost=0.0, start=1, stop=3)]
+    """
+
+    def __init__(
+        self, queries: Sequence[Frames], *, steps: str = "strap", metric: str = "l2"
+    ) -> None:
+        """Queries are arrays [n d]; steps and metric as in `best_match`."""
+        check_names(steps, metric)
+        self.metric = metric
+        self.frames = 0
+        self._steps = step_set(steps)
+        self._queries: list[_StreamedQuery] = []
+        self._dim: int | None = None
+        for q, query in enumerate(queries):
+            checked = check_shape(query, f"query {q}", self._dim)
+            check_numbers(checked, f"query {q}", metric)
+            self._queries.append(_StreamedQuery(as_doubles(checked, metric)))
+            self._dim = checked.shape[1]
+
+    def append(self, frames: Frames) -> None:
+        """Take in new frames [m d], one or many."""
+        frames = check_shape(frames, f"what follows frame {self.frames}", self._dim)
+        check_numbers(frames, f"what follows frame {self.frames}", self.metric)
+        values = np.ascontiguousarray(as_floats(frames, self.metric))
+        for query in self._queries:
+            costs = local_costs(query.frames, values, self.metric == "cosine")
+            query.extend(costs, self._steps, self.frames)
+        self.frames += len(frames)
+
+    @property
+    def best(self) -> list[Alignment | None]:
+        """Each query's best match so far."""
+        return [query.best for query in self._queries]
+
+    @property
+    def newest(self) -> list[float]:
+        """Each query's cost of the best match that ends with the newest frame (inf: none fits)."""
+        return [query.newest for query in self._queries]
+
+
+class _StreamedQuery:
+    """One query, and the last columns of its recurrence: as far as a move reaches back."""
+
+    def __init__(self, frames: Floats) -> None:
+        self.frames = frames  # [n d]
+        self.best: Alignment | None = None
+        self.newest = float("inf")
+        self._costs = np.full((len(frames), REACH), np.inf)
+        self._starts: Ints = np.zeros((len(frames), REACH), np.int64)
+
+    def extend(self, costs: Floats, steps: StepSet, seen: int) -> None:
+        """Take in the local costs [n m] of new frames, which come after `seen` others."""
+        # Columns are counted from the first one that is kept.
+        D = np.concatenate([self._costs, np.empty_like(costs)], axis=1)
+        starts = np.concatenate([self._starts - (seen - REACH), np.empty_like(costs, np.int64)], 1)
+        known = np.concatenate([self._costs, costs], axis=1)
+        accumulate(known, steps, REACH, True, D, starts)
+        starts += seen - REACH
+        self._costs, self._starts = D[:, -REACH:].copy(), starts[:, -REACH:].copy()
+        end = REACH + int(np.argmin(D[-1, REACH:]))
+        cost, self.newest = float(D[-1, end]), float(D[-1, -1])
+        if cost < (self.best.cost if self.best else np.inf):
+            self.best = Alignment(cost, int(starts[-1, end]), seen - REACH + end + 1)
