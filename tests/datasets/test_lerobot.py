@@ -155,12 +155,11 @@ def test_an_hour_of_video_decodes_one_group_before_the_range(tmp_path: Path) -> 
         container.mux(stream.encode())
     decoder = Decoder(path)
     start = length // 2 + 17
-    times = [Fraction(start + i) / fps for i in range(50)]
-    frames = decoder.read(times, 1 / fps, (32, 48, 3))
+    frames = decoder.read(Fraction(start) / fps, 50, 1 / fps, (32, 48, 3))
     assert [number_of(f) for f in frames] == [(start + i) % 256 for i in range(50)]
     assert decoder.decoded <= 50 + gop
     before, seeks = decoder.decoded, decoder.seeks
-    decoder.read([time + 50 / fps for time in times], 1 / fps, (32, 48, 3))
+    decoder.read(Fraction(start + 50) / fps, 50, 1 / fps, (32, 48, 3))
     assert (decoder.decoded - before, decoder.seeks) == (50, seeks)  # reading on: no seek, no waste
     decoder.close()
 
@@ -189,7 +188,7 @@ def test_pool_keeps_few_files_open_and_closes_the_rest(tmp_path: Path) -> None:
     few = DecoderPool(capacity=2, make=make)
     for path in (*paths, paths[3]):
         with few.borrow(path) as decoder:
-            decoder.read([Fraction(0)], Fraction(1, 10), (48, 64, 3))
+            decoder.read(Fraction(0), 1, Fraction(1, 10), (48, 64, 3))
     assert len(few) == 2
     assert [d.closed for d in made] == [True, True, False, False]
     few.close()
@@ -565,11 +564,10 @@ def test_a_truncated_video_that_opens_still_errs(tmp_path: Path) -> None:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     data = whole.read_bytes()
-    times = [Fraction(i, 10) for i in range(60)]
     for cut in random.Random(0).sample(range(len(data) // 2, len(data) - 1), 10):
         path.write_bytes(data[:cut])
         with pytest.raises(StrapError, match=r"cut\.mp4"), pool().borrow(path) as decoder:
-            decoder.read(times, Fraction(1, 10), (48, 64, 3))
+            decoder.read(Fraction(0), 60, Fraction(1, 10), (48, 64, 3))
 
 
 def _edit(root: Path, change: dict[str, object], feature: str | None = None) -> None:

@@ -2,29 +2,57 @@
 
 v3.0 keeps many episodes per file and one row per episode in `meta/episodes/*.parquet`; v2.x keeps
 one file per episode and `meta/episodes.jsonl`. Both end up in one `Layout`; file names always come
-from the templates of `info.json`.
+from the templates of `info.json`. Whatever is of a wrong kind there is an error when it is opened.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from strap.artifacts import read_json
+from strap.datasets.boundary import (
+    MAX_FRAME_BYTES,
+    MAX_PICTURE_PIXELS,
+    reading,
+    require_at_most,
+)
+from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
+from strap.datasets.lerobot.templates import Template, parse_template
+from strap.datasets.lerobot.values import shown, text, whole
 from strap.errors import StrapError
+
+__all__ = [
+    "BOOKKEEPING",
+    "IMAGES",
+    "INFO",
+    "PROVENANCE",
+    "Feature",
+    "Layout",
+    "load_layout",
+    "rational_fps",
+]
 
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 IMAGES = "observation.images."
-PROVENANCE = "provenance/"
+MAX_INFO_BYTES = 1 << 25
+"""of `info.json`: 32 MiB; those in use have a few kilobytes"""
+MAX_SECONDS = 1e8
+"""into a video file: three years"""
+SLOWEST, FASTEST = 1e-3, 1e5
+"""frames per second"""
+CHUNK_SIZE = 1000
+"""episodes per folder of v2.x, where `info.json` does not tell"""
+_VERSION = re.compile(r"v[23](\.[0-9]{1,4}){0,2}", re.ASCII)
+_NUMERIC = re.compile(r"bool|u?int(8|16|32|64)?|float(16|32|64)?|double", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -47,6 +75,11 @@ class Feature:
         """Whether these are colour pictures; depth maps are no camera of a trajectory."""
         return self.is_picture and self.shape[2] == 3 and not self.is_depth
 
+    @property
+    def is_numeric(self) -> bool:
+        """Whether its values are numbers; strings and language have no place in a trajectory."""
+        return _NUMERIC.fullmatch(self.dtype) is not None
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -62,6 +95,10 @@ class Layout:
     tasks: Mapping[int, str]
     rows: Mapping[int, int]
     """episode index -> its row in `columns`"""
+    templates: Mapping[str, Template]
+    """`data_path` and, where there are videos, `video_path`"""
+    chunk_size: int
+    """episodes per folder (v2.x)"""
 
     @property
     def per_episode_files(self) -> bool:
@@ -80,61 +117,84 @@ class Layout:
         """Seconds into the video file at which the episode's frame 0 lies."""
         if self.per_episode_files:
             return 0.0
-        return float(self._value(f"videos/{key}/from_timestamp", row))
+        start = float(self.columns[f"videos/{key}/from_timestamp"][row])
+        if not 0 <= start <= MAX_SECONDS:
+            raise StrapError(
+                f"'{self.root}': meta/episodes says that 'videos/{key}/from_timestamp' of episode "
+                f"{self.columns['episode_index'][row]} is {start}; it must be seconds from 0 on: "
+                "download the meta folder again"
+            )
+        return start
 
     def _path(self, template: str, row: int, place: str, **names: str) -> Path:
         index = int(self.columns["episode_index"][row])
-        chunk_size = int(self.info.get("chunks_size", 1000)) or 1000
-        values: dict[str, Any] = {
+        values: dict[str, int | str] = {
             **names,
             "episode_index": index,
-            "episode_chunk": index // chunk_size,
+            "episode_chunk": index // self.chunk_size,
         }
         if not self.per_episode_files:
-            values["chunk_index"] = int(self._value(f"{place}/chunk_index", row))
-            values["file_index"] = int(self._value(f"{place}/file_index", row))
-        try:
-            return self.root / str(self.info[template]).format(**values)
-        except (KeyError, IndexError, ValueError) as error:
-            raise StrapError(
-                f"'{self.root / INFO}': cannot make a file name from {template} "
-                f"{self.info.get(template)!r} ({error}); known names: {', '.join(values)}"
-            ) from error
+            values["chunk_index"] = self._place(f"{place}/chunk_index", row)
+            values["file_index"] = self._place(f"{place}/file_index", row)
+        return self.templates[template].path(self.root, values)
 
-    def _value(self, column: str, row: int) -> Any:
-        if column not in self.columns or self.columns[column][row] is None:
-            index = int(self.columns["episode_index"][row])
+    def _place(self, column: str, row: int) -> int:
+        place = int(self.columns[column][row])
+        if place < 0:
             raise StrapError(
-                f"'{self.root}': meta/episodes has no '{column}' for episode {index}; "
-                "the dataset is incomplete: download its meta folder again"
+                f"'{self.root}': meta/episodes has no '{column}' for episode "
+                f"{self.columns['episode_index'][row]}; the dataset is incomplete: download its "
+                "meta folder again"
             )
-        return self.columns[column][row]
+        return place
 
 
 def load_layout(root: Path) -> Layout:
     """Read `meta/`."""
-    info = read_json(root / INFO)
-    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
-        raise StrapError(f"'{root / INFO}' has no 'features'; it is no LeRobot dataset's info")
-    version = str(info.get("codebase_version", "v2.1"))
-    if not version.startswith(("v2", "v3")):
-        raise StrapError(
-            f"'{root}' is LeRobot {version}: v2.x and v3.0 are read; convert it with "
-            "LeRobot's own scripts first"
-        )
-    old = version.startswith("v2")
-    columns = _episodes_v2(root) if old else _episodes_v3(root)
-    columns = _in_episode_order(columns, root)
+    file = root / INFO
+    with reading(file, "LeRobot's info"):
+        info = _read_info(file)
+        version = _version(info, root)
+        features = {name: _feature(name, spec, file) for name, spec in info["features"].items()}
+        fps = _fps(info, file)
+        chunk_size = whole(info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1)
+    with reading(root / "meta", "LeRobot's list of episodes"):
+        old = version.startswith("v2")
+        videos = [feature.name for feature in features.values() if feature.dtype == "video"]
+        columns = list_episodes(root, per_episode_files=old, videos=videos)
+        tasks = list_tasks(root, per_episode_files=old)
+        templates = dict(_templates(info, file, columns, videos, per_episode_files=old))
     return Layout(
         root=root,
         info=info,
         version=version,
-        fps=_fps(info, root),
-        features={name: _feature(name, spec, root) for name, spec in info["features"].items()},
+        fps=fps,
+        features=features,
         columns=columns,
-        tasks=_tasks_v2(root) if old else _tasks_v3(root),
-        rows={int(index): row for row, index in enumerate(columns["episode_index"])},
+        tasks=tasks,
+        rows={index: row for row, index in enumerate(columns["episode_index"].tolist())},
+        templates=templates,
+        chunk_size=chunk_size,
     )
+
+
+def _read_info(file: Path) -> dict[str, Any]:
+    if file.is_file():
+        require_at_most(file.stat().st_size, MAX_INFO_BYTES, "bytes of metadata", file)
+    info = read_json(file)
+    if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
+        raise StrapError(f"'{file}' has no 'features'; it is no LeRobot dataset's info")
+    return info
+
+
+def _version(info: Mapping[str, Any], root: Path) -> str:
+    version = info.get("codebase_version", "v2.1")
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise StrapError(
+            f"'{root}' is LeRobot {shown(version)}: v2.x and v3.0 are read; convert it with "
+            "LeRobot's own scripts first"
+        )
+    return version
 
 
 def rational_fps(fps: float) -> Fraction:
@@ -142,133 +202,95 @@ def rational_fps(fps: float) -> Fraction:
     return Fraction(fps).limit_denominator(1001)
 
 
-def _fps(info: Mapping[str, Any], root: Path) -> Fraction:
+def _fps(info: Mapping[str, Any], file: Path) -> Fraction:
     fps = info.get("fps")
-    if not isinstance(fps, int | float) or not 0 < fps < 1e5:
-        raise StrapError(f"'{root / INFO}': fps is {fps!r}; it must be a positive number")
+    is_number = isinstance(fps, int | float) and not isinstance(fps, bool)
+    if fps is None or not is_number or not SLOWEST <= fps <= FASTEST:
+        raise StrapError(
+            f"'{file}': fps is {shown(fps)}; it must be a positive number, {SLOWEST:g} to "
+            f"{FASTEST:g}"
+        )
     return rational_fps(fps)
 
 
-def _feature(name: str, spec: Any, root: Path) -> Feature:
-    try:
-        shape = tuple(int(n) for n in spec["shape"])
-        dtype = str(spec["dtype"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StrapError(
-            f"'{root / INFO}': feature '{name}' lacks a dtype or shape ({error}); mend the file"
-        ) from error
+def _feature(name: str, spec: Any, file: Path) -> Feature:
+    where = f"'{file}': feature {text(name, f'{file}: the name of a feature')!r}"
+    if not isinstance(spec, dict) or not {"dtype", "shape"} <= spec.keys():
+        raise StrapError(f"{where} lacks a dtype or shape; it is {shown(spec)}: mend the file")
+    dtype = text(spec["dtype"], f"{where}: dtype")
+    if not isinstance(spec["shape"], list) or len(spec["shape"]) > 8:
+        raise StrapError(f"{where}: shape is {shown(spec['shape'])}; it must be a list of sizes")
+    shape = tuple(whole(n, f"{where}: a size in shape") for n in spec["shape"])
     if dtype in ("video", "image"):
-        shape = _height_width_channels(name, shape, spec.get("names"), root)
-    described = {**(spec.get("video_info") or {}), **(spec.get("info") or {})}
-    depth = bool(described.get("is_depth_map") or described.get("video.is_depth_map"))
-    return Feature(name, dtype, shape, spec.get("names"), depth)
+        shape = _height_width_channels(where, shape, spec.get("names"))
+        require_at_most(shape[0] * shape[1], MAX_PICTURE_PIXELS, f"pixels in {name!r}", file)
+    if dtype == "video" and re.search(r"[/\\\0]|^\.{0,2}$", name):
+        raise StrapError(
+            f"{where} is a video, so its name is that of a folder; it must have no slashes: "
+            "rename it"
+        )
+    feature = Feature(name, dtype, shape, spec.get("names"), _is_depth(where, spec))
+    if feature.is_numeric:
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        require_at_most(size, MAX_FRAME_BYTES, f"bytes per frame in {name!r}", file)
+    return feature
 
 
-def _height_width_channels(
-    name: str, shape: tuple[int, ...], names: Any, root: Path
-) -> tuple[int, ...]:
+def _is_depth(where: str, spec: Mapping[str, Any]) -> bool:
+    described: dict[str, Any] = {}
+    for key in ("video_info", "info"):
+        part = spec.get(key)
+        if part is not None and not isinstance(part, dict):
+            raise StrapError(f"{where}: {key} is {shown(part)}; it must be an object or null")
+        described |= part or {}
+    told = [described.get(key) for key in ("is_depth_map", "video.is_depth_map")]
+    if wrong := [value for value in told if not isinstance(value, bool | None)]:
+        raise StrapError(f"{where}: is_depth_map is {shown(wrong[0])}; it must be true or false")
+    return any(told)
+
+
+def _height_width_channels(where: str, shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
     # Some writers list (channels, height, width); the names say so, or the place of the 3.
     first = names[0] if isinstance(names, list) and names else None
     if len(shape) == 3 and (first in ("channel", "channels") or (shape[0] <= 4 < shape[2])):
         shape = (shape[1], shape[2], shape[0])
     if len(shape) != 3 or min(shape) < 1:
         raise StrapError(
-            f"'{root / INFO}': camera '{name}' has shape {list(shape)}; "
-            "it must be [height, width, channels]"
+            f"{where}: a camera of shape {list(shape)}; it must be [height, width, channels]"
         )
     return shape
 
 
-def _episodes_v2(root: Path) -> dict[str, Any]:
-    rows = read_json_lines(root / "meta/episodes.jsonl")
-    try:
-        return {
-            "episode_index": [int(row["episode_index"]) for row in rows],
-            "length": [int(row["length"]) for row in rows],
-            "tasks": [row.get("tasks") or [] for row in rows],
-        }
-    except (KeyError, TypeError, ValueError) as error:
-        raise StrapError(
-            f"'{root / 'meta/episodes.jsonl'}': a line lacks {error}; download it again"
-        ) from error
-
-
-def _episodes_v3(root: Path) -> dict[str, Any]:
-    files = sorted((root / "meta/episodes").glob("*/*.parquet"))
-    if not files:
-        raise StrapError(f"'{root}' has no meta/episodes/*/*.parquet; download its meta folder")
-    tables = [_read_episode_table(file) for file in files]
-    # Files written at different times may differ in their statistics columns, never in these.
-    table = pa.concat_tables(tables, promote_options="permissive")
-    for name in ("episode_index", "length"):
-        if name not in table.column_names:
-            raise StrapError(f"'{files[0]}' has no column '{name}'; it is no LeRobot v3.0 table")
-    return {
-        name: table[name].to_pylist() if _listed(table[name].type) else table[name].to_numpy()
-        for name in table.column_names
-    }
-
-
-def _read_episode_table(file: Path) -> pa.Table:
-    try:
-        names = [n for n in pq.read_schema(file).names if not n.startswith("stats/")]
-        return pq.read_table(file, columns=names)
-    except (OSError, pa.ArrowException) as error:
-        raise StrapError(f"cannot read '{file}': {error}; download it again") from error
-
-
-def _listed(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_nested(kind) or pa.types.is_string(kind) or pa.types.is_null(kind))
-
-
-def _in_episode_order(columns: dict[str, Any], root: Path) -> dict[str, Any]:
-    index = np.asarray(columns["episode_index"], np.int64)
-    if len(np.unique(index)) != len(index):
-        raise StrapError(f"'{root}': meta/ lists an episode twice; download its meta folder again")
-    order = np.argsort(index, kind="stable")
-    return {
-        name: values[order] if isinstance(values, np.ndarray) else [values[i] for i in order]
-        for name, values in columns.items()
-    }
-
-
-def _tasks_v2(root: Path) -> dict[int, str]:
-    file = root / "meta/tasks.jsonl"
-    rows = read_json_lines(file) if file.exists() else []
-    return {int(row["task_index"]): str(row["task"]) for row in rows if "task" in row}
-
-
-def _tasks_v3(root: Path) -> dict[int, str]:
-    file = root / "meta/tasks.parquet"
-    if not file.exists():
-        return {}
-    try:
-        table = pq.read_table(file)
-    except (OSError, pa.ArrowException) as error:
-        raise StrapError(f"cannot read '{file}': {error}; download it again") from error
-    # pandas wrote the task strings as its index: `task` or, unnamed, `__index_level_0__`.
-    texts = [name for name in table.column_names if name != "task_index"]
-    if not texts or "task_index" not in table.column_names:
-        return {}
-    pairs = zip(table["task_index"].to_pylist(), table[texts[0]].to_pylist(), strict=True)
-    return {int(index): str(task) for index, task in pairs}
-
-
-def read_json_lines(file: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl file, with an error that names file and line."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StrapError(f"cannot read '{file}': {error}; download it again") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+def _templates(
+    info: Mapping[str, Any],
+    file: Path,
+    columns: Mapping[str, Any],
+    videos: Sequence[str],
+    *,
+    per_episode_files: bool,
+) -> Iterator[tuple[str, Template]]:
+    """Yield the templates in use; raise where two episodes or cameras would share a file by one."""
+    numbers = ["episode_index", "episode_chunk"]
+    if not per_episode_files:
+        numbers = ["chunk_index", "file_index", *numbers]
+    places = {"data_path": ["data"], "video_path": [f"videos/{key}" for key in videos]}
+    for key, used_by in places.items():
+        if not used_by:
             continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise StrapError(f"'{file}', line {number}: {error}; download it again") from error
-        if not isinstance(row, dict):
-            raise StrapError(f"'{file}', line {number}: expected an object, found {row!r}")
-        rows.append(row)
-    return rows
+        names = numbers if key == "data_path" else ["video_key", *numbers]
+        template = parse_template(info.get(key), names, file, key)
+        needed = ["video_key"] if len(used_by) > 1 else []
+        if per_episode_files:
+            needed += ["episode_index"] if len(columns["episode_index"]) > 1 else []
+        else:
+            needed += [
+                name
+                for name in ("chunk_index", "file_index")
+                if any(len(np.unique(columns[f"{place}/{name}"])) > 1 for place in used_by)
+            ]
+        if absent := [name for name in needed if name not in template.names]:
+            raise StrapError(
+                f"'{file}': {key} {shown(info[key])} names one file for several: it lacks "
+                f"{{{absent[0]}}}; correct it"
+            )
+        yield key, template

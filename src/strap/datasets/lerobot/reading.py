@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -12,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from strap.datasets.boundary import reading
 from strap.datasets.lerobot.layout import (
     BOOKKEEPING,
     IMAGES,
@@ -21,7 +25,7 @@ from strap.datasets.lerobot.layout import (
     Layout,
     load_layout,
 )
-from strap.datasets.lerobot.tables import read_column, read_images
+from strap.datasets.lerobot.tables import read_column, read_images, require_rows
 from strap.datasets.lerobot.video import pool
 from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, unknown
@@ -60,11 +64,8 @@ class LeRobotReader:
     @property
     def instructions(self) -> Sequence[str] | None:
         """The instruction of each trajectory, in the order of `ids`, where meta/ lists them."""
-        tasks = self.layout.columns.get("tasks")
-        if tasks is None:
-            return None
-        listed = [tasks[self._row(name)] for name in self.ids]
-        return [str(names[0]) for names in listed] if all(listed) else None
+        listed = [self.layout.columns["tasks"][self._row(name)] for name in self.ids]
+        return [names[0] for names in listed] if all(listed) else None
 
     @property
     def summary(self) -> str:
@@ -80,6 +81,10 @@ class LeRobotReader:
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory, its arrays unread."""
         row = self._row(trajectory_id)
+        with reading(self.layout.root, "LeRobot"):
+            return self._read(row, trajectory_id)
+
+    def _read(self, row: int, trajectory_id: str) -> Trajectory:
         episode = _Episode(self.layout, row, trajectory_id)
         cameras: dict[str, LazyArray] = {}
         proprioception: dict[str, LazyArray] = {}
@@ -87,7 +92,7 @@ class LeRobotReader:
         for feature in self.layout.features.values():
             if feature.is_camera:
                 cameras[feature.name.removeprefix(IMAGES)] = episode.camera(feature)
-            elif feature.name == self.action or not _is_numeric(feature):
+            elif feature.name == self.action or not _is_array(feature):
                 continue
             elif feature.name.startswith("observation.") and len(feature.shape) == 1:
                 proprioception[feature.name] = episode.column(feature)
@@ -115,12 +120,12 @@ class LeRobotReader:
         )
 
     def _row(self, trajectory_id: str) -> int:
-        index = trajectory_id.removeprefix("episode_")
-        if not index.isdigit() or trajectory_id != episode_id(int(index)):
+        index = re.fullmatch(r"episode_([0-9]{6,19})", trajectory_id, re.ASCII)
+        if index is None or trajectory_id != episode_id(int(index[1])):
             raise KeyError(trajectory_id)
         if trajectory_id in self._left_out:
             raise KeyError(trajectory_id)
-        return self.layout.rows[int(index)]
+        return self.layout.rows[int(index[1])]
 
     @cached_property
     def _left_out(self) -> frozenset[str]:
@@ -134,7 +139,9 @@ def episode_id(index: int) -> str:
 
 def is_lerobot(path: Path) -> bool:
     """Whether `path` is a folder with a LeRobot `meta/info.json`."""
-    return (path / INFO).is_file()
+    with suppress(OSError):  # a folder that may not be entered
+        return (path / INFO).is_file()
+    return False
 
 
 def open_lerobot(
@@ -157,7 +164,8 @@ def open_lerobot(
         raise unknown("value of missing", missing, ("error", "skip"))
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
-    absent = _absent(layout, rows) if missing == "skip" else frozenset()
+    with reading(path, "LeRobot"):
+        absent = _absent(layout, rows) if missing == "skip" else frozenset()
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
     reader = LeRobotReader(
         layout,
@@ -186,15 +194,19 @@ class _Episode:
         return int(self.layout.columns["length"][self.row])
 
     def instruction(self) -> str:
-        tasks = self.layout.columns.get("tasks")
-        listed = tasks[self.row] if tasks is not None else None
+        listed = self.layout.columns["tasks"][self.row]
         if listed:
             return str(listed[0])
         if "task_index" not in self.layout.features or not self.layout.tasks or not self.length:
             return ""
         file = self.layout.data_file(self.row)
         first = read_column(file, self.index, self.length, "task_index", 8)[0]
-        return self.layout.tasks.get(int(first), "")
+        if first not in self.layout.tasks:
+            raise StrapError(
+                f"'{file}', {self.id}: its task_index is {first}, which meta/tasks does not list; "
+                "download the meta folder again"
+            )
+        return self.layout.tasks[int(first)]
 
     def column(self, feature: Feature, *, scalar: bool = False) -> LazyArray:
         """A numeric feature, [length, *shape]; `scalar`: [length]."""
@@ -203,18 +215,20 @@ class _Episode:
 
         def read(start: int, stop: int) -> Array:
             file = self.layout.data_file(self.row)
-            row_bytes = dtype.itemsize * int(np.prod(feature.shape, dtype=np.int64))
-            values = read_column(file, self.index, self.length, feature.name, row_bytes)
-            if values.ndim == 1 and feature.shape == (1,) and not scalar:
-                values = values[:, None]
-            elif scalar and values.shape == (self.length, 1):
-                values = values[:, 0]
-            if values.shape != shape:
-                raise StrapError(
-                    f"'{file}', {self.id}: '{feature.name}' is {list(values.shape[1:])} per frame "
-                    f"but meta/info.json says {list(feature.shape)}; correct the shape there"
-                )
-            return values[start:stop].astype(dtype, copy=False)
+            with reading(file, "a LeRobot table"):
+                row_bytes = dtype.itemsize * math.prod(feature.shape)
+                values = read_column(file, self.index, self.length, feature.name, row_bytes)
+                if values.ndim == 1 and feature.shape == (1,) and not scalar:
+                    values = values[:, None]
+                elif scalar and values.shape == (self.length, 1):
+                    values = values[:, 0]
+                where = f"'{file}', {self.id}: '{feature.name}'"
+                if values.shape != shape:
+                    raise StrapError(
+                        f"{where} is {list(values.shape[1:])} per frame but meta/info.json says "
+                        f"{list(feature.shape)}; correct the shape there"
+                    )
+                return as_declared(values[start:stop], dtype, where)
 
         return LazyArray(shape, dtype, read)
 
@@ -227,6 +241,11 @@ class _Episode:
             if start >= stop:
                 return np.empty((0, *shape), np.uint8)
             try:
+                # The table says how many frames there are: of a video that episodes share, those
+                # of the next one follow.
+                file = self.layout.data_file(self.row)
+                with reading(file, "a LeRobot table"):
+                    require_rows(file, self.index, self.length, "episode_index")
                 return read(feature.name, shape, start, stop)
             except StrapError as error:
                 raise StrapError(f"{self.id}, camera '{feature.name}': {error}") from error
@@ -238,27 +257,41 @@ class _Episode:
         # quarter of a millisecond after an hour.
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
-        times = [begin + index * interval for index in range(start, stop)]
-        with pool().borrow(self.layout.video_file(self.row, key)) as decoder:
-            return decoder.read(times, interval, shape)
+        file = self.layout.video_file(self.row, key)
+        with reading(file, "a video"), pool().borrow(file) as decoder:
+            return decoder.read(begin + start * interval, stop - start, interval, shape)
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file, root = self.layout.data_file(self.row), self.layout.root
-        pictures = read_images(file, self.index, key, start, stop, root)
-        return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
+        with reading(file, "a LeRobot table"):
+            pictures = read_images(file, self.index, key, start, stop, root)
+            return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
 
 
-def _is_numeric(feature: Feature) -> bool:
-    if feature.name in BOOKKEEPING:
-        return False
-    try:
-        return np.dtype(feature.dtype).kind in "biuf"
-    except TypeError:
-        return False  # strings and language columns have no place in a trajectory
+def as_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Return numbers of a table as the type that `info.json` declares; raise where that harms.
+
+    Floats may be rounded; a whole number that the type cannot hold is an error.
+    """
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+    is_lost = np.isfinite(values) != np.isfinite(cast) if dtype.kind == "f" else values != cast
+    if is_lost.any():
+        raise StrapError(
+            f"{where} is {values[is_lost][0]} in a frame, which is no {dtype}, as meta/info.json "
+            "declares it; correct the dtype there"
+        )
+    return cast
+
+
+def _is_array(feature: Feature) -> bool:
+    return feature.is_numeric and feature.name not in BOOKKEEPING
 
 
 def _action(layout: Layout, name: str | None) -> str:
-    numeric = [f.name for f in layout.features.values() if _is_numeric(f)]
+    numeric = [f.name for f in layout.features.values() if _is_array(f)]
     if name is not None and name not in numeric:
         raise StrapError(f"'{layout.root}': {unknown('action feature', name, numeric)}")
     found = name or next((a for a in ACTIONS if a in numeric), None)
@@ -278,13 +311,13 @@ def _attributes(layout: Layout, row: int) -> dict[str, Any]:
             f.name: labels for f in layout.features.values() if (labels := _labels(f.names))
         },
     }
-    if "dataset_from_index" in layout.columns:
-        found["dataset_from_index"] = int(layout.columns["dataset_from_index"][row])
-    tasks = layout.columns.get("tasks")
-    if tasks is not None and len(tasks[row] or ()) > 1:
-        found["tasks"] = list(tasks[row])
+    first = layout.columns.get("dataset_from_index")
+    if first is not None and first[row] >= 0:
+        found["dataset_from_index"] = int(first[row])
+    if len(layout.columns["tasks"][row]) > 1:
+        found["tasks"] = list(layout.columns["tasks"][row])
     provenance = {
-        name.removeprefix(PROVENANCE): _plain(values[row])
+        name.removeprefix(PROVENANCE): values[row]
         for name, values in layout.columns.items()
         if name.startswith(PROVENANCE) and not _is_null(values[row])
     }
@@ -292,40 +325,59 @@ def _attributes(layout: Layout, row: int) -> dict[str, Any]:
 
 
 def _labels(names: Any) -> list[str]:
-    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}."""
+    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
+
+    What is no list of texts and numbers after all names nothing.
+    """
     if isinstance(names, dict):
         names = list(names.values())
     while isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
         names = names[0]
-    return [str(name) for name in names] if isinstance(names, list) else []
+    is_flat = isinstance(names, list) and all(isinstance(n, str | int | float) for n in names)
+    return [str(name) for name in names] if is_flat else []
 
 
 def _is_null(value: Any) -> bool:
-    return value is None or (isinstance(value, float | np.floating) and bool(np.isnan(value)))
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _absent(layout: Layout, rows: Sequence[int]) -> frozenset[int]:
     """Rows of episodes of which a file is missing; folders are listed once, not asked per file."""
-    present = {os.fspath(file) for file in _files(layout.root)}
     videos = [f.name for f in layout.features.values() if f.dtype == "video" and f.is_camera]
+    listed: dict[Path, frozenset[str]] = {}
 
-    def complete(row: int) -> bool:
+    def is_present(file: Path) -> bool:
+        if file.parent not in listed:
+            listed[file.parent] = frozenset(_names(file.parent))
+        return file.name in listed[file.parent]
+
+    def is_complete(row: int) -> bool:
         files = [layout.data_file(row), *(layout.video_file(row, key) for key in videos)]
-        return all(os.fspath(file) in present for file in files)
+        return all(map(is_present, files))
 
-    return frozenset(row for row in rows if not complete(row))
+    return frozenset(row for row in rows if not is_complete(row))
+
+
+def _names(folder: Path) -> list[str]:
+    """Names of the files in a folder; links that lead nowhere are none."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _files(root: Path) -> list[Path]:
-    found = [root / INFO]
-    for part in ("meta", "data", "videos", "images"):
-        for folder, _, names in os.walk(root / part):
-            found += [Path(folder) / name for name in names if not name.startswith(".")]
-    return sorted(set(found))
+    found = {root / INFO}
+    folders = [root / part for part in ("meta", "data", "videos", "images")]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                elif entry.is_file() and not entry.name.startswith("."):
+                    found.add(Path(entry.path))
+    return sorted(found)
 
 
 def _some(ids: Sequence[str], limit: int = 4) -> str:

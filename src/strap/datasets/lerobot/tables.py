@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from strap.datasets.boundary import MAX_FRAME_BYTES, path_inside, require_at_most
+from strap.datasets.lerobot.parquet import (
+    Table,
+    kind_of,
+    open_table,
+    read_groups,
+    stream,
+    whole_numbers,
+)
+from strap.datasets.lerobot.values import shown
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -20,36 +29,51 @@ IMAGE_BATCH = 16
 """pictures decoded from a table at a time: bounds memory for files with huge row groups"""
 KEPT_COLUMNS, KEPT_BYTES = 64, 1 << 20
 """how many columns of episodes stay in memory, and how large one of them may be"""
+_AGAIN = "file and meta are of different downloads: get both again"
 
 
 def read_column(file: Path, episode: int, length: int, column: str, row_bytes: int) -> Array:
     """One numeric column of one episode, [length] or [length, …]; a row has about `row_bytes`."""
+    require_rows(file, episode, length, column)
     load = _cached_column if length * row_bytes <= KEPT_BYTES else _cached_column.__wrapped__
-    array = load(file, *_stamp(file), episode, column)
-    if len(array) != length:
+    return load(file, *_stamp(file), episode, column)
+
+
+def require_rows(file: Path, episode: int, length: int, column: str) -> None:
+    """Raise where the table has more or fewer rows of the episode than meta/ says frames."""
+    first, last = _rows(file, episode)
+    if last - first != length:
         raise StrapError(
-            f"'{file}', episode {episode}: column '{column}' has {len(array)} rows but meta/ says "
-            f"{length} frames; file and meta are of different downloads: get both again"
+            f"'{file}', episode {episode}: column '{column}' has {last - first} rows but meta/ "
+            f"says {length} frames; {_AGAIN}"
         )
-    return array
 
 
 def read_images(
     file: Path, episode: int, column: str, start: int, stop: int, root: Path
 ) -> Iterator[bytes]:
-    """The encoded pictures of frames start … stop−1, from an image column {bytes, path}."""
-    first, last = _rows(file, episode)
-    if first + stop > last:
-        raise StrapError(
-            f"'{file}', episode {episode}: has {last - first} rows, frame {stop - 1} was asked for"
-        )
-    for value in _stream(file, column, first + start, first + stop):
+    """The encoded pictures of frames start … stop−1, from an image column {bytes, path}.
+
+    A picture without bytes lies in the file of that path, inside `root`.
+    """
+    first, _ = _rows(file, episode)
+    where = f"'{file}', episode {episode}: '{column}'"
+    for value in _values(file, column, first + start, first + stop):
+        if not isinstance(value, dict):
+            raise StrapError(f"{where} is {shown(value)}; a picture is {{bytes, path}}")
         data, path = value.get("bytes"), value.get("path")
-        if data is None and path and (root / path).is_file():
-            data = (root / path).read_bytes()
-        if data is None:
-            raise StrapError(f"'{file}', episode {episode}: '{column}' holds no picture bytes")
+        if data is None and isinstance(path, str) and path:
+            data = _picture_file(path_inside(root, path, named_by=where), where)
+        if not isinstance(data, bytes):
+            raise StrapError(f"{where} holds no picture bytes; download the file again")
         yield data
+
+
+def _picture_file(file: Path, where: str) -> bytes:
+    if not file.is_file():
+        raise StrapError(f"{where} names the picture '{file}', which is missing; download it")
+    require_at_most(file.stat().st_size, MAX_FRAME_BYTES, "bytes of one picture", file)
+    return file.read_bytes()
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
@@ -58,39 +82,44 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     Nor does it survive a fork.
     """
     try:
-        stat = file.stat()
+        found = file.stat()
     except OSError as error:
         raise StrapError(
             f"missing data file '{file}' ({error.strerror}); download it, or open the dataset "
             "with missing='skip' to leave its episodes out"
         ) from error
-    return stat.st_mtime_ns, stat.st_size, hash((os.getpid(), threading.get_ident()))
+    if not stat.S_ISREG(found.st_mode):
+        raise StrapError(f"'{file}' is no file but a folder, pipe or device; download it again")
+    return found.st_mtime_ns, found.st_size, hash((os.getpid(), threading.get_ident()))
 
 
 @lru_cache(maxsize=16)
-def _handle(file: Path, _mtime: int, _size: int, _reader: int) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(file)
-    except (OSError, pa.ArrowException) as error:
-        raise StrapError(
-            f"cannot read '{file}' as parquet ({error}): truncated or damaged; download it again"
-        ) from error
+def _table(file: Path, _mtime: int, _size: int, _reader: int) -> Table:
+    return open_table(file)
 
 
 @lru_cache(maxsize=64)
 def _runs(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int, int]]:
     """episode -> (first row, last row + 1), from the file's `episode_index` column alone."""
-    handle = _handle(file, mtime, size, reader)
-    if "episode_index" not in handle.schema_arrow.names:
+    table = _table(file, mtime, size, reader)
+    if "episode_index" not in table.names:
         raise StrapError(f"'{file}' has no column 'episode_index'; it is no LeRobot data file")
-    index = _read(handle, file, list(range(handle.num_row_groups)), "episode_index").to_numpy()
-    if not len(index):
-        return {}
-    cuts = np.flatnonzero(np.diff(index)) + 1
-    starts, stops = np.concatenate(([0], cuts)), np.concatenate((cuts, [len(index)]))
-    runs = {int(index[a]): (int(a), int(b)) for a, b in zip(starts, stops, strict=True)}
-    if len(runs) != len(starts):
-        raise StrapError(f"'{file}': the rows of an episode are not together; the file is damaged")
+    runs: dict[int, tuple[int, int]] = {}
+    row, last = 0, -1
+    for values in stream(table, "episode_index"):
+        index = whole_numbers(values, f"'{file}': 'episode_index'")
+        starts = np.flatnonzero(np.diff(index, prepend=-1))
+        stops = np.append(starts[1:], len(index))
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            episode = int(index[start])
+            if episode in runs and episode != last:
+                raise StrapError(
+                    f"'{file}': the rows of episode {episode} are not together; the file is "
+                    "damaged: download it again"
+                )
+            runs[episode] = (runs.get(episode, (row + start,))[0], row + stop)
+            last = episode
+        row += len(index)
     return runs
 
 
@@ -98,55 +127,38 @@ def _rows(file: Path, episode: int) -> tuple[int, int]:
     runs = _runs(file, *_stamp(file))
     if episode not in runs:
         known = f"{min(runs)} to {max(runs)}" if runs else "none"
-        raise StrapError(
-            f"'{file}' holds no rows of episode {episode} (it has {known}); "
-            "file and meta are of different downloads: get both again"
-        )
+        raise StrapError(f"'{file}' holds no rows of episode {episode} (it has {known}); {_AGAIN}")
     return runs[episode]
-
-
-def _read(handle: pq.ParquetFile, file: Path, groups: list[int], column: str) -> pa.ChunkedArray:
-    if column not in handle.schema_arrow.names:
-        raise StrapError(
-            f"'{file}' has no column '{column}', which meta/info.json lists; "
-            f"its columns: {', '.join(handle.schema_arrow.names)}"
-        )
-    try:
-        return handle.read_row_groups(groups, columns=[column])[column]
-    except (OSError, pa.ArrowException) as error:
-        raise StrapError(f"'{file}': cannot read '{column}' ({error}); download it again") from (
-            error
-        )
 
 
 @lru_cache(maxsize=KEPT_COLUMNS)
 def _cached_column(
     file: Path, mtime: int, size: int, reader: int, episode: int, column: str
 ) -> Array:
-    handle = _handle(file, mtime, size, reader)
+    table = _table(file, mtime, size, reader)
     first, last = _rows(file, episode)
-    groups, offset = _overlapping(handle, first, last)
-    values = _read(handle, file, groups, column).slice(first - offset, last - first)
+    groups, offset = _overlapping(table, first, last)
+    values = read_groups(table, groups, column).slice(first - offset, last - first)
     try:
         array = to_numpy(values)
-    except (ValueError, TypeError, pa.ArrowException) as error:
+    except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
         raise StrapError(
-            f"'{file}', episode {episode}: column '{column}' is no regular array ({error})"
+            f"'{file}', episode {episode}: column '{column}' is no regular array ({error}); "
+            "download the file again"
         ) from error
     array.flags.writeable = False  # shared by everyone who reads this column
     return array
 
 
-def _overlapping(handle: pq.ParquetFile, first: int, last: int) -> tuple[list[int], int]:
+def _overlapping(table: Table, first: int, last: int) -> tuple[list[int], int]:
     """The row groups that hold rows first … last−1, and the row at which the first one starts."""
     groups: list[int] = []
     begin = offset = 0
-    for group in range(handle.num_row_groups):
-        end = begin + handle.metadata.row_group(group).num_rows
-        if begin < last and first < end:
+    for group, rows in enumerate(table.group_rows):
+        if begin < last and first < begin + rows:
             offset = begin if not groups else offset
             groups.append(group)
-        begin = end
+        begin += rows
     return groups, offset
 
 
@@ -162,14 +174,23 @@ def _nested(array: pa.Array) -> Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if not (pa.types.is_list(array.type) or _is_other_list(array.type)):
-        if array.null_count:
-            raise ValueError("it has missing values")
-        return np.array(array.to_numpy(zero_copy_only=False))
+        return _numbers(array)
     rows = len(array)
     inner = _nested(array.flatten())
     if rows == 0 or len(inner) % rows or not _equal_lengths(array, len(inner) // rows):
         raise ValueError("its rows differ in length")
     return inner.reshape(rows, len(inner) // rows, *inner.shape[1:])
+
+
+def _numbers(array: pa.Array) -> Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        raise ValueError(f"it holds {kind_of(kind)}, no numbers")
+    if array.null_count:
+        raise ValueError("it has missing values")
+    return np.array(array.to_numpy(zero_copy_only=False))
 
 
 def _is_other_list(kind: pa.DataType) -> bool:
@@ -184,20 +205,14 @@ def _equal_lengths(array: pa.Array, length: int) -> bool:
     return bool((np.diff(array.offsets.to_numpy()) == length).all())
 
 
-def _stream(file: Path, column: str, first: int, last: int) -> Iterator[dict[str, Any]]:
+def _values(file: Path, column: str, first: int, last: int) -> Iterator[object]:
     """Rows first … last−1 of a column, a few at a time."""
-    handle = _handle(file, *_stamp(file))
-    groups, row = _overlapping(handle, first, last)
-    try:
-        batches = handle.iter_batches(IMAGE_BATCH, row_groups=groups, columns=[column])
-        for batch in batches:
-            low, high = max(first - row, 0), min(last - row, batch.num_rows)
-            if low < high:
-                yield from batch.column(0).slice(low, high - low).to_pylist()
-            row += batch.num_rows
-            if row >= last:
-                return
-    except (OSError, pa.ArrowException) as error:
-        raise StrapError(f"'{file}': cannot read '{column}' ({error}); download it again") from (
-            error
-        )
+    table = _table(file, *_stamp(file))
+    groups, row = _overlapping(table, first, last)
+    for values in stream(table, column, rows=IMAGE_BATCH, groups=groups):
+        low, high = max(first - row, 0), min(last - row, len(values))
+        if low < high:
+            yield from values.slice(low, high - low).to_pylist()
+        row += len(values)
+        if row >= last:
+            return

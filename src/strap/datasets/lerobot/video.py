@@ -15,7 +15,7 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from strap.datasets.boundary import MAX_PICTURE_PIXELS
+from strap.datasets.lerobot.containers import container_format
 from strap.errors import StrapError
 from strap.processors import processors
 from strap.types import Array
@@ -34,6 +36,15 @@ SHORT_SKIP = 8
 """frames worth decoding to avoid a seek"""
 MAX_THREADS = 4
 """per decoder: more gains little on robot videos and costs memory for every open file"""
+MAX_THREAD_PIXELS = 1 << 25
+"""of the pictures that threads decode at a time: each thread keeps some of its own"""
+OPENING = {
+    "protocol_whitelist": "file",
+    "enable_drefs": "0",
+    "use_absolute_path": "0",
+    "max_pixels": str(MAX_PICTURE_PIXELS),
+}
+"""FFmpeg reads this one file, none that it names, and no larger pictures"""
 
 
 def import_av() -> ModuleType:
@@ -61,28 +72,33 @@ class Decoder:
         self.closed = False
         self.lock = threading.Lock()
         av = import_av()
-        self._errors: tuple[type[BaseException], ...] = (av.FFmpegError, ValueError, EOFError)
+        kind = container_format(path)
         try:
-            self._container = av.open(str(path))
-            self._stream = self._container.streams.video[0]
-        except (*self._errors, IndexError, OSError) as error:
+            self._container = av.open(f"file:{path}", format=kind, options=OPENING)
+        except Exception as error:
             raise self._bad(error) from error
-        if self._stream.codec_context is None:
-            name = _codec_tag(self._stream)
+        try:
+            self._stream = self._container.streams.video[0]
+            if self._stream.codec_context is None:
+                raise StrapError(
+                    f"'{path}': no decoder for its codec{_codec_tag(self._stream)} in this PyAV; "
+                    "re-encode the video as H.264 or AV1"
+                )
+            self._prepare(av)
+        except BaseException as error:
             self._container.close()
-            raise StrapError(
-                f"'{path}': no decoder for its codec{name} in this PyAV; "
-                "re-encode the video as H.264 or AV1"
-            )
-        self._prepare(av)
+            if isinstance(error, StrapError) or not isinstance(error, Exception):
+                raise
+            raise self._bad(error) from error
 
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
         context.thread_type = "AUTO"
         own = processors()
-        context.thread_count = min(MAX_THREADS, own + 1) if own > 1 else 1
+        few = MAX_THREAD_PIXELS // max(1, context.width * context.height)
+        context.thread_count = max(1, min(MAX_THREADS, own + 1, few)) if own > 1 else 1
         # A damaged picture is an error, not a grey guess.
-        context.options = {"err_detect": "explode"}
+        context.options = {"err_detect": "explode", "max_pixels": OPENING["max_pixels"]}
         self._tick = Fraction(self._stream.time_base)
         self._keys = sorted(e.timestamp for e in self._stream.index_entries if e.is_keyframe)
         # One converter for all frames: making one per frame costs a tenth of the time.
@@ -100,34 +116,42 @@ class Decoder:
         self.closed = True
         self._container.close()
 
-    def read(self, times: Sequence[Fraction], interval: Fraction, shape: tuple[int, ...]) -> Array:
-        """The frames at ascending `times` (seconds), about `interval` apart, uint8 [n h w 3].
+    def read(
+        self, first: Fraction, count: int, interval: Fraction, shape: tuple[int, ...]
+    ) -> Array:
+        """Return `count` frames from `first` (seconds) on, `interval` apart, uint8 [n h w 3].
 
         A time with no frame within half an interval is an error: the video has no such frame.
         """
-        if self.size != shape[:2]:
-            raise StrapError(
-                f"'{self.path}' has frames of {list(self.size)} but meta/info.json says "
-                f"{list(shape[:2])}; correct the shape there"
-            )
-        out = np.empty((len(times), *shape), np.uint8)
+        self._require_size(self.size, shape)
+        out = np.empty((count, *shape), np.uint8)
         slack = self._slack(interval)
         try:
-            for i, time in enumerate(times):
-                wanted = time / self._tick
+            for i in range(count):
+                wanted = (first + i * interval) / self._tick
                 if i == 0:
                     self._approach(wanted - slack, interval / self._tick)
                 frame = self._at(wanted, slack)
+                self._require_size((frame.height, frame.width), shape)
                 out[i] = self._convert.reformat(frame, format="rgb24").to_ndarray()
-        except self._errors as error:
+        except StrapError:
+            raise
+        except Exception as error:
             self._restart()
             raise self._bad(error) from error
         return out
 
+    def _require_size(self, size: tuple[int, int], shape: tuple[int, ...]) -> None:
+        if size != shape[:2]:
+            raise StrapError(
+                f"'{self.path}' has frames of {list(size)} but meta/info.json says "
+                f"{list(shape[:2])}; correct the shape there"
+            )
+
     def _slack(self, interval: Fraction) -> Fraction:
         """Half a frame, in ticks: of the video where it is faster than the dataset."""
-        rate = self._stream.average_rate
-        half = min(interval, 1 / Fraction(rate)) / 2 if rate else interval / 2
+        rate = self._stream.average_rate or 0
+        half = min(interval, 1 / Fraction(rate)) / 2 if rate > 0 else interval / 2
         return max(half, interval / 8) / self._tick
 
     def _at(self, wanted: Fraction, slack: Fraction) -> Any:
@@ -161,16 +185,17 @@ class Decoder:
         """Go to the last keyframe whose picture is not after `first`.
 
         Seeking works on decoding times; with B-frames a keyframe may be shown later than that, and
-        then the one before it is the one to start from.
+        then the one before it is the one to start from, or one of those before that.
         """
         target = max(int(first), 0)
         index = bisect_right(self._keys, target) - 1
+        back = 1
         while True:
             self._restart(self._keys[index] if self._keys and index >= 0 else target)
             self._frame = next(self._frames, None)
             if self._frame is None or self._frame.pts <= first or index <= 0:
                 return
-            index -= 1
+            index, back = max(0, index - back), 2 * back
 
     def _restart(self, pts: int | None = None) -> None:
         self._frames = self._forward()

@@ -1,0 +1,76 @@
+"""File names from the templates of `info.json`, such as `data/chunk-{chunk_index:03d}/….parquet`.
+
+`str.format` would do what any file asks: read attributes of objects, or write a number three
+billion digits wide. Here a template is literal text and known names, each with a width of at most
+two digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from strap.datasets.boundary import path_inside
+from strap.datasets.lerobot.values import shown
+from strap.errors import StrapError
+
+LONGEST = 1000
+"""characters of a template"""
+_WIDTH = re.compile(r"(0?[0-9]{1,2})?d?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A parsed template: literal texts, each followed by a name and its format, or by nothing."""
+
+    parts: tuple[tuple[str, str | None, str], ...]
+    named_by: str
+    """the file and key it stands in, for errors"""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names it uses."""
+        return frozenset(field for _, field, _ in self.parts if field is not None)
+
+    def path(self, root: Path, values: Mapping[str, int | str]) -> Path:
+        """Return the file of these values; raise where it lies outside `root`."""
+        name = "".join(
+            literal + (format(values[field], width) if field is not None else "")
+            for literal, field, width in self.parts
+        )
+        return path_inside(root, name, named_by=self.named_by)
+
+
+def parse_template(template: Any, names: Collection[str], file: Path, key: str) -> Template:
+    """Return the template that stands at `key` of `file`.
+
+    Raise where it is none, uses other names than `names`, or asks for more of them than a width;
+    a text such as `video_key` takes no width.
+    """
+
+    def refused(reason: str) -> StrapError:
+        return StrapError(
+            f"'{file}': cannot make a file name from {key} {shown(template)} ({reason}); "
+            f"correct it; known names: {', '.join(names)}"
+        )
+
+    if not isinstance(template, str) or not 0 < len(template) <= LONGEST:
+        raise refused(f"it must be a text of 1 to {LONGEST} characters")
+    try:
+        parsed = list(Formatter().parse(template))
+    except ValueError as error:
+        raise refused(str(error)) from error
+    parts = []
+    for literal, field, width, conversion in parsed:
+        if field is not None and field not in names:
+            raise refused(f"{shown(field)} is no known name")
+        if conversion is not None:
+            raise refused(f"the conversion {shown(conversion)} is not allowed")
+        if width and (field == "video_key" or not _WIDTH.fullmatch(width)):
+            raise refused(f"the width {shown(width)} is not allowed: two digits at most, as in 06d")
+        parts.append((literal, field, width or ""))
+    return Template(tuple(parts), f"'{file}': {key}")

@@ -1,0 +1,59 @@
+"""Numbers and texts out of metadata, each of the kind it must be or an error that names it."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from strap.errors import StrapError
+
+LARGEST = (1 << 63) - 1
+"""the largest whole number that tables hold"""
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxlong = 120
+_short.maxlevel = 3
+
+
+def shown(value: Any) -> str:
+    """Return a value for an error message: its repr, shortened where it is long or deep."""
+    return _short.repr(value)
+
+
+def whole(value: Any, what: str, *, least: int = 0) -> int:
+    """Return a whole number from `least` on; `what` names it and its file in the error.
+
+    `3.0` is one, as tables that pandas touched write it; `true`, `"3"` and `3.5` are none.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
+        raise StrapError(
+            f"{what} is {shown(value)}; it must be a whole number of {least} or more: "
+            "correct it, or download the file again"
+        )
+    return value
+
+
+def text(value: Any, what: str) -> str:
+    """Return a string that can be written again; `what` names it and its file in the error."""
+    if not isinstance(value, str):
+        raise StrapError(
+            f"{what} is {shown(value)}; it must be a text: correct it, or download the file again"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise StrapError(
+            f"{what} is {shown(value)}, which is no valid Unicode ({error.reason}); correct it"
+        ) from error
+    return value
+
+
+def texts(value: Any, what: str) -> list[str]:
+    """Return a list of texts: of a list its elements, of one text that text, of nothing none."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [text(item, what) for item in value]
+    return [text(value, what)]
