@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import random
@@ -193,6 +194,24 @@ def test_pool_keeps_few_files_open_and_closes_the_rest(tmp_path: Path) -> None:
     assert [d.closed for d in made] == [True, True, False, False]
     few.close()
     assert all(d.closed for d in made)
+
+
+def test_a_closed_file_gives_its_threads_back_at_once(tmp_path: Path) -> None:
+    """Not with some later garbage collection: by then there may be hundreds."""
+    paths = [tmp_path / f"{i}.mp4" for i in range(12)]
+    for path in paths:
+        write_video(path, [picture(0)] * 3, Fraction(10))
+    few = DecoderPool(capacity=1)
+    counts = []
+    gc.disable()
+    try:
+        for path in paths:
+            with few.borrow(path) as decoder:
+                decoder.read(Fraction(0), 3, Fraction(1, 10), (48, 64, 3))
+            counts.append(len(list(Path("/proc/self/task").iterdir())))
+    finally:
+        gc.enable()
+    assert counts[-1] <= counts[1]
 
 
 def test_a_forked_process_opens_its_own_decoders(tmp_path: Path) -> None:

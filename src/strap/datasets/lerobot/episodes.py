@@ -104,7 +104,7 @@ def _field(row: dict[str, Any], name: str, where: str) -> int:
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a .jsonl file, each with its file and line for errors."""
-    with reading(file, "lines of JSON"):
+    with reading(file, "JSON lines"):
         require_at_most(_size(file), MAX_METADATA_BYTES, "bytes of metadata", file)
         with file.open("rb") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
@@ -134,7 +134,7 @@ def _from_tables(root: Path, videos: Sequence[str]) -> Columns:
         raise StrapError(f"'{root}' has no meta/episodes/*/*.parquet; download its meta folder")
     parts, rows = [], 0
     for file in files:
-        with reading(file, "a LeRobot table of episodes"):
+        with reading(file, "LeRobot"):
             table = _open_meta(file)
             rows += table.rows
             require_at_most(rows, MAX_TRAJECTORIES, "episodes", file)
@@ -204,7 +204,7 @@ def _plain_values(values: pa.ChunkedArray, what: str) -> list[Any]:
 
 
 def _task_rows(file: Path) -> Iterable[tuple[int, str]]:
-    with reading(file, "a LeRobot table of tasks"):
+    with reading(file, "LeRobot"):
         table = _open_meta(file)
         require_at_most(table.rows, MAX_TRAJECTORIES, "tasks", file)
         named = [name for name in TEXT_COLUMNS if name in table.names]

@@ -52,6 +52,7 @@ SLOWEST, FASTEST = 1e-3, 1e5
 CHUNK_SIZE = 1000
 """episodes per folder of v2.x, where `info.json` does not tell"""
 _VERSION = re.compile(r"v[23](\.[0-9]{1,4}){0,2}", re.ASCII)
+_TEXT = re.compile(r"(large_)?(string|binary)|str|text|language\w*|json|null", re.ASCII)
 _NUMERIC = re.compile(r"bool|u?int(8|16|32|64)?|float(16|32|64)?|double", re.ASCII)
 
 
@@ -77,8 +78,13 @@ class Feature:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether its values are numbers; strings and language have no place in a trajectory."""
+        """Whether its values are numbers."""
         return _NUMERIC.fullmatch(self.dtype) is not None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its kind is; texts are, though they have no place in a trajectory."""
+        return self.is_picture or self.is_numeric or _TEXT.fullmatch(self.dtype) is not None
 
 
 @dataclass(frozen=True)
@@ -152,16 +158,17 @@ class Layout:
 def load_layout(root: Path) -> Layout:
     """Read `meta/`."""
     file = root / INFO
-    with reading(file, "LeRobot's info"):
+    with reading(file, "LeRobot"):
         info = _read_info(file)
         version = _version(info, root)
         features = {name: _feature(name, spec, file) for name, spec in info["features"].items()}
         fps = _fps(info, file)
         chunk_size = whole(info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1)
-    with reading(root / "meta", "LeRobot's list of episodes"):
+    with reading(root / "meta", "LeRobot"):
         old = version.startswith("v2")
         videos = [feature.name for feature in features.values() if feature.dtype == "video"]
         columns = list_episodes(root, per_episode_files=old, videos=videos)
+        _require_total(info, file, len(columns["episode_index"]))
         tasks = list_tasks(root, per_episode_files=old)
         templates = dict(_templates(info, file, columns, videos, per_episode_files=old))
     return Layout(
@@ -185,6 +192,16 @@ def _read_info(file: Path) -> dict[str, Any]:
     if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
         raise StrapError(f"'{file}' has no 'features'; it is no LeRobot dataset's info")
     return info
+
+
+def _require_total(info: Mapping[str, Any], file: Path, listed: int) -> None:
+    """Raise where episodes have got lost, or too many were found."""
+    total = whole(info.get("total_episodes", listed), f"'{file}': total_episodes")
+    if total != listed:
+        raise StrapError(
+            f"'{file}' declares {total} episodes but meta/ lists {listed}: download the meta "
+            "folder again, or correct total_episodes"
+        )
 
 
 def _version(info: Mapping[str, Any], root: Path) -> str:

@@ -1,21 +1,23 @@
 """Parquet files of somebody else: columns within limits, errors that name file and column.
 
-A parquet file is small where its values repeat: what it unpacks to stands in its footer, and is
-held against a limit before a column is read.
+A parquet file is small where its values repeat: what a column unpacks to is looked up and held
+against a limit before it is read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strap.datasets.boundary import describe, require_at_most
+from strap.datasets.lerobot.pages import unpacked_size
 from strap.datasets.lerobot.values import LARGEST, shown
 from strap.errors import StrapError
 from strap.types import Array
@@ -26,6 +28,8 @@ MAX_CHUNK_BYTES = 1 << 30
 """the most that one column of one row group may unpack to"""
 MAX_BATCH_BYTES = 1 << 29
 """the most that texts or pictures read at a time may come to, and a column of `meta/` in all"""
+LIST_BYTES = 8
+"""what Arrow needs for each value of a list while it reads it"""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 
 
@@ -38,6 +42,8 @@ class Table:
     schema: pa.Schema
     group_rows: Sequence[int]
     """rows of each row group"""
+    sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(row group, column) -> bytes that it unpacks to, of those that were looked at"""
 
     @property
     def names(self) -> Sequence[str]:
@@ -83,34 +89,39 @@ def read_groups(table: Table, groups: Sequence[int], column: str) -> pa.ChunkedA
 
 
 def stream(
-    table: Table, column: str, *, rows: int = ROWS, groups: Sequence[int] | None = None
-) -> Iterator[pa.Array]:
-    """Yield a column, `rows` rows at a time, or fewer where it holds texts or pictures.
+    table: Table,
+    columns: Sequence[str],
+    *,
+    rows: int = ROWS,
+    groups: Sequence[int] | None = None,
+) -> Iterator[Sequence[pa.Array]]:
+    """Yield columns, `rows` rows at a time, or fewer where they hold texts or pictures.
 
     A text that stands once in the file may be that of many rows, so that each row may be as large
     as all of the column in the file.
     """
-    _require_column(table, column)
     groups = range(len(table.group_rows)) if groups is None else groups
-    largest = _unpacked_size(table, groups, column)
-    if not pa.types.is_primitive(table.schema.field(column).type):
-        rows = max(1, min(rows, MAX_BATCH_BYTES // max(1, largest)))
+    for column in columns:
+        _require_column(table, column)
+        largest = _unpacked_size(table, groups, column)
+        if not pa.types.is_primitive(table.schema.field(column).type):
+            rows = max(1, min(rows, MAX_BATCH_BYTES // max(1, largest)))
     seen = 0
     try:
-        for batch in table.handle.iter_batches(rows, row_groups=list(groups), columns=[column]):
+        for batch in table.handle.iter_batches(rows, row_groups=list(groups), columns=columns):
             seen += batch.num_rows
             if batch.num_rows:
-                yield batch.column(column)
+                yield [batch.column(column) for column in columns]
     except Exception as error:
-        raise _unreadable(table, column, error) from error
-    _require_rows(table, column, seen, sum(table.group_rows[group] for group in groups))
+        raise _unreadable(table, columns[0], error) from error
+    _require_rows(table, columns[0], seen, sum(table.group_rows[group] for group in groups))
 
 
 def read_whole(table: Table, column: str) -> pa.ChunkedArray:
     """Return a whole column, of at most `MAX_BATCH_BYTES`."""
     kept: list[pa.Array] = []
     size = 0
-    for values in stream(table, column):
+    for (values,) in stream(table, [column]):
         size += values.nbytes
         require_at_most(size, MAX_BATCH_BYTES, f"bytes of column '{column}'", table.file)
         kept.append(values)
@@ -176,15 +187,36 @@ def _unpacked_size(table: Table, groups: Sequence[int], column: str) -> int:
     footer = table.handle.metadata
     paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
     leaves = [i for i, path in enumerate(paths) if f"{path}.".startswith(f"{column}.")]
-    largest = 0
-    for group in groups:
-        described = footer.row_group(group)
-        for chunk in map(described.column, leaves):
-            width = _WIDTHS.get(chunk.physical_type, 1)
-            largest = max(largest, chunk.total_uncompressed_size, chunk.num_values * width)
+    wanted = [(group, leaf) for group in groups for leaf in leaves]
+    try:
+        _look_up_sizes(table, [place for place in wanted if place not in table.sizes])
+    except ValueError as error:
+        raise _unreadable(table, column, error) from error
+    largest = max((table.sizes[place] for place in wanted), default=0)
     what = f"bytes of column '{column}' in a row group"
     require_at_most(largest, MAX_CHUNK_BYTES, what, table.file)
-    return int(largest)
+    return largest
+
+
+def _look_up_sizes(table: Table, places: Sequence[tuple[int, int]]) -> None:
+    if not places:
+        return
+    footer = table.handle.metadata
+    with table.file.open("rb") as file:
+        for group, leaf in places:
+            is_list = footer.schema.column(leaf).max_repetition_level > 0
+            chunk = footer.row_group(group).column(leaf)
+            table.sizes[group, leaf] = _chunk_size(file, chunk, is_list=is_list)
+
+
+def _chunk_size(file: BinaryIO, chunk: pq.ColumnChunkMetaData, *, is_list: bool) -> int:
+    """Return what one column of one row group unpacks to, by its footer and by its pages."""
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
+        start = chunk.dictionary_page_offset
+    width = _WIDTHS.get(chunk.physical_type, 1) + (LIST_BYTES if is_list else 0)
+    pages = unpacked_size(file, start, chunk.total_compressed_size, chunk.num_values, width)
+    return int(max(pages, chunk.total_uncompressed_size, chunk.num_values * width))
 
 
 def _require_rows(table: Table, column: str, found: int, declared: int) -> None:

@@ -70,13 +70,16 @@ class LeRobotReader:
     @property
     def summary(self) -> str:
         """One line about what was left out; empty when nothing was."""
-        if not self.skipped:
-            return ""
-        total = len(self.ids) + len(self.skipped)
-        return (
-            f"skipped {len(self.skipped)} of {total} episodes whose files are missing "
-            f"({_some(self.skipped)})"
-        )
+        notes = []
+        if self.skipped:
+            total = len(self.ids) + len(self.skipped)
+            notes.append(
+                f"skipped {len(self.skipped)} of {total} episodes whose files are missing "
+                f"({_some(self.skipped)})"
+            )
+        unknown_kinds = [f for f in self.layout.features.values() if not f.is_known]
+        notes += [f"left out {f.name!r} of the unknown dtype {f.dtype!r}" for f in unknown_kinds]
+        return "; ".join(notes)
 
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory, its arrays unread."""
@@ -215,7 +218,7 @@ class _Episode:
 
         def read(start: int, stop: int) -> Array:
             file = self.layout.data_file(self.row)
-            with reading(file, "a LeRobot table"):
+            with reading(file, "LeRobot"):
                 row_bytes = dtype.itemsize * math.prod(feature.shape)
                 values = read_column(file, self.index, self.length, feature.name, row_bytes)
                 if values.ndim == 1 and feature.shape == (1,) and not scalar:
@@ -244,7 +247,7 @@ class _Episode:
                 # The table says how many frames there are: of a video that episodes share, those
                 # of the next one follow.
                 file = self.layout.data_file(self.row)
-                with reading(file, "a LeRobot table"):
+                with reading(file, "LeRobot"):
                     require_rows(file, self.index, self.length, "episode_index")
                 return read(feature.name, shape, start, stop)
             except StrapError as error:
@@ -258,12 +261,12 @@ class _Episode:
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
         file = self.layout.video_file(self.row, key)
-        with reading(file, "a video"), pool().borrow(file) as decoder:
+        with reading(file, "video"), pool().borrow(file) as decoder:
             return decoder.read(begin + start * interval, stop - start, interval, shape)
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file, root = self.layout.data_file(self.row), self.layout.root
-        with reading(file, "a LeRobot table"):
+        with reading(file, "LeRobot"):
             pictures = read_images(file, self.index, key, start, stop, root)
             return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
 

@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -100,26 +101,34 @@ def _table(file: Path, _mtime: int, _size: int, _reader: int) -> Table:
 
 @lru_cache(maxsize=64)
 def _runs(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int, int]]:
-    """episode -> (first row, last row + 1), from the file's `episode_index` column alone."""
+    """episode -> (first row, last row + 1), from the columns that number episodes and frames."""
     table = _table(file, mtime, size, reader)
     if "episode_index" not in table.names:
         raise StrapError(f"'{file}' has no column 'episode_index'; it is no LeRobot data file")
+    numbered = [name for name in ("episode_index", "frame_index") if name in table.names]
     runs: dict[int, tuple[int, int]] = {}
-    row, last = 0, -1
-    for values in stream(table, "episode_index"):
-        index = whole_numbers(values, f"'{file}': 'episode_index'")
-        starts = np.flatnonzero(np.diff(index, prepend=-1))
-        stops = np.append(starts[1:], len(index))
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+    row, last, last_frame = 0, -1, -1
+    for batch in stream(table, numbered):
+        index, *frames = (
+            whole_numbers(values, f"'{file}': '{name}'")
+            for values, name in zip(batch, numbered, strict=True)
+        )
+        is_next = np.diff(index, prepend=last) != 0
+        if frames and not (is_next | (np.diff(frames[0], prepend=last_frame) > 0)).all():
+            raise StrapError(f"'{file}': its rows are not in the order of frame_index; {_AGAIN}")
+        starts = np.flatnonzero(is_next)
+        for start, stop in pairwise((*starts.tolist(), len(index))):
             episode = int(index[start])
-            if episode in runs and episode != last:
+            if episode in runs:
                 raise StrapError(
                     f"'{file}': the rows of episode {episode} are not together; the file is "
                     "damaged: download it again"
                 )
-            runs[episode] = (runs.get(episode, (row + start,))[0], row + stop)
-            last = episode
-        row += len(index)
+            runs[episode] = (row + start, row + stop)
+        if len(starts) == 0 or starts[0] > 0:  # the batch goes on with the episode before
+            runs[last] = (runs[last][0], row + int(starts[0] if len(starts) else len(index)))
+        row, last = row + len(index), int(index[-1])
+        last_frame = int(frames[0][-1]) if frames else -1
     return runs
 
 
@@ -209,7 +218,7 @@ def _values(file: Path, column: str, first: int, last: int) -> Iterator[object]:
     """Rows first … last−1 of a column, a few at a time."""
     table = _table(file, *_stamp(file))
     groups, row = _overlapping(table, first, last)
-    for values in stream(table, column, rows=IMAGE_BATCH, groups=groups):
+    for (values,) in stream(table, [column], rows=IMAGE_BATCH, groups=groups):
         low, high = max(first - row, 0), min(last - row, len(values))
         if low < high:
             yield from values.slice(low, high - low).to_pylist()

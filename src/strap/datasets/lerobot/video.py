@@ -12,6 +12,7 @@ read stopped decodes each frame once and never seeks.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -115,6 +116,10 @@ class Decoder:
         """Give the file and the codec's threads back."""
         self.closed = True
         self._container.close()
+        # The codec's threads end with the last that knows it; what refers back to the decoder
+        # would keep it until some later garbage collection.
+        self._frames = iter(())
+        self._frame = self._stream = self._convert = None
 
     def read(
         self, first: Fraction, count: int, interval: Fraction, shape: tuple[int, ...]
@@ -255,13 +260,15 @@ class DecoderPool:
 
     def _get(self, path: Path) -> Decoder:
         try:
-            stat = path.stat()
+            found = path.stat()
         except OSError as error:
             raise StrapError(
                 f"missing video '{path}' ({error.strerror}); download it, or open the dataset "
                 "with missing='skip' to leave its episodes out"
             ) from error
-        key = (path, stat.st_mtime_ns, stat.st_size)
+        if not stat.S_ISREG(found.st_mode):
+            raise StrapError(f"'{path}' is no file but a folder, pipe or device; download it again")
+        key = (path, found.st_mtime_ns, found.st_size)
         with self._lock:
             if key not in self._open:
                 self._open[key] = self._make(path)
