@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -260,12 +261,12 @@ def test_a_folder_that_is_a_link_is_no_missing_one(v3: Path, tmp_path: Path) -> 
     assert len(read_all(v3, missing="skip")) == 3
 
 
-@pytest.mark.parametrize("file", [DATA, FRONT, EPISODES])
+@pytest.mark.parametrize("file", [DATA, FRONT, EPISODES, TASKS, INFO])
 def test_pipes_are_not_waited_for(v3: Path, file: str) -> None:
     (v3 / file).unlink()
     os.mkfifo(v3 / file)
-    with pytest.raises(StrapError, match=f"{v3 / file}'"):
-        read_all(v3)
+    with pytest.raises(StrapError, match=f"'{v3 / file}'"):
+        read_all(v3, format="lerobot")
 
 
 # --- videos ------------------------------------------------------------------------------------
@@ -314,7 +315,6 @@ def box(data: bytes, kind: bytes, place: int, *numbers: int) -> bytes:
 
 def fragmented() -> bytes:
     """An mp4 without a table of its pictures: each fragment has its own."""
-    import io
 
     out = io.BytesIO()
     options = {"movflags": "frag_keyframe+empty_moov"}
@@ -499,6 +499,14 @@ def test_names_of_columns_name_nothing_where_they_are_odd(
 ) -> None:
     edit_info(v3, f"{ACTION}|names", names)
     assert read_all(v3)[0].attributes["feature_names"].get("action") == labels
+
+
+def test_two_features_that_are_one_camera(v3: Path) -> None:
+    info = json.loads((v3 / INFO).read_text())
+    info["features"]["front"] = info["features"]["observation.images.wrist"]
+    (v3 / INFO).write_text(json.dumps(info))
+    with pytest.raises(StrapError, match=r"'observation.images.front' and 'front' are the same ca"):
+        read_all(v3)
 
 
 def test_features_of_an_unknown_kind_are_not_lost_silently(v3: Path) -> None:

@@ -77,6 +77,11 @@ class Feature:
         return self.is_picture and self.shape[2] == 3 and not self.is_depth
 
     @property
+    def camera_name(self) -> str:
+        """`observation.images.front` is the camera `front`."""
+        return self.name.removeprefix(IMAGES)
+
+    @property
     def is_numeric(self) -> bool:
         """Whether its values are numbers."""
         return _NUMERIC.fullmatch(self.dtype) is not None
@@ -162,6 +167,7 @@ def load_layout(root: Path) -> Layout:
         info = _read_info(file)
         version = _version(info, root)
         features = {name: _feature(name, spec, file) for name, spec in info["features"].items()}
+        _require_distinct_cameras(features, file)
         fps = _fps(info, file)
         chunk_size = whole(info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1)
     with reading(root / "meta", "LeRobot"):
@@ -186,8 +192,9 @@ def load_layout(root: Path) -> Layout:
 
 
 def _read_info(file: Path) -> dict[str, Any]:
-    if file.is_file():
-        require_at_most(file.stat().st_size, MAX_INFO_BYTES, "bytes of metadata", file)
+    if not file.is_file():
+        raise StrapError(f"no such file: '{file}'; a LeRobot dataset has one: check the path")
+    require_at_most(file.stat().st_size, MAX_INFO_BYTES, "bytes of metadata", file)
     info = read_json(file)
     if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
         raise StrapError(f"'{file}' has no 'features'; it is no LeRobot dataset's info")
@@ -251,6 +258,17 @@ def _feature(name: str, spec: Any, file: Path) -> Feature:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         require_at_most(size, MAX_FRAME_BYTES, f"bytes per frame in {name!r}", file)
     return feature
+
+
+def _require_distinct_cameras(features: Mapping[str, Feature], file: Path) -> None:
+    cameras = [f for f in features.values() if f.is_camera]
+    by_name = {feature.camera_name: feature.name for feature in cameras}
+    hidden = [f for f in cameras if by_name[f.camera_name] != f.name]
+    if hidden:
+        raise StrapError(
+            f"'{file}': features {hidden[0].name!r} and {by_name[hidden[0].camera_name]!r} are the "
+            "same camera; rename one"
+        )
 
 
 def _is_depth(where: str, spec: Mapping[str, Any]) -> bool:

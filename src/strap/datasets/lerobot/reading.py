@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,16 +15,16 @@ from typing import Any, Literal
 import numpy as np
 
 from strap.datasets.boundary import reading
+from strap.datasets.lerobot.files import list_files, rows_without_files
 from strap.datasets.lerobot.layout import (
     BOOKKEEPING,
-    IMAGES,
     INFO,
     PROVENANCE,
     Feature,
     Layout,
     load_layout,
 )
-from strap.datasets.lerobot.tables import read_column, read_images, require_rows
+from strap.datasets.lerobot.tables import as_declared, read_column, read_images, require_rows
 from strap.datasets.lerobot.video import pool
 from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, unknown
@@ -53,7 +52,7 @@ class LeRobotReader:
     @cached_property
     def files(self) -> Sequence[Path]:
         """Every file of meta/, data/, videos/ and images/."""
-        return tuple(_files(self.layout.root))
+        return tuple(list_files(self.layout.root))
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -94,7 +93,7 @@ class LeRobotReader:
         extras: dict[str, LazyArray] = {}
         for feature in self.layout.features.values():
             if feature.is_camera:
-                cameras[feature.name.removeprefix(IMAGES)] = episode.camera(feature)
+                cameras[feature.camera_name] = episode.camera(feature)
             elif feature.name == self.action or not _is_array(feature):
                 continue
             elif feature.name.startswith("observation.") and len(feature.shape) == 1:
@@ -168,7 +167,7 @@ def open_lerobot(
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
     with reading(path, "LeRobot"):
-        absent = _absent(layout, rows) if missing == "skip" else frozenset()
+        absent = rows_without_files(layout, rows) if missing == "skip" else frozenset()
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
     reader = LeRobotReader(
         layout,
@@ -271,24 +270,6 @@ class _Episode:
             return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
 
 
-def as_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Return numbers of a table as the type that `info.json` declares; raise where that harms.
-
-    Floats may be rounded; a whole number that the type cannot hold is an error.
-    """
-    if np.can_cast(values.dtype, dtype, "safe"):
-        return values.astype(dtype, copy=False)
-    with np.errstate(all="ignore"):
-        cast = values.astype(dtype)
-    is_lost = np.isfinite(values) != np.isfinite(cast) if dtype.kind == "f" else values != cast
-    if is_lost.any():
-        raise StrapError(
-            f"{where} is {values[is_lost][0]} in a frame, which is no {dtype}, as meta/info.json "
-            "declares it; correct the dtype there"
-        )
-    return cast
-
-
 def _is_array(feature: Feature) -> bool:
     return feature.is_numeric and feature.name not in BOOKKEEPING
 
@@ -342,45 +323,6 @@ def _labels(names: Any) -> list[str]:
 
 def _is_null(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _absent(layout: Layout, rows: Sequence[int]) -> frozenset[int]:
-    """Rows of episodes of which a file is missing; folders are listed once, not asked per file."""
-    videos = [f.name for f in layout.features.values() if f.dtype == "video" and f.is_camera]
-    listed: dict[Path, frozenset[str]] = {}
-
-    def is_present(file: Path) -> bool:
-        if file.parent not in listed:
-            listed[file.parent] = frozenset(_names(file.parent))
-        return file.name in listed[file.parent]
-
-    def is_complete(row: int) -> bool:
-        files = [layout.data_file(row), *(layout.video_file(row, key) for key in videos)]
-        return all(map(is_present, files))
-
-    return frozenset(row for row in rows if not is_complete(row))
-
-
-def _names(folder: Path) -> list[str]:
-    """Names of the files in a folder; links that lead nowhere are none."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _files(root: Path) -> list[Path]:
-    found = {root / INFO}
-    folders = [root / part for part in ("meta", "data", "videos", "images")]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                elif entry.is_file() and not entry.name.startswith("."):
-                    found.add(Path(entry.path))
-    return sorted(found)
 
 
 def _some(ids: Sequence[str], limit: int = 4) -> str:

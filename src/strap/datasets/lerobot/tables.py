@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +69,24 @@ def read_images(
         if not isinstance(data, bytes):
             raise StrapError(f"{where} holds no picture bytes; download the file again")
         yield data
+
+
+def as_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
+    """Return numbers of a table as the type that `info.json` declares; raise where that harms.
+
+    Floats may be rounded; a whole number that the type cannot hold is an error.
+    """
+    if np.can_cast(values.dtype, dtype, "safe"):
+        return values.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        cast = values.astype(dtype)
+    is_lost = np.isfinite(values) != np.isfinite(cast) if dtype.kind == "f" else values != cast
+    if is_lost.any():
+        raise StrapError(
+            f"{where} is {values[is_lost][0]} in a frame, which is no {dtype}, as meta/info.json "
+            "declares it; correct the dtype there"
+        )
+    return cast
 
 
 def _picture_file(file: Path, where: str) -> bytes:
