@@ -5,7 +5,6 @@ Every value is of its kind from here on: whole numbers, seconds, lists of texts.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from strap.datasets.lerobot.parquet import (
     seconds,
     whole_numbers,
 )
-from strap.datasets.lerobot.values import shown, text, texts, whole
+from strap.datasets.lerobot.values import parse_json, shown, text, texts, whole
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -117,7 +116,7 @@ def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise StrapError(f"{where}: no JSON ({error}); download the file again") from error
     if not isinstance(row, dict):

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import read_json
 from strap.datasets.boundary import (
     MAX_FRAME_BYTES,
     MAX_PICTURE_PIXELS,
@@ -26,7 +25,7 @@ from strap.datasets.boundary import (
 )
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
 from strap.datasets.lerobot.templates import Template, parse_template
-from strap.datasets.lerobot.values import shown, text, whole
+from strap.datasets.lerobot.values import parse_json, shown, text, whole
 from strap.errors import StrapError
 
 __all__ = [
@@ -195,7 +194,8 @@ def _read_info(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise StrapError(f"no such file: '{file}'; a LeRobot dataset has one: check the path")
     require_at_most(file.stat().st_size, MAX_INFO_BYTES, "bytes of metadata", file)
-    info = read_json(file)
+    with reading(file, "JSON"):
+        info = parse_json(file.read_bytes())
     if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
         raise StrapError(f"'{file}' has no 'features'; it is no LeRobot dataset's info")
     return info

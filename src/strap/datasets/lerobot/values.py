@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
+from collections import Counter
 from typing import Any
 
 from strap.errors import StrapError
@@ -18,6 +20,21 @@ _short.maxlevel = 3
 def shown(value: Any) -> str:
     """Return a value for an error message: its repr, shortened where it is long or deep."""
     return _short.repr(value)
+
+
+def parse_json(data: bytes) -> Any:
+    """Return what JSON says; raise `ValueError` where it says two things by one name."""
+    return json.loads(data, object_pairs_hook=_distinct)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(
+            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
+        )
+        raise ValueError(f"{shown(twice)} is there twice")
+    return found
 
 
 def whole(value: Any, what: str, *, least: int = 0) -> int:
