@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from strap.dtw import reference
 from strap.dtw.llvm import number_of
-from strap.dtw.memory import Buffers
 from strap.dtw.types import Floats, Frames, Ints, Singles
 from strap.jit import njit
 
@@ -55,21 +54,15 @@ def split_into_tiles(offsets: Ints, max_frames: int) -> list[range]:
     return [*tiles, range(first, len(offsets) - 1)]
 
 
-def as_floats(frames: Frames, metric: str, buffers: Buffers | None = None) -> Frames:
-    """Return frames as float32 or float64, without loss; unit vectors for cosine.
-
-    With buffers, what is returned may lie there.
-    """
+def as_floats(frames: Frames, metric: str) -> Frames:
+    """Return frames as float32 or float64, without loss; unit vectors for cosine."""
     if metric == "cosine":
         return reference.unit_vectors(frames)
     if frames.dtype in (np.float32, np.float64):
         return np.asarray(frames)
     if frames.dtype != np.float16:
         return frames.astype(np.float64)
-    if buffers is None:
-        wide = np.empty(frames.shape, np.float32)
-    else:
-        wide = buffers.get("wide", np.float32, *frames.shape)
+    wide = np.empty(frames.shape, np.float32)
     _widen(np.ascontiguousarray(frames).view(np.uint16).reshape(-1), wide.reshape(-1))
     return wide
 
