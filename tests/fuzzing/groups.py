@@ -25,7 +25,7 @@ def change_hdf5(rng: random.Random, file: Path) -> str:
             change = rng.choice(list(CHANGES))
             try:
                 CHANGES[change](rng, handle, name)
-            except (TypeError, ValueError, KeyError, OverflowError, UnicodeEncodeError):
+            except (TypeError, ValueError, LookupError, OverflowError, OSError, RuntimeError):
                 continue
             return change
 

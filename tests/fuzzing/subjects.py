@@ -20,14 +20,14 @@ from tests.datasets.writers import write_zarr as write_zarr_arrays
 from tests.fuzzing import uses
 
 import strap
+from strap.cli.store import Sketch
 from strap.encoders import PixelEncoder
 from strap.policies import Checkpoint, Interface, PolicySettings, build_policy
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
 from strap.runs import RetrievalOptions, run_retrieval
 from strap.segments import Segmentation
-from strap.sketches import sketch_store
-from strap.store import EmbeddingStore, ShardWriter, StoreConfig, create_store
+from strap.store import ShardWriter, StoreConfig, create_store
 from strap.synthetic import make_planted
 
 SIZE = (16, 16)
@@ -126,33 +126,30 @@ def build_zarr_zip(folder: Path) -> None:
             archive.writestr(member, file.read_bytes())
 
 
-def _store(path: Path, *, sketches: bool) -> EmbeddingStore:
-    rng = np.random.default_rng(3)
+def _store(path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     config = StoreConfig({"name": "made"}, "float32", 12, uses.CAMERAS)
     create_store(path, config, dataset="recorded.hdf5")
     writer = ShardWriter(path, config)
     for index, length in enumerate((9, 5, 12, 1, 7, 8, 6, 10, 4)):
         rows = [rng.random((length, 12), np.float32) for _ in uses.CAMERAS]
-        about = {"instruction": uses.INSTRUCTION, "fingerprint": f"f{index}", "stamp": f"s{index}"}
+        about = {"instruction": uses.INSTRUCTION, "fingerprint": f"{seed}.{index}", "stamp": "s"}
         writer.add(rows, id=f"demo_{index}", **about)
         if index == 5:
             writer.flush()
     writer.flush()
-    (path / "manifest.json").write_text(
-        json.dumps({"dataset": "recorded.hdf5", "fingerprint": "f", "dropped": ["demo_3"]})
-    )
-    store = strap.open_store(path)
-    if sketches:
-        sketch_store(store)
-    return store
+    manifest = {"dataset": "recorded.hdf5", "fingerprint": "f", "dropped": ["demo_3"]}
+    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
 def build_store(folder: Path) -> None:
-    _store(folder / "store", sketches=False)
+    _store(folder / "store", seed=3)
+    _store(folder / "queries", seed=4)
 
 
 def build_store_sketches(folder: Path) -> None:
-    _store(folder / "store", sketches=True)
+    build_store(folder)
+    Sketch(folder / "store").run()
 
 
 class _Interrupted(PixelEncoder):
@@ -243,8 +240,9 @@ RUN = (
     uses.export_weights,
     uses.export_dataset,
     uses.open_training,
+    uses.open_augmented_training,
 )
-POLICY = (uses.act, uses.slim_policy)
+POLICY = (uses.act,)
 
 SUBJECTS = (
     Subject("robomimic", "data.hdf5", build_robomimic, DATASET),

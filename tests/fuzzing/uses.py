@@ -17,13 +17,11 @@ from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.inspection import inspect
 from strap.policies import Observation, load_policy
-from strap.policies.checkpoints import slim
 from strap.runs import open_run
-from strap.search import search_stores
 from strap.segments import read_segments
 from strap.store import upkeep
-from strap.training.sources import open_source
-from strap.types import LazyArray, Trajectory
+from strap.training.data import open_training_data
+from strap.types import LazyArray, Segment, Trajectory
 
 CAMERAS = ("left", "right")
 ENCODER_SIDE = 2
@@ -87,12 +85,12 @@ def read_store(path: Path, _out: Path, digest: Digest) -> None:
 
 def search_store(path: Path, _out: Path, digest: Digest) -> None:
     """Two searches, one that looks at sketches where there are some."""
-    store = strap.open_store(path)
-    queries = np.random.default_rng(0).random((2, 3, 12))
-    for k in (1, len(store)):
-        found = search_stores(list(queries), [store], k=max(k, 1), backend="cpu")
-        for own in found:
-            digest.content([(f.trajectory_id, f.start, f.stop, f.cost) for f in own])
+    store, queries = strap.open_store(path), strap.open_store(path.parent / "queries")
+    for top_k in (1, len(store)):
+        found = strap.retrieve(
+            [Segment("demo_0", 1, 4)], queries, store, top_k=max(top_k, 1), backend="cpu"
+        )
+        digest.content([vars(match) for match in found])
 
 
 def clear_store(path: Path, _out: Path, _digest: Digest) -> None:
@@ -155,9 +153,14 @@ def export_dataset(path: Path, out: Path, _digest: Digest) -> None:
 
 
 def open_training(path: Path, _out: Path, digest: Digest) -> None:
-    """What `strap train` looks at first."""
-    source = open_source(path)
-    digest.content([(p.id, p.role, p.start, p.stop) for p in source.pieces], source.found)
+    """What `strap train RUN` looks at first."""
+    data = open_training_data(path)
+    digest.content([(c.id, c.role, c.start, c.stop) for c in data.clips], data.retrieved)
+
+
+def open_augmented_training(path: Path, out: Path, digest: Digest) -> None:
+    """What `strap train RUN/augmented.hdf5` looks at first."""
+    open_training(path / "augmented.hdf5", out, digest)
 
 
 def act(path: Path, _out: Path, digest: Digest) -> None:
@@ -172,8 +175,3 @@ def act(path: Path, _out: Path, digest: Digest) -> None:
         if not np.isfinite(action).all():
             raise FloatingPointError(f"the policy acts by {action}")
         digest.array("action", action)
-
-
-def slim_policy(path: Path, out: Path, _digest: Digest) -> None:
-    """A copy of a checkpoint in float16."""
-    slim(path, out / "slim")
