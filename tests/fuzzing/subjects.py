@@ -139,6 +139,7 @@ def _store(path: Path, seed: int) -> None:
             writer.flush()
     writer.flush()
     manifest = {"dataset": "recorded.hdf5", "fingerprint": "f", "dropped": ["demo_3"]}
+    manifest["shards"] = ["000000", "000001"]
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

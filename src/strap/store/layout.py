@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -197,19 +197,27 @@ def parse_entry(raw: object, cameras: int) -> Entry:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what `manifest.json` says, nothing where the store is not complete."""
+    """Return what `manifest.json` says, nothing where there is none."""
     file = path / "manifest.json"
     if not file.is_file():
         return {}
     try:
         manifest = parse_object(read_json(file), "it")
         parse_texts(manifest.get("dropped", []), "dropped")
+        for name in parse_texts(manifest.get("shards", []), "shards"):
+            if not re.fullmatch("[0-9]+", name):  # it becomes part of a path
+                raise ValueError("a shard's name is no number")
         parse_text(manifest.get("dataset", ""), "dataset")
     except ValueError as error:
         raise StrapError(
             f"'{file}' is damaged ({error}): delete it and embed again; no vector is made twice"
         ) from error
     return manifest
+
+
+def missing_shards(manifest: Mapping[str, Any], present: Iterable[str]) -> list[str]:
+    """Return the shards that were there when the store was complete, and are not now."""
+    return sorted(set(manifest.get("shards", ())) - set(present))
 
 
 def json_checksum(value: Mapping[str, Any]) -> int:

@@ -24,6 +24,7 @@ from strap.store.layout import (
     Shard,
     StoreConfig,
     list_shards,
+    missing_shards,
     npy_header,
     read_identity,
     read_manifest,
@@ -238,6 +239,8 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     shards = {file.stem: read_shard(file, config) for file in list_shards(path)}
     manifest = read_manifest(path)
     dropped = set(manifest.get("dropped", ()))
+    if missing_shards(manifest, shards):
+        manifest = {}  # complete no more
     places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
     ordered = {key: places[key] for key in sorted(places, key=natural)}
     chosen = tuple(cameras or config.cameras)

@@ -21,7 +21,9 @@ from strap.store.layout import (
     create_store,
     list_partials,
     list_shards,
+    missing_shards,
     read_identity,
+    read_manifest,
     read_shard,
     write_shard,
 )
@@ -67,6 +69,9 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
     config, _ = read_identity(path)
     found: list[Damage] = []
     files = list_shards(path)
+    for name in missing_shards(read_manifest(path), (file.stem for file in files)):
+        message = f"shard '{path / SHARDS / name}.json' is gone: embed again, which makes it anew"
+        found.append(Damage(name, None, message))
     for done, file in enumerate(files):
         progress("verifying", done, len(files))
         try:
