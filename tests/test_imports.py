@@ -17,6 +17,7 @@ ORDER = (
     "processors",
     "artifacts",
     "locks",
+    "tables",
     "types",
     "jit",
     "dtw",

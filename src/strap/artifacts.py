@@ -23,7 +23,10 @@ TEMPORARY = ".tmp"
 LOCK = ".lock"
 """the file by which one process holds a folder"""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),
+)
 
 
 @contextmanager
@@ -169,8 +172,10 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except FileNotFoundError as error:
         raise StrapError(f"no such file: '{path}'; check the path") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StrapError(f"cannot read '{path}' as JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise StrapError(
+            f"cannot read '{path}' as JSON ({error}): put back a copy of it, or make it again"
+        ) from error
 
 
 def fingerprint_files(files: Iterable[Path], root: Path) -> str:

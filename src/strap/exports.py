@@ -11,13 +11,12 @@ demonstrations weigh 1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from strap.artifacts import replacing, write_json
 from strap.datasets.base import Dataset, natural
@@ -99,13 +98,9 @@ def write_weights(
 
 def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
     """Per dataset its episodes to keep, and in each the frame ranges, merged, as JSON."""
-    kept: dict[str, dict[str, npt.NDArray[np.bool_]]] = {}
+    kept: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for row in stretches(target, matches):
-        frames = kept.setdefault(row.dataset, {}).setdefault(row.episode, np.zeros(0, np.bool_))
-        grown = np.zeros(max(len(frames), row.stop), np.bool_)
-        grown[: len(frames)] = frames
-        grown[row.start : row.stop] = True
-        kept[row.dataset][row.episode] = grown
+        kept.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
     content = {
         dataset: {
             "episodes": [_episode_number(key) for key in sorted(own, key=natural)],
@@ -134,9 +129,15 @@ def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
         count = first + trajectory.length
 
 
-def _ranges(frames: npt.NDArray[np.bool_]) -> list[list[int]]:
-    edges = np.flatnonzero(np.diff(np.r_[0, frames.astype(np.int8), 0]))
-    return [[int(a), int(b)] for a, b in edges.reshape(-1, 2)]
+def _ranges(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Spans start … stop−1 in order, those that touch or overlap as one."""
+    merged: list[list[int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], stop)
+        else:
+            merged.append([start, stop])
+    return merged
 
 
 def _episode_number(trajectory_id: str) -> int | str:

@@ -207,7 +207,40 @@ def open_run(path: str | Path) -> Run:
             f"'{path}' is no finished run (it has no manifest.json): make it with `strap retrieve`"
         )
     manifest = read_json(path / "manifest.json")
+    if wrong := _wrong_in(manifest):
+        raise StrapError(
+            f"'{path / 'manifest.json'}' is damaged ({wrong}): put back a copy of it, or run "
+            "`strap retrieve` again with --overwrite"
+        )
     return Run(path, Matches.from_parquet(path / "matches.parquet"), manifest, reused=True)
+
+
+def _wrong_in(manifest: Any) -> str | None:
+    """What of a manifest is not as runs write it, where some command would stumble over it."""
+    if not isinstance(manifest, dict) or manifest.get("format") != "strap-run":
+        return "it is no manifest of a run"
+    arguments: Any = manifest.get("arguments")
+    inputs: Any = manifest.get("inputs")
+    seconds: Any = manifest.get("seconds")
+    if not all(isinstance(value, dict) for value in (arguments, inputs, seconds)):
+        return "arguments, inputs or seconds are missing"
+    opening = arguments.get("opening")
+    if not isinstance(opening, dict) or not set(opening) <= set(OpenOptions.__dataclass_fields__):
+        return "'opening' does not say how the datasets were opened"
+    texts = [arguments.get("target"), *inputs.values()]
+    texts += [opening.get(name) or "" for name in ("format", "orientation", "missing")]
+    lists = [arguments.get("prior"), arguments.get("cameras")]
+    lists += [opening.get(name) for name in ("camera", "language", "action")]
+    if not all(isinstance(own, list) for own in lists) or not arguments["prior"]:
+        return "'prior' or another list is missing"
+    if not all(isinstance(text, str) for text in (*texts, *(t for own in lists for t in own))):
+        return "a path or name is no text"
+    counts = [manifest.get("queries"), arguments.get("history"), arguments.get("chunk")]
+    if not all(type(n) is int for n in counts) or not all(
+        isinstance(n, int | float) for n in seconds.values()
+    ):
+        return "'queries', 'history', 'chunk' or a duration is no number"
+    return None
 
 
 def embed_beside(
@@ -250,7 +283,12 @@ def _finished(
         if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
         return None
-    run = open_run(out)
+    try:
+        run = open_run(out)
+    except StrapError:
+        if overwrite:  # whatever it was
+            return None
+        raise
     old = run.manifest.get("arguments", {})
     changed = [key for key in arguments if old.get(key) != arguments[key]]
     if changed and not overwrite:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError, printable, unknown
+from strap.tables import Kind, read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -278,19 +280,8 @@ class Matches(Sequence[Match]):
     @classmethod
     def from_parquet(cls, path: str | Path) -> Matches:
         """Read a table that `to_parquet` (or any tool) wrote with the same columns."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(path)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise StrapError(
-                f"cannot read matches from '{path}': {error}; give the matches.parquet of a run"
-            ) from error
-        missing = [name for name in _COLUMNS if name not in table.column_names]
-        if missing:
-            raise StrapError(f"'{path}' is no table of matches: it lacks {', '.join(missing)}")
-        return cls(tuple(_from_row(row) for row in table.select(list(_COLUMNS)).to_pylist()))
+        rows = read_rows(Path(path), _COLUMNS, "matches")
+        return cls(tuple(_from_row(row, index, path) for index, row in enumerate(rows)))
 
     def __str__(self) -> str:
         return format_matches(self.rows)
@@ -299,7 +290,7 @@ class Matches(Sequence[Match]):
         return f"Matches({len(self)} matches of {len(self.queries)} queries)"
 
 
-_COLUMNS = {
+_COLUMNS: dict[str, Kind] = {
     "query_trajectory": "string",
     "query_start": "int64",
     "query_stop": "int64",
@@ -322,15 +313,25 @@ def _to_row(match: Match) -> tuple[Any, ...]:
     )
 
 
-def _from_row(row: Mapping[str, Any]) -> Match:
-    return Match(
-        query=Segment(row["query_trajectory"], row["query_start"], row["query_stop"]),
-        segment=Segment(row["trajectory"], row["start"], row["stop"]),
-        cost=row["cost"],
-        rank=row["rank"],
-        instruction=row["instruction"] or "",
-        dataset=row["dataset"] or "",
-    )
+def _from_row(row: Mapping[str, Any], index: int, path: str | Path) -> Match:
+    try:
+        row = {**row, **{name: row[name] or "" for name in ("instruction", "dataset")}}
+        if empty := [name for name, value in row.items() if value is None]:
+            raise StrapError(f"{empty[0]} is empty: every match needs one")
+        if not math.isfinite(row["cost"]):
+            raise StrapError(f"cost is {row['cost']}: it must be finite")
+        if row["rank"] < 1:
+            raise StrapError(f"rank is {row['rank']}: ranks count from 1")
+        return Match(
+            query=Segment(row["query_trajectory"], row["query_start"], row["query_stop"]),
+            segment=Segment(row["trajectory"], row["start"], row["stop"]),
+            cost=row["cost"],
+            rank=row["rank"],
+            instruction=row["instruction"],
+            dataset=row["dataset"],
+        )
+    except StrapError as error:
+        raise StrapError(f"'{path}', row {index}: {error}") from error
 
 
 def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:

@@ -330,7 +330,9 @@ def test_what_does_not_fit_is_said(trained: Path, tmp_path: Path) -> None:
     config = json.loads((good / "config.json").read_text())
     config["interface"]["action_size"] = 9
     (good / "config.json").write_text(json.dumps(config))
-    with pytest.raises(StrapError, match=r"does not fit the policy in config\.json: size mismatch"):
+    with pytest.raises(
+        StrapError, match=r"does not fit the policy in config\.json: '.*' is float32"
+    ):
         load_policy(good)
     (good / "config.json").write_text("{")
     with pytest.raises(StrapError, match=r"cannot read .* as JSON"):

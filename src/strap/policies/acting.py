@@ -118,6 +118,11 @@ class Policy:
         streams = [self._streams[stream] for stream in waiting]
         features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
         actions = self.module.predict(features, [own.generator for own in streams])
+        if not torch.isfinite(actions).all():
+            raise StrapError(
+                "the policy's action is not finite: its weights are damaged, or what it sees is "
+                "far from anything it was trained on; train again, or check what goes in"
+            )
         begin, count = -self.settings.first_action, self.settings.execute
         for own, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
             own.plans.appendleft(plan)
@@ -146,6 +151,12 @@ class Policy:
         """The instruction's vector, embedded on first use where training did not have it."""
         if instruction not in self._language:
             vector = embed_instructions([instruction], self._encoder)[0]
+            if len(vector) != self.interface.language_size:
+                raise StrapError(
+                    f"language encoder '{self._encoder}' gives {len(vector)} numbers for "
+                    f"{instruction!r}; this policy was trained with "
+                    f"{self.interface.language_size}: give one of its own instructions"
+                )
             self._language[instruction] = torch.from_numpy(vector)
         return self._language[instruction]
 
@@ -157,15 +168,33 @@ class Policy:
                         "unknown ", ""
                     )
                 )
+            _check_image(name, np.asarray(seen.images[name]))
         for key, size in self.interface.proprioception.items():
             if key not in seen.proprioception:
                 known = ", ".join(seen.proprioception) or "none"
                 raise StrapError(f"this policy needs proprioception '{key}'; there is: {known}")
-            if len(seen.proprioception[key]) != size:
-                raise StrapError(
-                    f"proprioception '{key}' has {len(seen.proprioception[key])} numbers; this "
-                    f"policy was trained with {size}"
-                )
+            _check_state(key, np.asarray(seen.proprioception[key]), size)
+
+
+def _check_image(name: str, image: Array) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise StrapError(
+            f"camera '{name}' gives {image.dtype} {image.shape}: give an image of uint8 "
+            "[height width 3], upright"
+        )
+
+
+def _check_state(key: str, values: Array, size: int) -> None:
+    if values.ndim != 1 or len(values) != size:
+        count = len(values) if values.ndim == 1 else f"shape {values.shape} of"
+        raise StrapError(
+            f"proprioception '{key}' has {count} numbers; this policy was trained with {size}"
+        )
+    if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
+        raise StrapError(
+            f"proprioception '{key}' is {values.tolist()}: a policy acts on finite numbers alone; "
+            "check that sensor, or hold its last good reading"
+        )
 
 
 def load_policy(

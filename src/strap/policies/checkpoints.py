@@ -23,11 +23,19 @@ import torch
 from torch import Tensor, nn
 
 from strap.artifacts import read_json, replacing, versions, write_json
+from strap.datasets.boundary import describe
 from strap.errors import StrapError
 from strap.policies.diffusion import DiffusionPolicy
 from strap.policies.frozen import Projection
 from strap.policies.settings import Interface, PolicySettings
 from strap.policies.transformer import TransformerPolicy
+from strap.policies.validation import (
+    REMEDY,
+    require_instructions,
+    require_numbers,
+    require_projection,
+    require_weights,
+)
 
 FORMAT = "strap-policy"
 Which = Literal["last", "best"]
@@ -99,24 +107,26 @@ def load_checkpoint(
         raise StrapError(
             f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"
         )
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise StrapError(f"'{folder / 'config.json'}' does not describe a policy")
-    try:
-        interface = Interface.from_json(config["interface"])
-        settings = PolicySettings.from_json(config["settings"])
-        texts = tuple(config["instructions"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise StrapError(f"'{folder / 'config.json'}' is damaged: {error!r}") from error
-    tensors = read_tensors(folder / FILES[which])
+    config = _read_config(folder / "config.json")
+    interface, settings = config["interface"], config["settings"]
+    file = folder / FILES[which]
+    tensors = read_tensors(file)
     if policy is None:
         if config.get("policy") not in ("TransformerPolicy", "DiffusionPolicy"):
             raise StrapError(
                 f"'{folder}' holds the weights of a module of your own ({config.get('policy')}): "
                 "pass one as `policy` to load them into"
             )
-        policy = build_policy(interface, settings)
-    _load_weights(policy, tensors, folder / FILES[which])
+        policy = _build(interface, settings, tensors, file)
+    else:
+        require_weights(tensors, policy, file)
+    texts, vectors = config["instructions"], tensors.get("instructions")
+    require_numbers(tensors, file)
+    require_instructions(texts, vectors, interface, file)
+    require_projection(tensors, interface, settings, file)
+    policy.load_state_dict(
+        {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
+    )
     return Checkpoint(
         policy,
         interface,
@@ -127,15 +137,40 @@ def load_checkpoint(
     )
 
 
-def _load_weights(policy: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
-    own = {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
+def _read_config(file: Path) -> dict[str, Any]:
+    """What config.json says, its interface, settings and instructions checked."""
+    config = read_json(file)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise StrapError(f"'{file}' does not describe a policy; {REMEDY}")
     try:
-        policy.load_state_dict(own)
-    except RuntimeError as error:
-        line = next(iter(str(error).splitlines()[1:]), str(error)).strip()
-        raise StrapError(f"'{file}' does not fit the policy in config.json: {line}") from error
-    if "instructions" not in tensors:
-        raise StrapError(f"'{file}' is damaged: it has no instruction vectors")
+        interface = Interface.from_json(config["interface"])
+        settings = PolicySettings.from_json(config["settings"])
+        texts = config["instructions"]
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("instructions are no list of texts")
+    except (KeyError, TypeError, ValueError, StrapError) as error:
+        wrong = error if isinstance(error, StrapError) else describe(error)
+        raise StrapError(f"'{file}' is damaged ({wrong}); {REMEDY}") from error
+    about = {"interface": interface, "settings": settings, "instructions": tuple(texts)}
+    return {**config, **about}
+
+
+def _build(
+    interface: Interface, settings: PolicySettings, tensors: Mapping[str, Tensor], file: Path
+) -> nn.Module:
+    """A policy whose sizes are those of the tensors; they are compared before memory is taken."""
+    try:
+        with torch.device("meta"):
+            outline = build_policy(interface, settings)
+    except StrapError:
+        raise
+    except Exception as error:  # torch says in many ways that sizes don't go together
+        raise StrapError(
+            f"'{file.with_name('config.json')}' describes no policy that can be built "
+            f"({describe(error)}); {REMEDY}"
+        ) from error
+    require_weights(tensors, outline, file)
+    return build_policy(interface, settings)
 
 
 def _projection(tensors: Mapping[str, Tensor]) -> Projection | None:
@@ -170,7 +205,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except Exception as error:
-        raise StrapError(f"'{path}' is damaged ({error}): copy it again, or train again") from error
+        raise StrapError(f"'{path}' is damaged ({describe(error)}): {REMEDY}") from error
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -180,9 +215,11 @@ def read_about(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+            if not isinstance(about, dict):
+                raise ValueError("its header holds no description")
             return about
     except Exception as error:
-        raise StrapError(f"'{path}' is damaged ({error}): copy it again, or train again") from error
+        raise StrapError(f"'{path}' is damaged ({describe(error)}): {REMEDY}") from error
 
 
 def as_tensor(array: Any) -> Tensor:

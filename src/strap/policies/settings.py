@@ -20,6 +20,23 @@ CROP = 116 / 128
 """The side of a random crop as a part of the image's side."""
 
 
+MAX_SIDE = 8192
+"""pixels a side of the images that a policy may ask for"""
+MAX_WIDTH = 1 << 16
+"""of a layer, or of what goes in or comes out, in a checkpoint's description"""
+MAX_LEVELS = 16
+WHOLE = {
+    **dict.fromkeys(("history", "chunk", "execute", "blend"), (1, 4096)),
+    "first_action": (-4096, 0),
+    **dict.fromkeys(("layers", "heads", "modes", "kernel"), (1, 1024)),
+    **dict.fromkeys(("width", "keypoints", "features", "groups"), (1, MAX_WIDTH)),
+    "diffusion_steps": (1, 10_000),
+}
+"""the least and the greatest value that is taken from a checkpoint's description"""
+SHARES = {"dropout": 1.0, "attention_dropout": 1.0, "min_std": 1e6, "acting_std": 1e6}
+"""the greatest; the least is 0"""
+
+
 @dataclass(frozen=True)
 class PolicySettings:
     """A policy's shape. The defaults are the paper's transformer, with full attention."""
@@ -100,8 +117,21 @@ class PolicySettings:
         known = {entry.name for entry in fields(cls)}
         if odd := sorted(set(values) - known):
             raise StrapError(f"policy settings have unknown names: {', '.join(odd)}")
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return cls(**values)
+        for name, value in values.items():
+            if name in WHOLE:
+                _require_whole(value, name, *WHOLE[name])
+            elif name in SHARES:
+                _require_real(value, name, SHARES[name])
+            elif name != "channels" and type(value) is not type(
+                cls.__dataclass_fields__[name].default
+            ):
+                raise StrapError(f"{name} is {value!r:.60}: another kind of value belongs there")
+        channels = values.get("channels", cls.channels)
+        if not isinstance(channels, list | tuple) or not 1 <= len(channels) <= MAX_LEVELS:
+            raise StrapError(f"channels is {channels!r:.60}: a list of 1 to {MAX_LEVELS} numbers")
+        for width in channels:
+            _require_whole(width, "channels", 1, MAX_WIDTH)
+        return cls(**{**values, "channels": tuple(channels)})
 
 
 @dataclass(frozen=True)
@@ -128,13 +158,26 @@ class Interface:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interface:
         """From a checkpoint's or cache's JSON."""
+        cameras, proprioception = values["cameras"], values["proprioception"]
+        if not isinstance(cameras, list | tuple) or len(set(cameras)) < len(cameras):
+            raise StrapError(f"cameras is {cameras!r:.60}: it must be a list of different names")
+        if not all(isinstance(name, str) for name in (*cameras, *proprioception)):
+            raise StrapError("the name of a camera or of proprioception is no text")
+        for name, most in (("image_size", MAX_SIDE), ("action_size", MAX_WIDTH)):
+            _require_whole(values[name], name, 1, most)
+        _require_whole(values["language_size"], "language_size", 0, MAX_WIDTH)
+        places, channels = values["map_size"]
+        for size in (places, channels, *proprioception.values()):
+            _require_whole(size, "map_size or proprioception", 0, MAX_WIDTH)
+        if values.get("fps") is not None:
+            _require_real(values["fps"], "fps", 1e6)
         return cls(
-            cameras=tuple(values["cameras"]),
-            image_size=int(values["image_size"]),
-            proprioception=dict(values["proprioception"]),
-            action_size=int(values["action_size"]),
-            language_size=int(values["language_size"]),
-            map_size=(int(values["map_size"][0]), int(values["map_size"][1])),
+            cameras=tuple(cameras),
+            image_size=values["image_size"],
+            proprioception=dict(proprioception),
+            action_size=values["action_size"],
+            language_size=values["language_size"],
+            map_size=(places, channels),
             fps=values.get("fps"),
         )
 
@@ -148,6 +191,16 @@ class Interface:
             ours, theirs = dict(self.proprioception), dict(other.proprioception)
             return f"proprioception {_words(ours)}, not {_words(theirs)}"
         return None
+
+
+def _require_whole(value: Any, name: str, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise StrapError(f"{name} is {value!r:.60}: it must be a whole number, {least} to {most}")
+
+
+def _require_real(value: Any, name: str, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise StrapError(f"{name} is {value!r:.60}: it must be a number, 0 to {most:g}")
 
 
 def _words(value: Any) -> str:

@@ -13,6 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strap.store.layout import parse_entry
+from strap.store.parsing import (
+    parse_list,
+    parse_number,
+    parse_object,
+    parse_text,
+    parse_texts,
+    require_keys,
+)
+
 Line = Mapping[str, Any]
 
 
@@ -29,17 +39,44 @@ def unpack(content: bytes) -> Iterator[tuple[Line, int]]:
         line = content[position:end]
         if len(line) < 10 or line[:8] != b"%08x" % zlib.crc32(line[9:]):
             return
+        try:
+            value = parse_line(json.loads(line[9:]))
+        except (ValueError, RecursionError):  # no line that a writer writes
+            return
         position = end + 1
-        yield json.loads(line[9:]), position
+        yield value, position
+
+
+def parse_line(raw: object) -> Line:
+    """Return a line whose values are of the kinds that belong to its key."""
+    line = parse_object(raw, "a line")
+    parse_texts(line.get("claim", []), "claim")
+    for one in parse_list(line.get("begin", []), "begin"):
+        parse_object(one, "a begun trajectory")
+        require_keys(one, ("id", "length", "instruction", "stamp"), "a begun trajectory")
+        parse_number(one["length"], "a length", least=1)
+        for name in ("id", "instruction", "stamp"):
+            parse_text(one[name], name)
+    rows = parse_list(line.get("rows", [0, 0, 0, 0]), "rows")
+    if len([parse_number(value, "a number of rows") for value in rows]) != 4:
+        raise ValueError("rows are not camera, first row, count and checksum")
+    if "entry" in line:
+        sums = parse_list(parse_object(line["entry"], "entry").get("checksums"), "checksums")
+        parse_entry(line["entry"], len(sums))
+    return line
 
 
 def claims(file: Path) -> set[str]:
     """Ids that the journal's writer has taken upon itself."""
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        return set()
     found: set[str] = set()
-    for line, _ in unpack(content):
+    for line, _ in unpack(read_journal(file)):
         found = set() if "release" in line else found | set(line.get("claim", ()))
     return found
+
+
+def read_journal(file: Path) -> bytes:
+    """Return a journal's bytes; none where there is no journal."""
+    try:
+        return file.read_bytes() if file.is_file() else b""
+    except FileNotFoundError:  # its writer has just finished
+        return b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,22 @@ from typing import Any
 import numpy as np
 
 from strap.artifacts import read_json, write_json
-from strap.errors import StrapError
+from strap.errors import StrapError, printable
+from strap.store.parsing import (
+    parse_list,
+    parse_number,
+    parse_object,
+    parse_text,
+    parse_texts,
+    require_keys,
+)
 
 VERSION = 2
 HEADER_BYTES = 128
 SHARD_BYTES = 128 << 20
 """a shard is finished when it has this many; big enough to scan at disk speed"""
 SHARDS, PARTIAL = "shards", "partial"
+DTYPES = ("float16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,34 @@ def create_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
 
 def read_identity(path: Path) -> tuple[StoreConfig, str]:
     """What `store.json` says: the configuration, and the dataset's path."""
-    raw = read_json(path / "store.json")
-    if raw.get("format") != "strap-store" or raw.get("version") != VERSION:
+    file = path / "store.json"
+    raw = read_json(file)
+    try:
+        parse_object(raw, "it")
+        if raw.get("format") != "strap-store" or raw.get("version") != VERSION:
+            raise StrapError(
+                f"'{path}' is a store of version {raw.get('version')!r}; this strap reads "
+                f"{VERSION}: embed again into a new folder, or use the strap that made it"
+            )
+        return _parse_config(raw), parse_text(raw.get("dataset", ""), "dataset")
+    except ValueError as error:
         raise StrapError(
-            f"'{path}' is a store of version {raw.get('version')!r}; this strap reads {VERSION}: "
-            "embed again into a new folder, or use the strap that made it"
-        )
-    config = StoreConfig(raw["encoder"], raw["dtype"], raw["dim"], tuple(raw["cameras"]))
-    return config, str(raw.get("dataset", ""))
+            f"'{file}' is damaged ({error}): put back a copy of that file, or embed again into a "
+            "new folder"
+        ) from error
+
+
+def _parse_config(raw: Mapping[str, Any]) -> StoreConfig:
+    for name in ("encoder", "dtype", "dim", "cameras"):
+        if name not in raw:
+            raise ValueError(f"it has no '{name}'")
+    if raw["dtype"] not in DTYPES:
+        raise ValueError(f"dtype is none of {', '.join(DTYPES)}")
+    cameras = parse_texts(raw["cameras"], "cameras")
+    if not cameras or len(set(map(slug, cameras))) < len(cameras):
+        raise ValueError("cameras are none, or the same")
+    encoder = parse_object(raw["encoder"], "encoder")
+    return StoreConfig(encoder, raw["dtype"], parse_number(raw["dim"], "dim", least=1), cameras)
 
 
 def slug(camera: str) -> str:
@@ -113,19 +142,82 @@ def write_shard(store: Path, shard: Shard) -> None:
     write_json(store / SHARDS / f"{shard.name}.json", {**value, "checksum": json_checksum(value)})
 
 
-def read_shard(file: Path) -> Shard:
-    """Read a shard's JSON and check it."""
+def read_shard(file: Path, config: StoreConfig) -> Shard:
+    """Read a shard's JSON and check it: its checksum, then that it describes such a shard."""
     raw = read_json(file)
     try:
+        parse_object(raw, "it")
+        require_keys(raw, ("name", "files", "frames", "entries", "checksum"), "it")
         if json_checksum(raw) != raw["checksum"]:
             raise ValueError("its checksum does not fit")
-        entries = tuple(Entry(**{**e, "checksums": tuple(e["checksums"])}) for e in raw["entries"])
-        return Shard(raw["name"], tuple(raw["files"]), raw["frames"], entries)
-    except (KeyError, TypeError, ValueError) as error:
+        return _parse_shard(raw, file.stem, config)
+    except ValueError as error:
         raise StrapError(
             f"shard '{file}' is damaged ({error}): delete that file and embed again; only that "
             "shard is made anew"
         ) from error
+
+
+def _parse_shard(raw: Mapping[str, Any], name: str, config: StoreConfig) -> Shard:
+    if raw["name"] != name:
+        raise ValueError("it is called by another name inside")
+    files = parse_texts(raw["files"], "files")
+    if files != shard_files(name, config):
+        raise ValueError(f"its files are not {', '.join(shard_files(name, config))}")
+    frames = parse_number(raw["frames"], "frames")
+    entries = tuple(parse_entry(e, len(files)) for e in parse_list(raw["entries"], "entries"))
+    stop, ids = 0, set[str]()
+    for entry in entries:
+        if entry.offset < stop or entry.id in ids:
+            raise ValueError(f"trajectory '{printable(entry.id)}' overlaps one before it")
+        stop = entry.stop
+        ids.add(entry.id)
+    if stop > frames:
+        raise ValueError(f"its trajectories go up to row {stop} of {frames}")
+    return Shard(name, files, frames, entries)
+
+
+def parse_entry(raw: object, cameras: int) -> Entry:
+    """Return an entry from its JSON; a `ValueError` says what is wrong with it."""
+    names = ("id", "offset", "length", "instruction", "fingerprint", "stamp", "checksums")
+    value = parse_object(raw, "an entry")
+    require_keys(value, names, "an entry")
+    sums = tuple(parse_number(s, "a checksum") for s in parse_list(value["checksums"], "checksums"))
+    if len(sums) != cameras:
+        raise ValueError(f"an entry has {len(sums)} checksums for {cameras} cameras")
+    return Entry(
+        id=parse_text(value["id"], "an id"),
+        offset=parse_number(value["offset"], "an offset"),
+        length=parse_number(value["length"], "a length", least=1),
+        instruction=parse_text(value["instruction"], "an instruction"),
+        fingerprint=parse_text(value["fingerprint"], "a fingerprint"),
+        stamp=parse_text(value["stamp"], "a stamp"),
+        checksums=sums,
+    )
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return what `manifest.json` says, nothing where there is none."""
+    file = path / "manifest.json"
+    if not file.is_file():
+        return {}
+    try:
+        manifest = parse_object(read_json(file), "it")
+        parse_texts(manifest.get("dropped", []), "dropped")
+        for name in parse_texts(manifest.get("shards", []), "shards"):
+            if not re.fullmatch("[0-9]+", name):  # it becomes part of a path
+                raise ValueError("a shard's name is no number")
+        parse_text(manifest.get("dataset", ""), "dataset")
+    except ValueError as error:
+        raise StrapError(
+            f"'{file}' is damaged ({error}): delete it and embed again; no vector is made twice"
+        ) from error
+    return manifest
+
+
+def missing_shards(manifest: Mapping[str, Any], present: Iterable[str]) -> list[str]:
+    """Return the shards that were there when the store was complete, and are not now."""
+    return sorted(set(manifest.get("shards", ())) - set(present))
 
 
 def json_checksum(value: Mapping[str, Any]) -> int:
@@ -151,4 +243,4 @@ def next_name(store: Path) -> str:
     """A name no shard has had; call it while holding the store's lock."""
     taken = [*list_partials(store)]  # before the shards: a finished one is there already
     taken += [file.name.partition(".")[0] for file in (store / SHARDS).glob("*.*")]
-    return f"{max((int(name) for name in taken if name.isdigit()), default=-1) + 1:06d}"
+    return f"{max((int(name) for name in taken if name.isdecimal()), default=-1) + 1:06d}"

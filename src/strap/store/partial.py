@@ -20,17 +20,18 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
 from strap.artifacts import writing
 from strap.errors import StrapError
 from strap.locks import Lock, try_lock
-from strap.store.journal import Line, pack, unpack
+from strap.store.journal import Line, pack, read_journal, unpack
 from strap.store.layout import (
     HEADER_BYTES,
     PARTIAL,
@@ -40,6 +41,7 @@ from strap.store.layout import (
     StoreConfig,
     next_name,
     npy_header,
+    parse_entry,
     shard_files,
     slug,
     write_shard,
@@ -89,15 +91,17 @@ class Partial:
 
         The caller holds the store's lock.
         """
-        lock = try_lock(store / PARTIAL / name / "lock")
+        with _explaining(store / PARTIAL / name):
+            lock = try_lock(store / PARTIAL / name / "lock")
         if lock is None:
             return None
         partial = cls(store, config, name, lock)
         if (store / SHARDS / f"{name}.json").is_file():  # killed after its last step but one
             partial.remove()
             return None
-        partial._bring_back()
-        partial._open(journal_end=partial._replay())
+        with _explaining(partial.folder):
+            partial._bring_back()
+            partial._open(journal_end=partial._replay())
         partial._log({"release": True})  # what the dead had only claimed is free again
         partial.claim([e.id for e in partial.entries] + [b.id for b in partial.begun])
         return partial
@@ -137,12 +141,14 @@ class Partial:
 
     def complete(self, fingerprint: str) -> Entry:
         """Enter the first begun trajectory, all of whose rows are there."""
-        one = self.begun[0]
-        sums = tuple(own[0] for own in self._sums)
-        entry = Entry(one.id, self.rows, one.length, one.instruction, fingerprint, one.stamp, sums)
+        entry = self._next_entry(fingerprint)
         self._complete(entry)
         self._log({"entry": asdict(entry)})
         return entry
+
+    def _next_entry(self, fingerprint: str) -> Entry:
+        one, sums = self.begun[0], tuple(own[0] for own in self._sums)
+        return Entry(one.id, self.rows, one.length, one.instruction, fingerprint, one.stamp, sums)
 
     def drop_group(self) -> None:
         """Forget the begun trajectories and their rows."""
@@ -171,10 +177,10 @@ class Partial:
     def remove(self) -> None:
         """Delete what is left in the folder; the caller holds the store's lock."""
         self._close_files()
-        left = sorted(self.folder.iterdir(), key=lambda file: file.name == "lock")
-        for file in left:
-            file.unlink()
-        self.folder.rmdir()
+        with _explaining(self.folder):
+            for file in sorted(self.folder.iterdir(), key=lambda file: file.name == "lock"):
+                file.unlink()
+            self.folder.rmdir()
         self._lock.release()
 
     def close(self) -> None:
@@ -221,8 +227,7 @@ class Partial:
 
     def _replay(self) -> int:
         """Bring the state to the last line that the data bears out; the position after it."""
-        journal = self.folder / "journal"
-        content = journal.read_bytes() if journal.is_file() else b""
+        content = read_journal(self.folder / "journal")
         data = [_contents(self._file(camera)) for camera in range(len(self.config.cameras))]
         good = 0
         for line, position in unpack(content):
@@ -232,21 +237,35 @@ class Partial:
         return good
 
     def _apply(self, line: Line, data: Sequence[memoryview]) -> bool:
+        """Follow a line, unless what it says can't be: then the journal ends before it."""
         if "begin" in line:
-            self._begin([Begun(**one) for one in line["begin"]])
+            group = [Begun(**one) for one in line["begin"]]
+            known = {entry.id for entry in self.entries}
+            if self.begun or len({one.id for one in group} - known) < len(group):
+                return False
+            self._begin(group)
         elif "rows" in line:
             camera, first, count, crc = line["rows"]
+            if camera >= len(data) or first != self.done[camera] or first + count > self._end:
+                return False
             width = self.config.row_bytes
             piece = data[camera][HEADER_BYTES + first * width :][: count * width]
             if len(piece) < count * width or zlib.crc32(piece) != crc:
                 return False
             self._accumulate(camera, piece)
         elif "entry" in line:
-            raw: dict[str, Any] = dict(line["entry"])
-            self._complete(Entry(**{**raw, "checksums": tuple(raw["checksums"])}))
+            entry = parse_entry(line["entry"], len(line["entry"]["checksums"]))
+            if not self.next_is_whole or entry != self._next_entry(entry.fingerprint):
+                return False
+            self._complete(entry)
         elif "drop" in line:
             self._drop()
         return True
+
+    @property
+    def _end(self) -> int:
+        """The row after the last of the begun trajectories."""
+        return self.rows + sum(one.length for one in self.begun)
 
     def _begin(self, group: list[Begun]) -> None:
         self.begun = group
@@ -295,6 +314,18 @@ class Partial:
         assert self._journal is not None
         with writing(self.folder / "journal"):
             _write_all(self._journal, memoryview(pack([line])))
+
+
+@contextmanager
+def _explaining(folder: Path) -> Iterator[None]:
+    """Say what to do about files that are none, or may not be read."""
+    try:
+        yield
+    except OSError as error:
+        raise StrapError(
+            f"cannot go on with the unfinished shard '{folder}' ({error}): delete that folder and "
+            "embed again; only that shard is made anew"
+        ) from error
 
 
 def _write_all(handle: IO[bytes], data: memoryview) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import read_json
 from strap.datasets.base import natural
 from strap.errors import StrapError, unknown
 from strap.processors import processors
@@ -25,8 +24,10 @@ from strap.store.layout import (
     Shard,
     StoreConfig,
     list_shards,
+    missing_shards,
     npy_header,
     read_identity,
+    read_manifest,
     read_shard,
 )
 from strap.types import Array
@@ -235,9 +236,11 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     for camera in cameras or ():
         if camera not in config.cameras:
             raise StrapError(f"store '{path}': {unknown('camera', camera, config.cameras)}")
-    shards = {shard.name: shard for shard in map(read_shard, list_shards(path))}
-    manifest = read_json(path / "manifest.json") if (path / "manifest.json").is_file() else {}
+    shards = {file.stem: read_shard(file, config) for file in list_shards(path)}
+    manifest = read_manifest(path)
     dropped = set(manifest.get("dropped", ()))
+    if missing_shards(manifest, shards):
+        manifest = {}  # complete no more
     places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
     ordered = {key: places[key] for key in sorted(places, key=natural)}
     chosen = tuple(cameras or config.cameras)

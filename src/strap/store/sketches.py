@@ -5,15 +5,18 @@
       SHARD.npy                    [rows size] int16, trajectories as in the shard
       SHARD.scales.npy             [rows 3] float32: scale of the integers, how far what the
                                    sketch stands for may be from it, its squared norm
-      SHARD.json                   written last: version, checksums of the rows it was made from
+      SHARD.json                   written last: version, what it was made from, and CRC-32 of the
+                                   numbers in both files
 
 They are made by `strap store sketch`, used where they are there, and never change a result: a
-trajectory of a shard without sketches (or with those of other rows) is looked at in full.
+trajectory of a shard without sketches (or with those of other rows, or along damaged directions) is
+looked at in full.
 """
 
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -33,15 +36,16 @@ from strap.artifacts import (
 )
 from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
 from strap.dtw.types import Ints
-from strap.errors import StrapError
+from strap.errors import StrapError, printable
 from strap.store.layout import Entry, Shard
 from strap.store.reading import EmbeddingStore
 from strap.types import Array
 
-VERSION = 2
+VERSION = 3
 MIDDLE_SIZE, LONGEST_SIZE = 256, 512  # numbers in usual sketches, at most
 SIZE_STEP = 128  # numbers that are multiplied together
 MAPPED_BYTES = 2**31  # of a store whose sketches stay mapped after a search
+ENDS, DTYPES = ("", ".scales"), ("int16", "float32")  # of a shard's files
 MAX_EVERY = 6  # frames that a sketch stands for: the ways through a block double with each
 
 
@@ -101,6 +105,8 @@ class StoreSketches:
     """all of the store's, whichever have sketches"""
     stays_mapped: bool
     _mapped: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
+    _checked: set[str] = field(default_factory=set)
+    """shards whose sketches have the checksums they were written with"""
 
     def blocks(self, ids: Sequence[Ints]) -> Iterator[SketchBlock]:
         """Yield sketches that lie end to end; `ids` are the global indices of each span.
@@ -118,9 +124,20 @@ class StoreSketches:
 
     def _open(self, name: str) -> tuple[Array, Array, Ints]:
         """Return a shard's sketches, their scales, and where each trajectory begins."""
-        rows, scales = (_mapped(self.folder / f"{name}{end}.npy") for end in ("", ".scales"))
         lengths = [0, *(entry.length for entry in self.shards[name].entries)]
-        return rows, scales, np.cumsum(np.array(lengths) // self.sketcher.every)
+        borders = np.cumsum(np.array(lengths) // self.sketcher.every)
+        files = [self.folder / f"{name}{end}.npy" for end in ENDS]
+        widths = (self.sketcher.size, 3)
+        parts = [
+            _mapped(f, (borders[-1], w), d) for f, w, d in zip(files, widths, DTYPES, strict=True)
+        ]
+        if name not in self._checked:
+            known = read_json(self.folder / f"{name}.json")["checksums"]
+            for file, part, checksum in zip(files, parts, known, strict=True):
+                if _checksum(part) != checksum:
+                    raise StrapError(_damaged(file, "its checksum does not fit"))
+            self._checked.add(name)
+        return parts[0], parts[1], borders
 
     @property
     def missing(self) -> list[str]:
@@ -159,10 +176,10 @@ def sketch_store(
         folder = store.path / "sketches" / f"{kind}-{_cameras(store)}"
         with writing(folder):
             sketcher = _sketcher(store, folder, kind, longest)
-            longest = longest or sketcher
+            longest, along = longest or sketcher, _checksum_directions(sketcher)
             for done, shard in enumerate(shards):
                 progress("sketching", turn * len(shards) + done, len(wanted) * len(shards))
-                if not _is_current(folder, shard.name, _made_from(shard)):
+                if not _is_current(folder, shard.name, _made_from(shard), along):
                     _sketch_shard(store, folder, shard, sketcher)
     progress("sketching", len(wanted) * len(shards), len(wanted) * len(shards))
     return open_sketches(store)
@@ -193,7 +210,8 @@ def _read_sketches(store: EmbeddingStore) -> list[StoreSketches]:
     for folder in (store.path / "sketches").glob(f"*x*-{_cameras(store)}"):
         sketcher = _read_sketcher(folder, store.dim)
         if sketcher is not None:
-            names = tuple(name for name, note in made.items() if _is_current(folder, name, note))
+            along = _checksum_directions(sketcher)
+            names = tuple(n for n, note in made.items() if _is_current(folder, n, note, along))
             stays_mapped = store.nbytes <= MAPPED_BYTES
             kind = StoreSketches(folder, sketcher, store.shards, names, spans, stays_mapped)
             found.append(kind)
@@ -240,19 +258,30 @@ def _read_sketcher(folder: Path, dim: int) -> Sketcher | None:
 
 
 def _written(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    status = path.lstat()  # not of what a link leads to: that may be nowhere
     return status.st_mtime_ns, status.st_ino
 
 
 @lru_cache(maxsize=8)
-def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketcher:
-    """Kept between searches, as long as the files stay: its products take as long as a search."""
-    mean = np.load(folder / "mean.npy", allow_pickle=False)
-    basis = np.load(folder / "basis.npy", allow_pickle=False)
+def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketcher | None:
+    """Kept between searches, as long as the files stay: its products take as long as a search.
+
+    None where they are no directions: then there are no sketches.
+    """
+    try:
+        # Mapped, so that a header that claims more than there is takes no memory.
+        mean, basis = (
+            np.array(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+            for name in ("mean", "basis")
+        )
+    except Exception:  # NumPy lets whatever its parser meets escape
+        return None
     if mean.shape != (dim,) or basis.ndim != 2 or len(basis) != dim:
         raise StrapError(
             f"sketches '{folder}' are of {basis.shape}, not of {dim} dimensions: delete that folder"
         )
+    if mean.dtype != np.float64 or basis.dtype != np.float32:
+        return None
     return Sketcher(mean, basis, Kind.parse(folder.name.split("-")[0]).every)
 
 
@@ -261,24 +290,57 @@ def _made_from(shard: Shard) -> Mapping[str, object]:
     return {"version": VERSION, "rows": fingerprint_json(entries)}
 
 
-def _is_current(folder: Path, shard: str, made_from: Mapping[str, object]) -> bool:
-    note = folder / f"{shard}.json"
-    return note.is_file() and read_json(note) == made_from
+def _checksum_directions(sketcher: Sketcher) -> int:
+    return _checksum(sketcher.basis, _checksum(sketcher.mean))
+
+
+def _is_current(folder: Path, shard: str, made_from: Mapping[str, object], along: int) -> bool:
+    """Return whether a shard's sketches are of its rows, along the directions of that checksum."""
+    try:
+        note = read_json(folder / f"{shard}.json")
+    except StrapError:
+        return False
+    expected = {**made_from, "directions": along}
+    if not isinstance(note, dict) or {key: note.get(key) for key in expected} != expected:
+        return False
+    checksums = note.get("checksums")
+    return isinstance(checksums, list) and list(map(type, checksums)) == [int] * len(ENDS)
 
 
 def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: Sketcher) -> None:
     frames = store.shard_frames(shard)
     made = [sketcher(frames[entry.offset : entry.stop]) for entry in shard.entries]
     rows, scales = (np.concatenate(parts) for parts in zip(*made, strict=True))
-    _save(folder / f"{shard.name}.npy", rows)
-    _save(folder / f"{shard.name}.scales.npy", scales)
-    write_json(folder / f"{shard.name}.json", _made_from(shard))
+    sums = []
+    for end, part in zip(ENDS, (rows, scales), strict=True):
+        _save(folder / f"{shard.name}{end}.npy", part)
+        sums.append(_checksum(part))
+    along = _checksum_directions(sketcher)
+    note = {**_made_from(shard), "directions": along, "checksums": sums}
+    write_json(folder / f"{shard.name}.json", note)
 
 
-def _mapped(path: Path) -> Array:
+def _mapped(path: Path, shape: tuple[int, ...], dtype: str) -> Array:
     """A file's array, as a plain one: slices of `np.memmap` take longer than a small search."""
-    # Private and writable, though nobody writes: compiled loops take other arrays as another type.
-    return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+    try:
+        # Private and writable, though nobody writes: compiled loops take others as another type.
+        array = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+    except Exception as error:  # NumPy lets whatever its parser meets escape
+        raise StrapError(_damaged(path, f"{type(error).__name__}: {error}")) from error
+    if array.shape != shape or array.dtype != dtype:
+        raise StrapError(_damaged(path, f"it holds {array.dtype} {array.shape}"))
+    return array
+
+
+def _checksum(array: Array, before: int = 0) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).data, before)
+
+
+def _damaged(path: Path, why: str) -> str:
+    return (
+        f"sketches '{path}' are damaged ({printable(why[:200])}): delete the folder "
+        f"'{path.parent}', without which searches find the same, and run `strap store sketch` again"
+    )
 
 
 def _save(path: Path, array: Array) -> None:

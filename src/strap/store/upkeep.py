@@ -10,7 +10,7 @@ from typing import Any
 from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
 from strap.errors import StrapError
 from strap.locks import is_held, locked
-from strap.store.journal import unpack
+from strap.store.journal import read_journal, unpack
 from strap.store.layout import (
     PARTIAL,
     SHARD_BYTES,
@@ -21,7 +21,9 @@ from strap.store.layout import (
     create_store,
     list_partials,
     list_shards,
+    missing_shards,
     read_identity,
+    read_manifest,
     read_shard,
     write_shard,
 )
@@ -67,10 +69,13 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
     config, _ = read_identity(path)
     found: list[Damage] = []
     files = list_shards(path)
+    for name in missing_shards(read_manifest(path), (file.stem for file in files)):
+        message = f"shard '{path / SHARDS / name}.json' is gone: embed again, which makes it anew"
+        found.append(Damage(name, None, message))
     for done, file in enumerate(files):
         progress("verifying", done, len(files))
         try:
-            found += _verify_shard(path, config, read_shard(file))
+            found += _verify_shard(path, config, read_shard(file, config))
         except StrapError as error:
             found.append(Damage(file.stem, None, str(error)))
     progress("verifying", len(files), len(files))
@@ -98,7 +103,7 @@ def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
             file = path / SHARDS / f"{name}.json"
             left: tuple[Entry, ...] = ()
             if None not in own:
-                shard = read_shard(file)
+                shard = read_shard(file, read_identity(path)[0])
                 left = tuple(entry for entry in shard.entries if entry not in own)
             if left:
                 write_shard(path, replace(shard, entries=left))
@@ -130,11 +135,10 @@ def unfinished(path: Path) -> list[Unfinished]:
     found = []
     for name in list_partials(path):
         folder = path / PARTIAL / name
-        journal = folder / "journal"
-        lines = [ln for ln, _ in unpack(journal.read_bytes())] if journal.is_file() else []
+        lines = [line for line, _ in unpack(read_journal(folder / "journal"))]
         rows = max((first + count for _, first, count, _ in _rows(lines)), default=0)
         alive = is_held(folder / "lock")
-        found.append(Unfinished(name, alive, sum("entry" in ln for ln in lines), rows))
+        found.append(Unfinished(name, alive, sum("entry" in line for line in lines), rows))
     return found
 
 

@@ -46,7 +46,8 @@ class Session:
         """Look at the shards again; those known are not read twice."""
         files = {file.stem: file for file in list_shards(self.path)}
         self._shards = {
-            name: self._shards.get(name) or read_shard(file) for name, file in files.items()
+            name: self._shards.get(name) or read_shard(file, self.config)
+            for name, file in files.items()
         }
         self.places = {e.id: e for s in self._shards.values() for e in s.entries}
         self.places |= {e.id: e for partial in self._unpublished() for e in partial.entries}

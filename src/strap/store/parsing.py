@@ -1,0 +1,65 @@
+"""Values out of a store's JSON files, which must be of the kind that was written.
+
+Each function returns the value, or raises a `ValueError` that says what is there instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strap.errors import printable
+
+MOST = 2**48
+"""numbers of rows and dimensions, and checksums, lie below"""
+
+
+def parse_text(value: object, name: str) -> str:
+    """Return a text that UTF-8 can write."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {_short(value)}, not a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is {_short(value)}, which is no valid text") from error
+    return value
+
+
+def parse_texts(value: object, name: str) -> tuple[str, ...]:
+    """Return a list of texts."""
+    return tuple(parse_text(item, f"an item of {name}") for item in parse_list(value, name))
+
+
+def parse_number(value: object, name: str, *, least: int = 0) -> int:
+    """Return a whole number that is not below `least`."""
+    if type(value) is not int or not least <= value < MOST:
+        raise ValueError(f"{name} is {_short(value)}, not a whole number from {least} on")
+    return value
+
+
+def parse_list(value: object, name: str) -> list[Any]:
+    """Return a list."""
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {_short(value)}, not a list")
+    return value
+
+
+def parse_object(value: object, name: str) -> dict[str, Any]:
+    """Return a JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {_short(value)}, not an object")
+    return value
+
+
+def require_keys(value: dict[str, Any], names: tuple[str, ...], what: str) -> None:
+    """Raise where a key is missing, or one is there that should not be."""
+    if missing := [name for name in names if name not in value]:
+        raise ValueError(f"{what} has no '{missing[0]}'")
+    if odd := [key for key in value if key not in names]:
+        raise ValueError(f"{what} has an unknown key {_short(odd[0])}")
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else type(value).__name__
+    if isinstance(value, str | int | float):
+        text = repr(value) if not isinstance(value, int) or abs(value) < MOST else "a huge number"
+    return printable(text if len(text) <= 60 else f"{text[:60]}…")
