@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -64,8 +65,8 @@ class Outcome:
 
     def look_at(self, ended: Ended) -> None:
         """Note what no command may ever show."""
-        if "Traceback" in ended.shown or "Exception ignored" in ended.shown:
-            self.faults.append(("traceback", ended.shown.strip().splitlines()[-1]))
+        if found := re.search(r"Traceback|Exception ignored", ended.shown):
+            self.faults.append(("traceback", ended.shown[found.start() :][:2000]))
         elif ended.code == 2 and not _is_one_line(ended.shown):
             self.faults.append(("unclear", ended.shown[-400:]))
         if ended.hung:
