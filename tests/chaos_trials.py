@@ -225,7 +225,7 @@ def fill_disk(session: Session, trial: Trial) -> Outcome:
                 return outcome
     if trial.command.simulator:  # it writes files of its own elsewhere, which a limit would hit
         return outcome
-    limit = chance.randint(1, max(sizes))
+    limit = chance.randint(1000, max(1000, *sizes))  # what it says goes into a file, too
     outcome.what.append(f"files of at most {limit} bytes")
     _meet_full_disk(session, trial, outcome, file_bytes=limit)
     session.conclude(trial, outcome)
