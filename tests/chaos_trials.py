@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -64,8 +65,8 @@ class Outcome:
 
     def look_at(self, ended: Ended) -> None:
         """Note what no command may ever show."""
-        if "Traceback" in ended.shown or "Exception ignored" in ended.shown:
-            self.faults.append(("traceback", ended.shown.strip().splitlines()[-1]))
+        if found := re.search(r"Traceback|Exception ignored", ended.shown):
+            self.faults.append(("traceback", ended.shown[found.start() :][:2000]))
         elif ended.code == 2 and not _is_one_line(ended.shown):
             self.faults.append(("unclear", ended.shown[-400:]))
         if ended.hung:
@@ -213,7 +214,8 @@ def fill_disk(session: Session, trial: Trial) -> Outcome:
         for path in session.undisturbed(trial.command).result.rglob("*")
         if path.is_file()
     ]
-    if trial.number % 2 and (room := chance.randint(4096, 4096 + sum(sizes))):
+    if trial.number % 2 or trial.command.simulator:
+        room = chance.randint(4096, 4096 + sum(sizes))
         with small_disk(session.place, room) as give_room:
             if give_room is not None:
                 outcome.what.append(f"a disk of {room} bytes")
@@ -221,7 +223,9 @@ def fill_disk(session: Session, trial: Trial) -> Outcome:
                 subprocess.run(give_room, check=True)
                 session.conclude(trial, outcome)
                 return outcome
-    limit = chance.randint(1, max(sizes))
+    if trial.command.simulator:  # it writes files of its own elsewhere, which a limit would hit
+        return outcome
+    limit = chance.randint(1000, max(1000, *sizes))  # what it says goes into a file, too
     outcome.what.append(f"files of at most {limit} bytes")
     _meet_full_disk(session, trial, outcome, file_bytes=limit)
     session.conclude(trial, outcome)

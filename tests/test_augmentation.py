@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -211,18 +212,16 @@ def test_slices_read_the_frames_they_name(
     assert len(own.actions[2:2]) == 0
 
 
-def test_a_full_disk(planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 1_500_000))
+def test_a_full_disk(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
-    segments = [Segment("demo_0", 0, 40)]
-    with h5py.File(planted.target, "r") as file:
-        assert file["data/demo_0/obs/agentview_rgb"].nbytes < 400_000
-    out = strap.augment(target, prior, matches_of(planted, *segments), tmp_path / "fits")
-    assert out.is_file()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 1_100_000))
-    with pytest.raises(StrapError, match="no space left to write"):
-        strap.augment(target, prior, matches_of(planted, *segments), tmp_path / "full")
-    assert [f.name for f in tmp_path.iterdir()] == ["fits.hdf5"]
+    matches = matches_of(planted, Segment("demo_0", 0, 40))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        with pytest.raises(StrapError, match="no space left to write"):
+            strap.augment(target, prior, matches, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not any(tmp_path.iterdir())
+    out = strap.augment(target, prior, matches, tmp_path / "out")
+    assert out.stat().st_size > 500_000

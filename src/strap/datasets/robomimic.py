@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import math
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +16,17 @@ from strap.artifacts import (
     fingerprint_json,
     read_json,
     remove_leftovers,
-    replacing,
     silent,
     write_json,
     writing,
 )
+from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.types import LazyArray, Orientation, Trajectory
 
 PLAN = "strap_plan"
 """the attribute of the file that tells from what and how it was written"""
-SPARE_BYTES = 1 << 20
 ROWS = 256
 """Frames copied at a time, so that memory stays bounded whatever the trajectory's length."""
 
@@ -112,7 +107,7 @@ def _write(
     orientation: Orientation,
     progress: Progress,
 ) -> Path:
-    with replacing(out) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with creating_hdf5(out) as file:
         if parts is not None:
             file.attrs[PLAN] = read_json(parts / "plan.json")
         data = file.create_group("data")
@@ -120,13 +115,13 @@ def _write(
         rate: float | None = None
         for count, trajectory in enumerate(trajectories, 1):
             progress("writing", count - 1, total or count)
-            _require_space(temporary, trajectory)
             name = f"demo_{count - 1}"
             if parts is None:
                 _write_demo(data, name, trajectory, orientation)
             else:
                 with h5py.File(_part(parts, name, trajectory, orientation)) as part:
                     part.copy("demo", data, name)
+            file.check()
             frames += trajectory.length
             rate = rate or trajectory.fps
         if not count:
@@ -146,8 +141,7 @@ def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientat
         with h5py.File(file) as known:
             if known.attrs.get("identity") == identity:
                 return file
-    part_file = replacing(file, sweep=False)
-    with part_file as temporary, h5py.File(temporary, "w", locking=False) as part:
+    with creating_hdf5(file, sweep=False) as part:
         part.attrs["identity"] = identity
         _write_demo(part, "demo", trajectory, orientation)
     return file
@@ -186,19 +180,6 @@ def _write_demo(
         _copy(demo, name, array, flip=turn and _is_image(array))
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
-
-
-def _require_space(file: Path, trajectory: Trajectory) -> None:
-    """Refuse before HDF5 meets a full disk: it would report that in pages of its own."""
-    arrays = chain(
-        [trajectory.actions],
-        trajectory.cameras.values(),
-        trajectory.proprioception.values(),
-        trajectory.extras.values(),
-    )
-    needed = sum(math.prod(array.shape) * array.dtype.itemsize for array in arrays)
-    if shutil.disk_usage(file.parent).free < needed + SPARE_BYTES:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def _is_image(array: LazyArray) -> bool:

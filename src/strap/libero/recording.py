@@ -9,7 +9,6 @@ observations, in `data/demo_i/skills`, where training code doesn't look.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -20,7 +19,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.artifacts import read_json, replacing, write_json
+from strap.artifacts import discard, read_json, write_json
+from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
 from strap.libero.environment import CAMERAS, CONTROL_HZ, LiberoEnv
 from strap.libero.expert import Attempt
@@ -105,7 +105,7 @@ def record(
 def write_part(recording: Recording, folder: Path) -> Path:
     """Write one demonstration as a file of its own, whole or not at all."""
     final = part_path(folder, recording.slot)
-    with replacing(final) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with creating_hdf5(final) as file:
         _write_demo(file.create_group("demo"), recording)
     return final
 
@@ -125,17 +125,18 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
     final, folder = out / task.file_name, parts_folder(out, task)
     parts = sorted(folder.glob("[0-9]*.hdf5"))
     if not parts:
-        shutil.rmtree(folder, ignore_errors=True)
+        discard(folder)
         return final if final.exists() else None
-    with replacing(final) as temporary, h5py.File(temporary, "w", locking=False) as file:
+    with creating_hdf5(final) as file:
         data = file.create_group("data")
         with ExitStack() as opened:
             sources = _open_sources([*([final] if final.exists() else []), *parts], opened)
             for number, slot in enumerate(sorted(sources)):
                 group = sources[slot]
                 group.file.copy(group, data, name=f"demo_{number}")
+                file.check()
         _write_header(data, task, settings)
-    shutil.rmtree(folder, ignore_errors=True)
+    discard(folder)
     return final
 
 
