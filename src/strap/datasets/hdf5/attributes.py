@@ -156,11 +156,17 @@ def dialect(data: Attributes) -> Dialect:
 
 def instruction(data: Attributes, demo: Attributes) -> str:
     """Return the language string, from the first of the places where the dialects keep it."""
-    env_args = data.json("env_args")
+    env_args, problem = data.json("env_args"), data.json("problem_info")
+    if not problem and data.values.get("problem_info", "{}") != "{}":
+        raise StrapError(
+            f"'{data.file}': the attribute 'problem_info' of '/data' is "
+            f"{_shown(data.values['problem_info'])}, not the JSON that LIBERO writes; the file is "
+            "damaged: copy it again or correct it"
+        )
     places = [
         (demo, "ep_meta", demo.json("ep_meta").get("lang")),
         *((demo, key, demo.values.get(key)) for key in LANGUAGE),
-        (data, "problem_info", data.json("problem_info").get("language_instruction")),
+        (data, "problem_info", problem.get("language_instruction")),
         *((data, key, data.values.get(key)) for key in LANGUAGE),
         *((data, "env_args", env_args.get(key)) for key in ("lang", "env_lang", LANGUAGE[0])),
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from strap.datasets.hdf5.attributes import (
     instruction,
     read_attributes,
 )
+from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import arrays_under, follow, has_member, member_names
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_stored
 from strap.errors import StrapError
@@ -131,20 +132,25 @@ def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
 
     Whatever h5py raises meanwhile becomes an error that names the file and the part of it.
     """
-    with reading(file, FORMAT, part=part):
+    with reading(file, FORMAT, part=part), ExitStack() as stack:
         if not file.is_file():
             raise StrapError(f"'{file}' is no file that can be read: leave it out")
+        stream = stack.enter_context(GuardedFile(file))
         try:
-            handle = h5py.File(file, "r", locking="best-effort")
-        except PermissionError:
+            handle = h5py.File(stream, "r")
+        except StrapError:
             raise
         except Exception as error:
             raise StrapError(
                 f"cannot open '{file}' as HDF5 ({describe(error)}): the file is truncated or not "
                 "HDF5; copy it again or leave it out"
             ) from error
-        with handle:
-            yield handle
+        stack.enter_context(handle)
+        if handle.id.get_create_plist().get_sizes() != (8, 8):
+            raise StrapError(
+                f"'{file}' counts its bytes with other than 8-byte numbers: repack it (h5repack)"
+            )
+        yield handle
 
 
 def _list_demos(file: Path) -> _Listing:
