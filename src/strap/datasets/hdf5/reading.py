@@ -31,7 +31,7 @@ from strap.datasets.hdf5.attributes import (
 )
 from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import arrays_under, follow, has_member, member_names
-from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_stored
+from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.errors import StrapError
 from strap.types import LazyArray, Orientation, Source, Trajectory
 
@@ -277,8 +277,8 @@ def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dat
     for name, array in arrays_under(demo, f"data/{entry.key}", entry.file):
         if array.shape and array.shape[0] == len(actions):
             place = Place(entry.file, entry.key, name, size)
-            require_stored(array, place)
             _require_usable(name, array, place)
+            require_stored(array, place)
             found[name] = array
         elif name.startswith("obs/"):
             raise StrapError(
@@ -286,6 +286,7 @@ def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dat
                 f"{len(actions)} frames; the file is damaged or half-written: record or copy it "
                 "again"
             )
+    require_apart(found, Place(entry.file, entry.key, "", size))
     return found
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -107,9 +107,9 @@ def read_rows(array: h5py.Dataset, start: int, stop: int, place: Place) -> Array
     if start >= stop or not math.prod(array.shape):
         return np.empty((max(0, stop - start), *array.shape[1:]), array.dtype)
     _require_chunks(array, start, stop, place)
-    if array.dtype.hasobject:
-        return _read_texts(array, start, stop, place)
-    values: Array = array[start:stop]
+    is_text = array.dtype.hasobject
+    values: Array = _read_texts(array, start, stop, place) if is_text else array[start:stop]
+    _require_found(array, start, values)
     return values
 
 
@@ -122,6 +122,8 @@ def _require_type(array: h5py.Dataset, place: Place) -> None:
             f"{place} is of the type {_type_name(dtype)}: numbers, texts and tables of numbers are "
             "read; convert or remove the array"
         )
+    if dtype.kind in "iuf" and not array.id.get_type().equal(h5py.h5t.py_create(dtype)):
+        raise place.error(f"holds numbers with bits of its own order, not {dtype}")
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
@@ -138,6 +140,19 @@ def _stored_bytes(array: h5py.Dataset) -> int:
 
 def _item_bytes(array: h5py.Dataset) -> int:
     return TEXT_BYTES if array.dtype.hasobject else int(array.id.get_type().get_size())
+
+
+def require_apart(arrays: Mapping[str, h5py.Dataset], place: Place) -> None:
+    """Raise where two arrays lie on the same bytes of the file, other than under two names."""
+    spans = {}
+    for name, array in arrays.items():
+        if array.size and (offset := array.id.get_offset()) is not None:
+            spans[offset, offset + _stored_bytes(array)] = name
+    for one, other in pairwise(sorted(spans)):
+        if other[0] < one[1]:
+            raise replace(place, name=spans[other]).error(
+                f"lies on the same bytes of the file as '{spans[one]}'"
+            )
 
 
 def _require_contiguous(array: h5py.Dataset, place: Place, *, compact: bool) -> None:
@@ -159,12 +174,16 @@ def _require_chunked(array: h5py.Dataset, place: Place) -> None:
     if found < needed:
         raise place.error(f"has {found:,} of the {needed:,} chunks of its shape {array.shape}")
     stored, declared = array.id.get_storage_size(), _stored_bytes(array)
-    compressors = [number for number in filters if number in COMPRESSORS]
-    ratio = RATIOS.get(compressors[0], math.inf) if compressors else 1
-    if stored > place.size or declared > stored * ratio:
+    if stored > place.size or declared > stored * _most_ratio(filters):
         raise place.error(
             f"declares {declared:,} bytes in {stored:,} stored ones of a file of {place.size:,}"
         )
+
+
+def _most_ratio(filters: Sequence[int]) -> float:
+    """How many bytes one stored byte can become."""
+    compressors = [number for number in filters if number in COMPRESSORS]
+    return RATIOS.get(compressors[0], math.inf) if compressors else 1
 
 
 def _filters(array: h5py.Dataset, place: Place) -> list[int]:
@@ -198,11 +217,29 @@ def _require_chunks(array: h5py.Dataset, start: int, stop: int, place: Place) ->
         chunk = array.id.get_chunk_info_by_coord(corner)
         if chunk.byte_offset is None:
             raise place.error(f"has no chunk at {corner}")
-        if chunk.size > most or chunk.byte_offset + chunk.size > place.size:
+        applied = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
+        is_long = chunk.size > most or chunk.byte_offset + chunk.size > place.size
+        if is_long or length > chunk.size * _most_ratio(applied):
             raise place.error(f"has a chunk of {chunk.size:,} bytes at {corner} for {length:,}")
-        is_packed = DEFLATE in filters and not chunk.filter_mask >> filters.index(DEFLATE) & 1
-        if is_packed and chunk.size > UNCHECKED_BYTES:
+        if DEFLATE in applied and chunk.size > UNCHECKED_BYTES:
             _require_inflated(place, chunk.byte_offset, chunk.size, length)
+
+
+def _require_found(array: h5py.Dataset, start: int, values: Array) -> None:
+    """Raise where HDF5 filled rows for want of a chunk that is there: its index is damaged.
+
+    The index is asked by walking through it when chunks are listed, and by searching when they are
+    read; with a damaged key the search fails, and fills. Asking for the packed chunk searches too.
+    """
+    if array.chunks is None or not values.size:
+        return
+    for corner in _corners(array.shape, array.chunks, start, start + len(values)):
+        first = max(corner[0] - start, 0)
+        rows = slice(first, max(corner[0] + array.chunks[0] - start, first))
+        others = zip(corner[1:], array.chunks[1:], strict=True)
+        block = values[(rows, *(slice(at, at + step) for at, step in others))]
+        if (block == array.fillvalue).all():
+            array.id.read_direct_chunk(corner)
 
 
 def _corners(shape: Shape, chunks: Shape, start: int, stop: int) -> Iterator[Shape]:
