@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from strap.datasets.boundary import describe
-from strap.datasets.zarr.layout import PICTURES, Layout
+from strap.datasets.zarr.layout import CHECKSUMS, PICTURES, Codec, Layout
 from strap.datasets.zarr.sizes import HEADERS, unpacked_bytes
 from strap.datasets.zarr.store import Store
 from strap.errors import StrapError
@@ -69,21 +69,18 @@ def _require_fits(
     store: Store, layout: Layout, key: str, offset: int, length: int, where: str
 ) -> None:
     """Raise where a packed chunk becomes longer than the shape declares."""
-    skipped = 0
-    packer = None
+    begin, end, packer = offset, offset + length, None
     for codec in reversed(layout.codecs):
         if codec.is_packer:
             packer = codec.name
             break
-        at_start = codec.name in ("crc32", "adler32") and codec.options.get("location") != "end"
-        skipped += 4 if at_start else 0
+        begin, end = _without_checksum(codec, begin, end)
     if packer is None:
         return
-    begin, length = offset + skipped, length - skipped
-    stop = begin + min(length, HEADERS.get(packer, length))
+    stop = min(end, begin + HEADERS.get(packer, length))
     limit = math.prod(layout.chunks) if packer in PICTURES else layout.chunk_bytes + SLACK_BYTES
     try:
-        unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=length)
+        unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=end - begin)
     except Exception as error:
         raise StrapError(
             f"{where}: chunk '{key}' is no {packer} ({describe(error)}): it is damaged, copy the "
@@ -94,6 +91,15 @@ def _require_fits(
             f"{where}: chunk '{key}' becomes more than the {limit:,} that its shape takes: it is "
             "damaged, copy the dataset again"
         )
+
+
+def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
+    """The span without the checksum that a codec put before or after it."""
+    if codec.name not in CHECKSUMS:
+        return begin, end
+    usual = "start" if codec.name in ("crc32", "adler32") else "end"
+    is_before = codec.options.get("location", usual) == "start"
+    return (begin + 4, end) if is_before else (begin, end - 4)
 
 
 def _shard_spans(

@@ -71,7 +71,7 @@ def _inflated(start: Callable[[], Any], data: bytes, limit: int) -> int:
 def _blosc(data: bytes, length: int) -> int:
     """The length in blosc's header, which also says how long the packed chunk is."""
     unpacked, _, packed = struct.unpack_from("<III", data, 4)
-    if packed > length:
+    if packed != length:
         raise ValueError(f"{packed} packed bytes declared, {length} there")
     return int(unpacked)
 
