@@ -192,6 +192,15 @@ def test_an_observation_of_another_length_is_refused(tmp_path: Path) -> None:
         dataset["demo_1"]
 
 
+def test_observations_that_are_no_group(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.hdf5")
+    with h5py.File(file, "a") as handle:
+        del handle["data/demo_1/obs"]
+        handle["data/demo_1/obs"] = np.zeros((6, 3))
+    with pytest.raises(StrapError, match=r"a.hdf5', demo_1: 'obs' is an array, not a group"):
+        strap.open_dataset(file)["demo_1"]
+
+
 def test_unreadable_frames_are_named(tmp_path: Path) -> None:
     file = write(tmp_path / "a.hdf5")
     own = strap.open_dataset(file)["demo_1"]

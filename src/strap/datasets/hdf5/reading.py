@@ -275,6 +275,11 @@ def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dat
         )
     found: dict[str, h5py.Dataset] = {}
     for name, array in arrays_under(demo, f"data/{entry.key}", entry.file):
+        if name == "obs":
+            raise StrapError(
+                f"'{entry.file}', {entry.key}: 'obs' is an array, not a group of observations; the "
+                "file is damaged: copy it again or leave it out"
+            )
         if array.shape and array.shape[0] == len(actions):
             place = Place(entry.file, entry.key, name, size)
             _require_usable(name, array, place)
