@@ -224,9 +224,9 @@ def _contradiction(data: Attributes, lengths: Mapping[str, int]) -> str:
 
 
 def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | None) -> Trajectory:
-    file, size = entry.file, entry.file.stat().st_size if entry.file.exists() else 0
+    file = entry.file
     with _open(file, entry.key) as handle:
-        data = _data(handle, file)
+        size, data = file.stat().st_size, _data(handle, file)
         demo = follow(data, entry.key, file)
         if not isinstance(demo, h5py.Group):
             raise StrapError(f"'{file}': '/data/{entry.key}' is no group any more: open it again")
