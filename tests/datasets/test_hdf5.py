@@ -192,8 +192,13 @@ def test_an_observation_of_another_length_is_refused(tmp_path: Path) -> None:
         dataset["demo_1"]
 
 
-def test_observations_that_are_no_group(tmp_path: Path) -> None:
+def test_observations_that_are_none(tmp_path: Path) -> None:
     file = write(tmp_path / "a.hdf5")
+    with h5py.File(file, "a") as handle:
+        del handle["data/demo_1/obs/front"]
+        handle.create_group("data/demo_1/obs/front")
+    with pytest.raises(StrapError, match=r"a.hdf5', demo_1: 'obs/front' is an empty group"):
+        strap.open_dataset(file)["demo_1"]
     with h5py.File(file, "a") as handle:
         del handle["data/demo_1/obs"]
         handle["data/demo_1/obs"] = np.zeros((6, 3))
@@ -458,7 +463,7 @@ def test_a_demonstration_without_actions_is_not_left_out(tmp_path: Path) -> None
         (None, "'actions' is of a group, not an array [frames, numbers]"),
         (3.0, "'actions' is (), not an array [frames, numbers]"),
         (np.zeros((6, 7, 2)), "'actions' is (6, 7, 2), not an array [frames, numbers]"),
-        (np.zeros(6, "S3"), "'actions' are of the type |S3, not numbers"),
+        (np.zeros(6, "S3"), "'actions' is of the type |S3, not numbers"),
         (np.zeros(6, [("a", "f4")]), "not numbers"),
     ],
 )

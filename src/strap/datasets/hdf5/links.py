@@ -72,8 +72,10 @@ def follow(group: h5py.Group, path: str, file: Path) -> Node:
     return node
 
 
-def arrays_under(group: h5py.Group, place: str, file: Path) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yield every array of a group and of its groups with its path, links followed."""
+def members_under(
+    group: h5py.Group, place: str, file: Path
+) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
+    """Yield every array and group of a group and of its groups with its path, links followed."""
     members = _walk(group, place, file, (_address(group),))
     for count, (name, node) in enumerate(members, 1):
         if count > MAX_MEMBERS:
@@ -81,7 +83,7 @@ def arrays_under(group: h5py.Group, place: str, file: Path) -> Iterator[tuple[st
                 f"'{file}': '{place}' has more than {MAX_MEMBERS:,} arrays and groups, each link "
                 "counted; the file is damaged, or its links multiply: leave it out"
             )
-        if isinstance(node, h5py.Dataset):
+        if node is not None:
             yield name, node
 
 

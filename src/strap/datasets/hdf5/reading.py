@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from strap.datasets.hdf5.attributes import (
     read_attributes,
 )
 from strap.datasets.hdf5.guard import GuardedFile
-from strap.datasets.hdf5.links import arrays_under, follow, has_member, member_names
+from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.errors import StrapError
 from strap.types import LazyArray, Orientation, Source, Trajectory
@@ -268,30 +268,24 @@ def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[st
 def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
     """Every array of the demonstration with one row per frame, by its path inside the group."""
     actions = _actions(demo, entry.key, entry.file)
+    place = Place(entry.file, entry.key, "actions", size)
     if not is_number(actions.dtype):
-        raise StrapError(
-            f"'{entry.file}', {entry.key}: 'actions' are of the type {actions.dtype}, not numbers; "
-            "the file is damaged: copy it again or leave it out"
-        )
+        raise place.error(f"is of the type {actions.dtype}, not numbers")
     found: dict[str, h5py.Dataset] = {}
-    for name, array in arrays_under(demo, f"data/{entry.key}", entry.file):
-        if name == "obs":
-            raise StrapError(
-                f"'{entry.file}', {entry.key}: 'obs' is an array, not a group of observations; the "
-                "file is damaged: copy it again or leave it out"
-            )
-        if array.shape and array.shape[0] == len(actions):
-            place = Place(entry.file, entry.key, name, size)
-            _require_usable(name, array, place)
-            require_stored(array, place)
-            found[name] = array
+    for name, node in members_under(demo, f"data/{entry.key}", entry.file):
+        place = replace(place, name=name)
+        if isinstance(node, h5py.Group):
+            if name.startswith("obs/") and not len(node):
+                raise place.error("is an empty group, not observations")
+        elif name == "obs":
+            raise place.error("is an array, not a group of observations")
+        elif node.shape and node.shape[0] == len(actions):
+            _require_usable(name, node, place)
+            require_stored(node, place)
+            found[name] = node
         elif name.startswith("obs/"):
-            raise StrapError(
-                f"'{entry.file}', {entry.key}: '{name}' has shape {array.shape} but 'actions' has "
-                f"{len(actions)} frames; the file is damaged or half-written: record or copy it "
-                "again"
-            )
-    require_apart(found, Place(entry.file, entry.key, "", size))
+            raise place.error(f"has shape {node.shape} but 'actions' has {len(actions)} frames")
+    require_apart(found, place)
     return found
 
 
