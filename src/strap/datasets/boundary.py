@@ -20,6 +20,10 @@ MAX_PICTURE_PIXELS = 1 << 26
 """the largest picture that is decoded, in pixels: 8192 × 8192"""
 MAX_FRAME_BYTES = 1 << 28
 """the largest single row of any array: 256 MiB, a picture of MAX_PICTURE_PIXELS in colour"""
+MAX_CHUNK_BYTES = 1 << 30
+"""the largest chunk that is decoded as one: 1 GiB"""
+MAX_ARRAY_BYTES = 1 << 30
+"""the largest array that is read as one: one trajectory's actions or proprioception, 1 GiB"""
 MAX_TRAJECTORIES = 10_000_000
 """the most trajectories one dataset may declare; DROID, the largest in use, has 76,000"""
 MAX_METADATA_BYTES = 1 << 30
@@ -29,26 +33,31 @@ REMEDY = "copy or download it again, or leave it out"
 
 
 @contextmanager
-def reading(place: Path | str, format: str, *, remedy: str = REMEDY) -> Iterator[None]:
+def reading(
+    place: Path | str, format: str, *, part: str = "", remedy: str = REMEDY
+) -> Iterator[None]:
     """Turn whatever goes wrong while `place` is read into a `StrapError` that names it.
+
+    `part` says what in the file was read: "demo_0, 'actions'".
 
     Libraries raise many kinds of errors on damaged files (`KeyError`, `OSError`, `RuntimeError`,
     …); to a user all of them mean the same. A `StrapError` passes unchanged.
     """
+    where = f"'{place}', {part}" if part else f"'{place}'"
     try:
         yield
     except StrapError:
         raise
     except PermissionError as error:
-        raise StrapError(f"cannot read '{place}': permission denied") from error
+        raise StrapError(f"cannot read {where}: permission denied") from error
     except MemoryError as error:
         raise StrapError(
-            f"'{place}' asks for more memory than there is: its {format} metadata is damaged, or "
+            f"{where} asks for more memory than there is: its {format} metadata is damaged, or "
             "it needs a larger machine"
         ) from error
     except Exception as error:
         raise StrapError(
-            f"cannot read '{place}' as {format} ({describe(error)}): {remedy}"
+            f"cannot read {where} as {format} ({describe(error)}): {remedy}"
         ) from error
 
 

@@ -1,0 +1,140 @@
+"""What the names inside an HDF5 file lead to, along links of that file alone.
+
+A hard link or a soft link is another name of something in the same file, and as good as the first.
+An external link names a file of its maker's choice: it is never followed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import h5py
+
+from strap.errors import StrapError
+
+Node: TypeAlias = h5py.Group | h5py.Dataset | None
+"""what a name leads to; None: neither a group nor an array"""
+MAX_SOFT_LINKS = 64
+"""soft links followed on the way to one object; more are taken for a circle"""
+MAX_DEPTH = 32
+"""groups inside groups of one demonstration"""
+MAX_MEMBERS = 10_000
+"""arrays and groups of one demonstration"""
+
+
+def member_names(group: h5py.Group, place: str, file: Path) -> list[str]:
+    """Return the names in a group, in the file's order; raise where one cannot be a name."""
+    names = [bytes(name).decode("utf-8", "surrogateescape") for name in group.id]
+    for name in names:
+        is_text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == name
+        if not is_text or "/" in name or "\0" in name or name in ("", ".", ".."):
+            raise StrapError(
+                f"'{file}': '{place}' holds the name {name!a}, which is no name of a group or "
+                "an array; the file is damaged: copy it again or leave it out"
+            )
+    return names
+
+
+def has_member(group: h5py.Group, name: str) -> bool:
+    """Return whether a group holds a name, wherever it leads."""
+    return bool(group.id.links.exists(name.encode()))
+
+
+def follow(group: h5py.Group, path: str, file: Path) -> Node:
+    """Return what `path` leads to from a group, through hard and soft links of this file."""
+    start = f"{group.name}/{path}".lstrip("/")
+    node: Node = group
+    pending = deque(_parts(path.encode()))
+    soft_links = 0
+    while pending:
+        name = pending.popleft()
+        if not isinstance(node, h5py.Group) or not node.id.links.exists(name):
+            raise StrapError(
+                f"'{file}': '{start}' leads nowhere: there is no '{_shown(name)}' on its way; "
+                "restore what the link points to, or remove the link"
+            )
+        kind = node.id.links.get_info(name).type
+        if kind == h5py.h5l.TYPE_HARD:
+            node = _open(node, name)
+            continue
+        _require_soft(node, name, kind, start, file)
+        soft_links += 1
+        if soft_links > MAX_SOFT_LINKS:
+            raise StrapError(
+                f"'{file}': the links of '{start}' lead in a circle; remove one of them"
+            )
+        target = node.id.links.get_val(name)
+        node = node.file["/"] if target.startswith(b"/") else node
+        pending.extendleft(reversed(_parts(target)))
+    return node
+
+
+def members_under(
+    group: h5py.Group, place: str, file: Path
+) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
+    """Yield every array and group of a group and of its groups with its path, links followed."""
+    members = _walk(group, place, file, (_address(group),))
+    for count, (name, node) in enumerate(members, 1):
+        if count > MAX_MEMBERS:
+            raise StrapError(
+                f"'{file}': '{place}' has more than {MAX_MEMBERS:,} arrays and groups, each link "
+                "counted; the file is damaged, or its links multiply: leave it out"
+            )
+        if node is not None:
+            yield name, node
+
+
+def _walk(
+    group: h5py.Group, place: str, file: Path, ancestors: tuple[int, ...]
+) -> Iterator[tuple[str, Node]]:
+    """Every member of a group, then that member's own, by path from the group."""
+    for name in member_names(group, place, file):
+        node = follow(group, name, file)
+        yield name, node
+        if not isinstance(node, h5py.Group):
+            continue
+        address = _address(node)
+        if address in ancestors or len(ancestors) > MAX_DEPTH:
+            raise StrapError(
+                f"'{file}': '{place}/{name}' is a group inside itself, or more than {MAX_DEPTH} "
+                "groups deep; remove the link"
+            )
+        for path, below in _walk(node, f"{place}/{name}", file, (*ancestors, address)):
+            yield f"{name}/{path}", below
+
+
+def _address(group: h5py.Group) -> int:
+    return int(h5py.h5o.get_info(group.id).addr)
+
+
+def _open(group: h5py.Group, name: bytes) -> Node:
+    found = h5py.h5o.open(group.id, name)
+    if isinstance(found, h5py.h5g.GroupID):
+        return h5py.Group(found)
+    return h5py.Dataset(found) if isinstance(found, h5py.h5d.DatasetID) else None
+
+
+def _require_soft(group: h5py.Group, name: bytes, kind: int, start: str, file: Path) -> None:
+    if kind == h5py.h5l.TYPE_SOFT:
+        return
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        other, inside = group.id.links.get_val(name)
+        raise StrapError(
+            f"'{file}': '{start}' is an external link to '{_shown(inside)}' in the file "
+            f"'{_shown(other)}': files may not name other files. If you trust it, copy what it "
+            "points to into this file (h5py: Group.copy with expand_external=True)"
+        )
+    raise StrapError(
+        f"'{file}': '{start}' is a link of an unknown kind ({kind}); make it a hard or a soft link"
+    )
+
+
+def _parts(path: bytes) -> list[bytes]:
+    return [part for part in path.split(b"/") if part not in (b"", b".")]
+
+
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

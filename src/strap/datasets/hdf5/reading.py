@@ -1,0 +1,315 @@
+"""robomimic and LIBERO HDF5, one file or a folder of files, read lazily.
+
+Both keep `/data/demo_i` groups; LIBERO adds the task's instruction and stores its images bottom row
+first. Nothing is read on opening but names and lengths; a frame range of one camera reads only
+that range of that camera.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from strap.datasets.base import natural, require_unique
+from strap.datasets.boundary import MAX_ARRAY_BYTES, describe, reading, require_at_most
+from strap.datasets.hdf5.attributes import (
+    Attributes,
+    Dialect,
+    dialect,
+    frame_rate,
+    image_orientation,
+    instruction,
+    read_attributes,
+)
+from strap.datasets.hdf5.guard import GuardedFile
+from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
+from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
+from strap.errors import StrapError
+from strap.types import LazyArray, Orientation, Source, Trajectory
+
+SUFFIXES = (".hdf5", ".h5")
+FORMAT = "HDF5"
+DEMO_NAME = re.compile(r"demo_?[0-9]+")
+DEMO_MEMBERS = ("obs", "next_obs", "states", "robot_states", "rewards", "dones")
+"""what shows that a group is a demonstration, whatever its name"""
+SHOWN_NOTES = 3
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One demonstration: which file, which group."""
+
+    file: Path
+    key: str
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What one file says of itself when it is opened."""
+
+    keys: Sequence[str]
+    dialect: Dialect
+    metadata: Mapping[str, Any]
+    note: str
+    """where the file contradicts itself without being unreadable; empty where it does not"""
+
+
+@dataclass(frozen=True)
+class Hdf5Reader:
+    """Reads one HDF5 file or a folder of them.
+
+    Ids are the group names (`demo_0`) for one file, `<file stem>/demo_0` for a folder.
+    """
+
+    entries: Mapping[str, _Entry]
+    files: Sequence[Path]
+    metadata: Mapping[str, Any]
+    orientation: Orientation | None
+    """as the caller says; None: as the file's dialect says"""
+    notes: Sequence[str] = ()
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Trajectory ids in natural order."""
+        return tuple(self.entries)
+
+    @property
+    def summary(self) -> str:
+        """One line about files that contradict themselves; empty when none does."""
+        more = len(self.notes) - SHOWN_NOTES
+        return "; ".join(self.notes[:SHOWN_NOTES]) + (f"; … and {more} more" if more > 0 else "")
+
+    def read(self, trajectory_id: str) -> Trajectory:
+        """The trajectory, its arrays unread."""
+        entry = self.entries[trajectory_id]
+        return _read_demo(trajectory_id, entry, self.orientation)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether `path` is an HDF5 file by its name, or a folder that holds some."""
+    if path.is_dir():
+        return any(_hdf5_files(path))
+    return path.suffix in SUFFIXES
+
+
+def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[str, Hdf5Reader]:
+    """The reader of a file or folder, and its format's name (`libero`, `robomimic` or both)."""
+    files = _hdf5_files(path) if path.is_dir() else [path]
+    entries: dict[str, _Entry] = {}
+    names: list[str] = []
+    dialects: dict[str, Mapping[str, Any]] = {}
+    notes: list[str] = []
+    for file in files:
+        prefix = f"{file.relative_to(path).with_suffix('').as_posix()}/" if path.is_dir() else ""
+        listing = _list_demos(file)
+        dialects.setdefault(listing.dialect, listing.metadata)
+        names += [prefix + key for key in listing.keys]
+        entries |= {prefix + key: _Entry(file, key) for key in listing.keys}
+        notes += [listing.note] if listing.note else []
+    require_unique(names, path)
+    metadata = next(iter(dialects.values()), {})
+    return "+".join(sorted(dialects)), Hdf5Reader(entries, files, metadata, orientation, notes)
+
+
+def _hdf5_files(folder: Path) -> list[Path]:
+    """HDF5 files at any depth; what is hidden is somebody's work in progress."""
+    found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and not path.is_dir())
+    shown = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
+    return sorted(shown, key=lambda p: natural(p.relative_to(folder).as_posix()))
+
+
+@contextmanager
+def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
+    """The file, open for one read: kept open it could not be changed from the same process.
+
+    Whatever h5py raises meanwhile becomes an error that names the file and the part of it.
+    """
+    with reading(file, FORMAT, part=part), ExitStack() as stack:
+        if not file.is_file():
+            raise StrapError(f"'{file}' is no file that can be read: leave it out")
+        stream = stack.enter_context(GuardedFile(file))
+        try:
+            handle = h5py.File(stream, "r")
+        except StrapError:
+            raise
+        except Exception as error:
+            raise StrapError(
+                f"cannot open '{file}' as HDF5 ({describe(error)}): the file is truncated or not "
+                "HDF5; copy it again or leave it out"
+            ) from error
+        stack.enter_context(handle)
+        if handle.id.get_create_plist().get_sizes() != (8, 8):
+            raise StrapError(
+                f"'{file}' counts its bytes with other than 8-byte numbers: repack it (h5repack)"
+            )
+        yield handle
+
+
+def _list_demos(file: Path) -> _Listing:
+    with _open(file) as handle:
+        data = _data(handle, file)
+        attributes = read_attributes(data, "/data", file, file.stat().st_size)
+        lengths: dict[str, int] = {}
+        for key in member_names(data, "data", file):
+            node = follow(data, key, file)
+            if isinstance(node, h5py.Group) and has_member(node, "actions"):
+                lengths[key] = len(_actions(node, key, file))
+            elif _is_demo(key, node):
+                raise StrapError(
+                    f"'{file}': '/data/{key}' is a demonstration without 'actions'; the file is "
+                    "damaged or half-written: copy or record it again, or remove the group"
+                )
+        keys = sorted(lengths, key=natural)
+        note = _contradiction(attributes, lengths)
+        return _Listing(keys, dialect(attributes), attributes.values, note)
+
+
+def _data(handle: h5py.File, file: Path) -> h5py.Group:
+    found = follow(handle["/"], "data", file) if has_member(handle["/"], "data") else None
+    if not isinstance(found, h5py.Group):
+        raise StrapError(
+            f"'{file}' has no group '/data', so it is neither a robomimic nor a LIBERO file; "
+            f"its top level holds: {', '.join(member_names(handle['/'], '/', file)) or 'nothing'}"
+        )
+    return found
+
+
+def _is_demo(key: str, node: object) -> bool:
+    """Whether a member of `/data` without actions was meant to be a demonstration."""
+    if DEMO_NAME.fullmatch(key):
+        return True
+    if not isinstance(node, h5py.Group):
+        return False
+    return "num_samples" in node.attrs or any(has_member(node, name) for name in DEMO_MEMBERS)
+
+
+def _actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
+    found = follow(demo, "actions", file)
+    if not isinstance(found, h5py.Dataset) or not found.shape or len(found.shape) > 2:
+        shape = found.shape if isinstance(found, h5py.Dataset) else "of a group"
+        raise StrapError(
+            f"'{file}', {key}: 'actions' is {shape}, not an array [frames, numbers]; the file is "
+            "damaged: copy it again or leave it out"
+        )
+    return found
+
+
+def _contradiction(data: Attributes, lengths: Mapping[str, int]) -> str:
+    """Raise where demonstrations are lost; return a note where they may be.
+
+    `num_demos` is written with the file and by nobody who takes demonstrations out later; `total`
+    is stale in files from which demonstrations were removed by hand, which are sound.
+    """
+    count, total, frames = data.number("num_demos"), data.number("total"), sum(lengths.values())
+    if count is not None and len(lengths) < count:
+        raise StrapError(
+            f"'{data.file}': '/data' has {len(lengths)} demonstrations but its attribute "
+            f"'num_demos' says {count:g}: demonstrations are lost; copy the file again or, if you "
+            f"removed them yourself, set 'num_demos' to {len(lengths)}"
+        )
+    if total is None or total == frames:
+        return ""
+    return (
+        f"'/data' of '{data.file.name}' has {frames:,} frames but its attribute 'total' says "
+        f"{total:,}: demonstrations are lost, or were removed without a change of 'total'"
+    )
+
+
+def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | None) -> Trajectory:
+    file = entry.file
+    with _open(file, entry.key) as handle:
+        size, data = file.stat().st_size, _data(handle, file)
+        demo = follow(data, entry.key, file)
+        if not isinstance(demo, h5py.Group):
+            raise StrapError(f"'{file}': '/data/{entry.key}' is no group any more: open it again")
+        shared = read_attributes(data, "/data", file, size)
+        attributes = read_attributes(demo, entry.key, file, size)
+        arrays = _per_frame(demo, entry, size)
+        lazies = {name: _lazy(entry, name, array) for name, array in arrays.items()}
+        cameras = {name for name, array in arrays.items() if _is_camera(name, array)}
+        states = {name for name, array in arrays.items() if _is_state(name, array)}
+        others = lazies.keys() - cameras - states - {"actions"}
+        return Trajectory(
+            id=trajectory_id,
+            length=len(lazies["actions"]),
+            instruction=instruction(shared, attributes),
+            cameras=_without_prefix(lazies, cameras),
+            proprioception=_without_prefix(lazies, states),
+            actions=lazies["actions"],
+            source=Source(file, entry.key, (file,)),
+            fps=frame_rate(shared),
+            orientation=orientation or image_orientation(shared),
+            extras={name: array for name, array in lazies.items() if name in others},
+            attributes=attributes.values,
+        )
+
+
+def _is_camera(name: str, array: h5py.Dataset) -> bool:
+    images = array.ndim == 4 and array.shape[-1] == 3 and array.dtype == np.uint8
+    return name.startswith("obs/") and images
+
+
+def _is_state(name: str, array: h5py.Dataset) -> bool:
+    return name.startswith("obs/") and array.ndim <= 2 and is_number(array.dtype)
+
+
+def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[str, LazyArray]:
+    return {name.removeprefix("obs/"): array for name, array in arrays.items() if name in names}
+
+
+def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
+    """Every array of the demonstration with one row per frame, by its path inside the group."""
+    actions = _actions(demo, entry.key, entry.file)
+    place = Place(entry.file, entry.key, "actions", size)
+    if not is_number(actions.dtype):
+        raise place.error(f"is of the type {actions.dtype}, not numbers")
+    found: dict[str, h5py.Dataset] = {}
+    for name, node in members_under(demo, f"data/{entry.key}", entry.file):
+        place = replace(place, name=name)
+        if isinstance(node, h5py.Group):
+            if name.startswith("obs/") and not len(node):
+                raise place.error("is an empty group, not observations")
+        elif name == "obs":
+            raise place.error("is an array, not a group of observations")
+        elif node.shape and node.shape[0] == len(actions):
+            _require_usable(name, node, place)
+            require_stored(node, place)
+            found[name] = node
+        elif name.startswith("obs/"):
+            raise place.error(f"has shape {node.shape} but 'actions' has {len(actions)} frames")
+    require_apart(found, place)
+    return found
+
+
+def _require_usable(name: str, array: h5py.Dataset, place: Place) -> None:
+    """Raise for pictures without pixels, and for numbers that would not fit in memory."""
+    if _is_camera(name, array) and not math.prod(array.shape[1:]):
+        raise place.error(f"has shape {array.shape}: pictures without pixels")
+    if name == "actions" or _is_state(name, array):
+        length = math.prod(array.shape) * array.dtype.itemsize
+        require_at_most(length, MAX_ARRAY_BYTES, f"bytes of {place.key} '{name}'", place.file)
+
+
+def _lazy(entry: _Entry, name: str, array: h5py.Dataset) -> LazyArray:
+    shape, dtype = tuple(array.shape), array.dtype
+
+    def read(start: int, stop: int) -> Any:
+        with _open(entry.file, f"{entry.key}, '{name}' frames {start}:{stop}") as handle:
+            stored = follow(handle["/"], f"data/{entry.key}/{name}", entry.file)
+            if not isinstance(stored, h5py.Dataset) or stored.shape != shape:
+                raise StrapError(
+                    f"'{entry.file}', {entry.key}: '{name}' is no longer {shape}: the file has "
+                    "changed, open it again"
+                )
+            place = Place(entry.file, entry.key, name, entry.file.stat().st_size)
+            return read_rows(stored, start, stop, place)
+
+    return LazyArray(shape, dtype, read)

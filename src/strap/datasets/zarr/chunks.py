@@ -1,0 +1,139 @@
+"""The chunks of a range, each looked at before it is decoded: there, of its length, no bomb."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from strap.datasets.boundary import describe
+from strap.datasets.zarr.layout import CHECKSUMS, PICTURES, Codec, Layout
+from strap.datasets.zarr.sizes import HEADERS, unpacked_bytes
+from strap.datasets.zarr.store import Store
+from strap.errors import StrapError
+
+SLACK_BYTES = 1 << 16
+"""how much longer than its values a stored chunk may be: headers and checksums"""
+ABSENT = (1 << 64) - 1
+"""offset and length of a chunk that a shard does not hold"""
+
+
+def require_chunks(
+    store: Store, layout: Layout, start: int, stop: int, *, empty_chunks: bool, where: str
+) -> None:
+    """Raise where a chunk of rows start … stop−1 is missing, or becomes larger than it declares."""
+    for file in _numbers(layout.shape, layout.files, start, stop):
+        key = layout.file_key(file)
+        size = store.size(key)
+        if size is None:
+            if not empty_chunks:
+                raise _missing(key, where)
+            continue
+        most = _most_bytes(layout)
+        if size > most:
+            raise StrapError(
+                f"{where}: chunk '{key}' has {size:,} bytes, more than the {most:,} that its shape "
+                "can take: it is damaged, copy the dataset again"
+            )
+        spans = [(0, size)]
+        if layout.is_sharded:
+            spans = _shard_spans(store, layout, key, file, (start, stop), size, empty_chunks, where)
+        for offset, length in spans:
+            _require_fits(store, layout, key, offset, length, where)
+
+
+def _missing(key: str, where: str) -> StrapError:
+    return StrapError(
+        f"{where}: chunk '{key}' is missing: copy the dataset again, or open it with "
+        "empty_chunks=True if its writer left out chunks of zeros"
+    )
+
+
+def _numbers(
+    shape: Sequence[int], steps: Sequence[int], start: int, stop: int
+) -> Iterator[tuple[int, ...]]:
+    """The numbers of all blocks of `steps` elements that hold some of rows start … stop−1."""
+    rows = range(start // steps[0], -(-stop // steps[0])) if start < stop else range(0)
+    others = (range(-(-n // step)) for n, step in zip(shape[1:], steps[1:], strict=True))
+    return product(rows, *others)
+
+
+def _most_bytes(layout: Layout) -> int:
+    """How long a file may be: its chunks with what codecs add, and their index."""
+    count = math.prod(f // c for f, c in zip(layout.files, layout.chunks, strict=True))
+    return count * (layout.chunk_bytes + layout.chunk_bytes // 16 + 32) + SLACK_BYTES
+
+
+def _require_fits(
+    store: Store, layout: Layout, key: str, offset: int, length: int, where: str
+) -> None:
+    """Raise where a packed chunk becomes longer than the shape declares."""
+    begin, end, packer = offset, offset + length, None
+    for codec in reversed(layout.codecs):
+        if codec.is_packer:
+            packer = codec.name
+            break
+        begin, end = _without_checksum(codec, begin, end)
+    if packer is None:
+        return
+    stop = min(end, begin + HEADERS.get(packer, length))
+    limit = math.prod(layout.chunks) if packer in PICTURES else layout.chunk_bytes + SLACK_BYTES
+    try:
+        unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=end - begin)
+    except Exception as error:
+        raise StrapError(
+            f"{where}: chunk '{key}' is no {packer} ({describe(error)}): it is damaged, copy the "
+            "dataset again"
+        ) from error
+    if unpacked > limit:
+        raise StrapError(
+            f"{where}: chunk '{key}' becomes more than the {limit:,} that its shape takes: it is "
+            "damaged, copy the dataset again"
+        )
+
+
+def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
+    """The span without the checksum that a codec put before or after it."""
+    if codec.name not in CHECKSUMS:
+        return begin, end
+    usual = "start" if codec.name in ("crc32", "adler32") else "end"
+    is_before = codec.options.get("location", usual) == "start"
+    return (begin + 4, end) if is_before else (begin, end - 4)
+
+
+def _shard_spans(
+    store: Store,
+    layout: Layout,
+    key: str,
+    file: Sequence[int],
+    rows: tuple[int, int],
+    size: int,
+    empty_chunks: bool,
+    where: str,
+) -> list[tuple[int, int]]:
+    """Where the chunks of these rows lie in a shard: (offset, length) of each."""
+    counts = [f // c for f, c in zip(layout.files, layout.chunks, strict=True)]
+    length = 16 * math.prod(counts)
+    tail = 4 * layout.has_index_checksum
+    begin = 0 if layout.is_index_first else size - length - tail
+    if begin < 0 or length + tail > size:
+        raise StrapError(f"{where}: shard '{key}' has no index: copy the dataset again")
+    index = struct.unpack(f"<{length // 8}Q", store.read(key, begin, begin + length))
+    first = file[0] * layout.files[0]
+    inside = [max(0, row - first) for row in rows]
+    ends = [min(f, n - i * f) for i, f, n in zip(file, layout.files, layout.shape, strict=True)]
+    spans = []
+    for numbers in _numbers(ends, layout.chunks, inside[0], min(inside[1], ends[0])):
+        place = 0
+        for number, count in zip(numbers, counts, strict=True):
+            place = place * count + number
+        span = index[2 * place], index[2 * place + 1]
+        if span == (ABSENT, ABSENT):
+            if not empty_chunks:
+                raise _missing(f"{key} {list(numbers)}", where)
+            continue
+        if sum(span) > size:
+            raise StrapError(f"{where}: shard '{key}' is cut short: copy the dataset again")
+        spans.append(span)
+    return spans

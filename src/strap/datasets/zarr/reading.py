@@ -1,0 +1,329 @@
+"""Zarr replay buffers as diffusion_policy and UMI write them: read.
+
+    data/<key>          arrays laid end to end over the episodes, first axis time
+    meta/episode_ends   where each episode stops
+
+A folder (`.zarr`) or a zip of one. The `zarr` package is an optional extra. Every description of an
+array is judged here before zarr sees it (`layout.py`), every chunk before it is decoded
+(`chunks.py`); consolidated metadata is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import math
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from strap.datasets.boundary import (
+    MAX_ARRAY_BYTES,
+    MAX_TRAJECTORIES,
+    REMEDY,
+    reading,
+    require_at_most,
+)
+from strap.datasets.zarr.chunks import require_chunks
+from strap.datasets.zarr.layout import PICTURES, Layout, read_layout
+from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
+from strap.errors import StrapError, unknown
+from strap.types import Array, LazyArray, Orientation, Source, Trajectory
+
+ENDS = "meta/episode_ends"
+ACTIONS = ("action", "actions")
+FORMAT = "zarr"
+EPISODE = re.compile(r"episode_([0-9]{6,12})")
+BATCH_BYTES = 1 << 28
+"""zarr decodes several chunks at a time; larger ranges are read in batches of whole chunks"""
+
+
+@dataclass(frozen=True)
+class ZarrReader:
+    """Reads one replay buffer; ids are `episode_000000`, `episode_000001`, …"""
+
+    path: Path
+    ends: Sequence[int]
+    layouts: Mapping[str, Layout]
+    """name under data/ -> how that array lies"""
+    action: str
+    orientation: Orientation
+    instruction: str
+    fps: float | None
+    metadata: Mapping[str, Any]
+    empty_chunks: bool
+
+    @cached_property
+    def ids(self) -> Sequence[str]:
+        """Trajectory ids in the order of the buffer."""
+        return tuple(f"episode_{i:06d}" for i in range(len(self.ends)))
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each trajectory, in the order of `ids`."""
+        return [int(n) for n in np.diff(self.ends, prepend=0)]
+
+    @cached_property
+    def files(self) -> Sequence[Path]:
+        """The zip, or every chunk of the folder."""
+        if self.path.is_file():
+            return (self.path,)
+        walked = os.walk(self.path)
+        return tuple(sorted(Path(folder) / name for folder, _, names in walked for name in names))
+
+    def read(self, trajectory_id: str) -> Trajectory:
+        """The trajectory, its arrays unread."""
+        number = self._number(trajectory_id)
+        stop = self.ends[number]
+        start = self.ends[number - 1] if number else 0
+        cameras: dict[str, LazyArray] = {}
+        proprioception: dict[str, LazyArray] = {}
+        extras: dict[str, LazyArray] = {}
+        for name, layout in self.layouts.items():
+            lazy = self._lazy(trajectory_id, layout, start, stop)
+            if _is_picture(layout):
+                cameras[name] = _as_bytes(lazy, f"'{self.path}', {trajectory_id}, '{layout.key}'")
+            elif name == self.action:
+                continue
+            elif len(layout.shape) <= 2 and layout.dtype.kind in "biuf":
+                proprioception[name] = self._whole(lazy, name)
+            else:
+                extras[name] = lazy
+        actions = self._lazy(trajectory_id, self.layouts[self.action], start, stop)
+        return Trajectory(
+            id=trajectory_id,
+            length=stop - start,
+            instruction=self.instruction,
+            cameras=cameras,
+            proprioception=proprioception,
+            actions=self._whole(actions, self.action),
+            source=Source(self.path, trajectory_id),
+            fps=self.fps,
+            orientation=self.orientation,
+            extras=extras,
+        )
+
+    def _number(self, trajectory_id: str) -> int:
+        found = EPISODE.fullmatch(trajectory_id)
+        number = int(found[1]) if found else len(self.ends)
+        if number >= len(self.ends) or trajectory_id != f"episode_{number:06d}":
+            raise KeyError(trajectory_id)
+        return number
+
+    def _whole(self, array: LazyArray, name: str) -> LazyArray:
+        """The array, which is short enough to be read as one."""
+        length = math.prod(array.shape) * array.dtype.itemsize
+        require_at_most(length, MAX_ARRAY_BYTES, f"bytes of an episode's '{name}'", self.path)
+        return array
+
+    def _lazy(self, trajectory_id: str, layout: Layout, start: int, stop: int) -> LazyArray:
+        def read(first: int, last: int) -> Array:
+            rows = start + first, start + last
+            return _read_rows(
+                self.path, layout, rows, part=trajectory_id, empty_chunks=self.empty_chunks
+            )
+
+        return LazyArray((stop - start, *layout.shape[1:]), layout.dtype, read)
+
+
+def is_zarr(path: Path) -> bool:
+    """Whether `path` is a replay buffer: a folder or zip with `meta/episode_ends`."""
+    if path.is_dir():
+        return (path / ENDS).is_dir()
+    if path.suffix != ".zip" or not path.is_file():
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.startswith(ENDS) for name in archive.namelist())
+    except Exception:  # zipfile raises many kinds of errors; opening it will tell which
+        return path.name.endswith(".zarr.zip")
+
+
+def open_zarr(
+    path: Path,
+    *,
+    orientation: Orientation | None = None,
+    action: str | None = None,
+    instruction: str = "",
+    fps: float | None = None,
+    empty_chunks: bool = False,
+) -> tuple[str, ZarrReader]:
+    """The reader of a replay buffer, and its format's name (`zarr`).
+
+    Args:
+        path: the `.zarr` folder or `.zarr.zip` file.
+        orientation: how images lie on disk; they are upright by default.
+        action: the array with the actions, when it is not called `action`.
+        instruction: the language string of all trajectories: the format stores none.
+        fps: the frame rate: the format stores none.
+        empty_chunks: take chunks that are not there for zeros, as zarr does when the writer leaves
+            such chunks out; by default one that is not there is an error.
+    """
+    with reading(path, FORMAT):
+        store = _store(path, *_stamp(path))
+        layouts = _layouts(store)
+        ends = _episode_ends(store)
+        metadata = _metadata(store)
+    _check(path, ends, layouts)
+    found = action or next((name for name in ACTIONS if name in layouts), None)
+    if found is None or found not in layouts:
+        numeric = [name for name, layout in layouts.items() if len(layout.shape) == 2]
+        raise StrapError(f"'{path}': {unknown('action array', found or 'action', numeric)}")
+    if layouts[found].dtype.kind not in "biuf" or len(layouts[found].shape) > 2:
+        raise StrapError(
+            f"'{path}': 'data/{found}' is {layouts[found].shape} of {layouts[found].dtype}, not an "
+            "array [frames, numbers]: name the action array with action="
+        )
+    upright = orientation or "upright"
+    reader = ZarrReader(
+        path, ends, layouts, found, upright, instruction, fps, metadata, empty_chunks
+    )
+    return FORMAT, reader
+
+
+def _layouts(store: Store) -> dict[str, Layout]:
+    found: dict[str, Layout] = {}
+    for name in store.folders("data"):
+        if name.encode("utf-8", "replace").decode() != name:
+            raise StrapError(f"'{store.path}': 'data' holds the name {name!a}: rename the array")
+        layout = read_layout(store, f"data/{name}")
+        if layout is not None:
+            found[name] = layout
+    if any(codec.name in PICTURES for layout in found.values() for codec in layout.codecs):
+        _require_imagecodecs(store.path)
+    return found
+
+
+def _require_imagecodecs(path: Path) -> None:
+    if importlib.util.find_spec("imagecodecs") is None:
+        raise StrapError(f"'{path}' holds packed pictures (UMI): pip install imagecodecs")
+
+
+def _episode_ends(store: Store) -> list[int]:
+    folder, name = ENDS.split("/")
+    layout = read_layout(store, ENDS) if name in store.folders(folder) else None
+    if layout is None:
+        raise StrapError(f"'{store.path}' has no '{ENDS}'; it is no replay buffer")
+    if len(layout.shape) != 1 or layout.dtype.kind not in "iu":
+        raise StrapError(
+            f"'{store.path}': '{ENDS}' is {layout.shape} of {layout.dtype}, not a list of whole "
+            f"numbers; the buffer is damaged: {REMEDY}"
+        )
+    count = layout.shape[0]
+    require_at_most(count, MAX_TRAJECTORIES, "episodes", store.path)
+    values = _read_rows(store.path, layout, (0, count), part="", empty_chunks=False)
+    return [int(n) for n in values]
+
+
+def _metadata(store: Store) -> dict[str, Any]:
+    attributes = read_document(store, ".zattrs")
+    if attributes is None:
+        attributes = (read_document(store, "zarr.json") or {}).get("attributes", {})
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, Layout]) -> None:
+    if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
+        raise StrapError(
+            f"'{path}': '{ENDS}' does not rise from above 0; the buffer is damaged: {REMEDY}"
+        )
+    for name, layout in layouts.items():
+        if layout.shape[0] < ends[-1]:
+            raise StrapError(
+                f"'{path}': 'data/{name}' has {layout.shape[:1]} frames but '{ENDS}' goes up to "
+                f"{ends[-1]}; the buffer is damaged or half-written: {REMEDY}"
+            )
+        if _is_picture(layout) and not math.prod(layout.shape):
+            raise StrapError(
+                f"'{path}': 'data/{name}' has the shape {layout.shape}: pictures without pixels; "
+                f"the buffer is damaged: {REMEDY}"
+            )
+
+
+def _is_picture(layout: Layout) -> bool:
+    return len(layout.shape) == 4 and layout.shape[3] == 3 and layout.dtype.kind in "biuf"
+
+
+def _as_bytes(array: LazyArray, where: str) -> LazyArray:
+    """Pictures as uint8; some buffers keep them as floats, of 0 … 255 or of 0 … 1."""
+    if array.dtype == np.uint8:
+        return array
+
+    def read(start: int, stop: int) -> Array:
+        # One frame of the episode decides, not the range: a dark frame must not be stretched.
+        middle = array.read(len(array) // 2, len(array) // 2 + 1)
+        scale = 255.0 if array.dtype.kind == "f" and middle.max(initial=0) <= 1 else 1.0
+        frames = array.read(start, stop) * scale
+        if not np.isfinite(frames).all():
+            raise StrapError(
+                f"{where} has pixels that are no numbers in frames {start}:{stop}; the buffer is "
+                f"damaged: {REMEDY}"
+            )
+        return np.clip(np.rint(frames), 0, 255).astype(np.uint8)
+
+    return LazyArray(array.shape, np.dtype(np.uint8), read)
+
+
+def _read_rows(
+    path: Path, layout: Layout, rows: tuple[int, int], *, part: str, empty_chunks: bool
+) -> Array:
+    """Rows of an array, after a look at each chunk that holds some of them."""
+    part = f"{part}, '{layout.key}'".lstrip(", ")
+    start, stop = rows
+    stamp = _stamp(path)
+    with reading(path, FORMAT, part=part):
+        require_chunks(
+            _store(path, *stamp),
+            layout,
+            start,
+            stop,
+            empty_chunks=empty_chunks,
+            where=f"'{path}', {part}",
+        )
+        handle = _open_array(path, *stamp, layout.key, layout.version)
+        if tuple(handle.shape) != layout.shape or np.dtype(handle.dtype) != layout.dtype:
+            raise StrapError(f"'{path}', {part} has changed: open it again")
+        step = layout.files[0] * max(1, BATCH_BYTES // layout.chunk_bytes)
+        values = np.empty((max(0, stop - start), *layout.shape[1:]), layout.dtype)
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            values[first - start : last - start] = handle[first:last]
+        return values
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        return path.stat().st_mtime_ns, os.getpid()
+    except OSError as error:
+        raise StrapError(f"cannot read '{path}': {error.strerror}") from error
+
+
+@lru_cache(maxsize=8)
+def _store(path: Path, _mtime: int, _pid: int) -> Store:
+    return ZipStore(path) if path.is_file() else FolderStore(path)
+
+
+@lru_cache(maxsize=64)
+def _open_array(path: Path, _mtime: int, _pid: int, key: str, version: Literal[2, 3]) -> Any:
+    """The array in zarr's hands; its own description is read again, the group's never."""
+    try:
+        import zarr
+        from zarr.storage import ZipStore as ZarrZipStore
+    except ImportError as error:
+        raise StrapError(f"reading '{path}' needs zarr: pip install 'strap-robot[zarr]'") from error
+    with contextlib.suppress(ImportError):  # JPEG XL and its like, where they are installed
+        importlib.import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
+    store = ZarrZipStore(path, mode="r") if path.is_file() else path
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return zarr.open_array(store=store, path=key, mode="r", zarr_format=version)

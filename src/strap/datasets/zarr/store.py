@@ -1,0 +1,125 @@
+"""A replay buffer's files, in a folder or in a zip: which there are, their lengths, their bytes."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from strap.datasets.boundary import REMEDY, require_at_most
+from strap.errors import StrapError
+
+MAX_DOCUMENT_BYTES = 1 << 26
+"""the longest JSON that describes an array or a group"""
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class Store(Protocol):
+    """Files by key (`data/action/0.0`)."""
+
+    @property
+    def path(self) -> Path:
+        """The folder or the zip."""
+
+    def folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted."""
+
+    def size(self, key: str) -> int | None:
+        """Return the length of a file in bytes as it is read; None where there is none."""
+
+    def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes start … stop−1 of a file."""
+
+
+@dataclass(frozen=True)
+class FolderStore:
+    """A `.zarr` folder."""
+
+    path: Path
+
+    def folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; hidden ones left out."""
+        folder = self.path / key
+        found = (child for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else ()
+        return sorted(child.name for child in found if not child.name.startswith("."))
+
+    def size(self, key: str) -> int | None:
+        """Return the length of a file in bytes; None where there is none."""
+        file = self.path / key
+        return file.stat().st_size if file.is_file() else None
+
+    def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes start … stop−1 of a file."""
+        with (self.path / key).open("rb") as stream:
+            stream.seek(start)
+            return stream.read(-1 if stop is None else stop - start)
+
+
+@dataclass(frozen=True)
+class ZipStore:
+    """A zip of such a folder; of members with one name the last counts, as zarr writes them."""
+
+    path: Path
+
+    @cached_property
+    def _archive(self) -> zipfile.ZipFile:
+        archive = zipfile.ZipFile(self.path)
+        for info in archive.infolist():
+            self._require_plain(info)
+        return archive
+
+    @cached_property
+    def _folders(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for name in self._archive.namelist():
+            *folders, _ = name.split("/")
+            for depth, folder in enumerate(folders):
+                found["/".join(folders[:depth])].add(folder)
+        return found
+
+    def folders(self, key: str) -> list[str]:
+        """Return the names of the folders directly in a folder, sorted; hidden ones left out."""
+        return sorted(name for name in self._folders.get(key, ()) if not name.startswith("."))
+
+    def size(self, key: str) -> int | None:
+        """Return the length of a member once unpacked; None where there is none."""
+        info = self._archive.NameToInfo.get(key)
+        return None if info is None else info.file_size
+
+    def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Return bytes start … stop−1 of a member."""
+        with self._archive.open(key) as stream:
+            stream.seek(start)
+            return stream.read(-1 if stop is None else stop - start)
+
+    def _require_plain(self, info: zipfile.ZipInfo) -> None:
+        path = PurePosixPath(info.filename)
+        if path.is_absolute() or ".." in path.parts:
+            raise StrapError(
+                f"'{self.path}' holds the file {info.filename!a}, which is outside of it: archives "
+                "may only name files of their own; leave it out"
+            )
+        if info.compress_type not in METHODS or info.flag_bits & 1:
+            raise StrapError(
+                f"'{self.path}': {info.filename!a} is encrypted or packed with the zip method "
+                f"{info.compress_type}; make the zip again, stored or deflated"
+            )
+
+
+def read_document(store: Store, key: str) -> dict[str, Any] | None:
+    """Return a JSON object; None where there is no such file."""
+    size = store.size(key)
+    if size is None:
+        return None
+    require_at_most(size, MAX_DOCUMENT_BYTES, f"bytes of JSON in '{key}'", store.path)
+    try:
+        found = json.loads(store.read(key))
+    except (ValueError, RecursionError) as error:
+        raise StrapError(f"'{store.path}': '{key}' is no JSON ({error}): {REMEDY}") from error
+    if not isinstance(found, dict):
+        raise StrapError(f"'{store.path}': '{key}' is no JSON object: {REMEDY}")
+    return found
