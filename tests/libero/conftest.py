@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("libero.libero", reason="needs the libero extra")
 
-from strap.libero.collection import Collection, collect
+from strap.libero.demonstrations.collection import Collection, collect
 from strap.libero.environment import LiberoEnv
 from strap.libero.tasks import Task, find_task
 

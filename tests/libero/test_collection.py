@@ -11,11 +11,15 @@ import pytest
 
 from strap.artifacts import LOCK
 from strap.errors import StrapError
-from strap.libero import collection as collection_module
-from strap.libero.collection import Collection, Job, JobReport, collect, placement_seeds
-from strap.libero.expert import solve
-from strap.libero.motion import SKILLS
-from strap.libero.recording import (
+from strap.libero.demonstrations import collection as collection_module
+from strap.libero.demonstrations.collection import (
+    Collection,
+    Job,
+    JobReport,
+    collect,
+    placement_seeds,
+)
+from strap.libero.demonstrations.recording import (
     Settings,
     assemble,
     note_settings,
@@ -24,7 +28,9 @@ from strap.libero.recording import (
     recorded_slots,
     write_part,
 )
-from strap.libero.replays import replay
+from strap.libero.demonstrations.replays import replay
+from strap.libero.expert.attempts import solve
+from strap.libero.expert.motion import SKILLS
 from strap.libero.tasks import Task
 from strap.locks import alone
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from strap.libero.rendering.renderer import Film
 
 from strap.errors import StrapError
-from strap.libero import backend, rendering
 from strap.libero.environment import CAMERAS, IDLE, LiberoEnv
-from strap.libero.rendering import Film
+from strap.libero.rendering import backend
+from strap.libero.rendering import renderer as rendering
 from strap.libero.tasks import Task, find_task, fixed_states, list_suites, list_tasks
 
 

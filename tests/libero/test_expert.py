@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from strap.errors import StrapError
+from strap.libero.demonstrations.surveys import MARKER, TaskScore, markdown, survey, write_table
 from strap.libero.environment import LiberoEnv
-from strap.libero.expert import attempt, plan, solve
-from strap.libero.grasping import find_grasps, hand_hits, is_firm, pose_hits
-from strap.libero.motion import (
+from strap.libero.expert.attempts import attempt, plan, solve
+from strap.libero.expert.grasping import find_grasps, hand_hits, is_firm, pose_hits
+from strap.libero.expert.motion import (
     SKILLS,
     Arm,
     Failed,
@@ -20,9 +21,8 @@ from strap.libero.motion import (
     reach_tilt,
     tilt_towards,
 )
-from strap.libero.placing import Spot, rotate, straight_turns, sunk
-from strap.libero.scene import Scene
-from strap.libero.surveys import MARKER, TaskScore, markdown, survey, write_table
+from strap.libero.expert.placing import Spot, rotate, straight_turns, sunk
+from strap.libero.expert.scene import Scene
 from strap.libero.tasks import Goal, find_task
 
 

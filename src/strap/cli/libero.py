@@ -47,7 +47,7 @@ class Collect:
 
     def run(self) -> int:
         """Collect, then say what was recorded; exit code 1 when a task could not be done."""
-        from strap.libero.collection import collect
+        from strap.libero.demonstrations.collection import collect
 
         done = collect(
             self.suite,
@@ -109,7 +109,7 @@ class Survey:
 
     def run(self) -> None:
         """Measure, then count the tasks that reach eight in ten."""
-        from strap.libero.surveys import survey
+        from strap.libero.demonstrations.surveys import survey
 
         scores = survey(
             self.suites,

@@ -9,23 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strap.libero.backend import render_check
-    from strap.libero.collection import Collection, collect
+    from strap.libero.demonstrations.collection import Collection, collect
+    from strap.libero.demonstrations.surveys import survey
     from strap.libero.environment import LiberoEnv, Observation
-    from strap.libero.surveys import survey
+    from strap.libero.rendering.backend import render_check
     from strap.libero.tasks import Task, find_task, list_suites, list_tasks
 
 _HOME = {
-    "Collection": "collection",
+    "Collection": "demonstrations.collection",
     "LiberoEnv": "environment",
     "Observation": "environment",
     "Task": "tasks",
-    "collect": "collection",
+    "collect": "demonstrations.collection",
     "find_task": "tasks",
     "list_suites": "tasks",
     "list_tasks": "tasks",
-    "render_check": "backend",
-    "survey": "surveys",
+    "render_check": "rendering.backend",
+    "survey": "demonstrations.surveys",
 }
 
 __all__ = [

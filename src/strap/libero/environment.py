@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.errors import StrapError
-from strap.libero.backend import import_libero, select_backend
+from strap.libero.rendering.backend import import_libero, select_backend
 from strap.libero.tasks import Goal, Task, fixed_states
 
 SETTLING_STEPS = 10
@@ -264,7 +264,7 @@ class LiberoEnv:
         if not self.cameras:
             raise StrapError("this environment has no cameras: make it with cameras=True")
         if self._painter is None:
-            from strap.libero.rendering import Painter
+            from strap.libero.rendering.renderer import Painter
 
             self._painter = Painter(self.model, self.data, self.size, antialias=self.antialias)
         return self._painter

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.errors import StrapError, unknown
-from strap.libero.backend import import_libero
+from strap.libero.rendering.backend import import_libero
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from strap.libero.grasping import Grasp, find_grasps, hand_hits
-from strap.libero.scene import Region, Scene
+from strap.libero.expert.grasping import Grasp, find_grasps, hand_hits
+from strap.libero.expert.scene import Region, Scene
 
 Array = NDArray[np.float64]
 

@@ -8,11 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.inserting import is_covered, is_too_tall, plan_insertion, plan_lowering
-from strap.libero.leaning import Reach
-from strap.libero.motion import Arm
-from strap.libero.scene import Scene
-from strap.libero.skills import HELD_SPEED, LIFTED, SLIPPED, move_to_goal, tallest, travel
+from strap.libero.expert.insertion import is_covered, is_too_tall, plan_insertion, plan_lowering
+from strap.libero.expert.motion import Arm
+from strap.libero.expert.pick_and_place import (
+    HELD_SPEED,
+    LIFTED,
+    SLIPPED,
+    move_to_goal,
+    tallest,
+    travel,
+)
+from strap.libero.expert.scene import Scene
+from strap.libero.expert.tilted_transfer import Reach
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from strap.artifacts import read_json, replacing, write_json
 from strap.errors import StrapError
 from strap.libero.environment import CAMERAS, CONTROL_HZ, LiberoEnv
-from strap.libero.expert import Attempt
-from strap.libero.rendering import Film
+from strap.libero.expert.attempts import Attempt
+from strap.libero.rendering.renderer import Film
 from strap.libero.tasks import Task
 
 Labels: TypeAlias = Literal["executed", "intended"]
@@ -222,7 +222,7 @@ def _write_demo(group: Any, recording: Recording) -> None:
 
 
 def _write_header(data: Any, task: Task, settings: Settings) -> None:
-    from strap.libero.backend import import_libero
+    from strap.libero.rendering.backend import import_libero
 
     parser = import_libero("libero.libero.envs.bddl_utils")
     envs = import_libero("libero.libero.envs.bddl_base_domain")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.scene import GRIP_SITE, Scene
+from strap.libero.expert.scene import GRIP_SITE, Scene
 
 Array = NDArray[np.float64]
 

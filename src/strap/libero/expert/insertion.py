@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from strap.libero.leaning import Lean, Pose, Reach, Search
-from strap.libero.placing import find_spots
-from strap.libero.scene import Region, Scene
+from strap.libero.expert.placing import find_spots
+from strap.libero.expert.scene import Region, Scene
+from strap.libero.expert.tilted_transfer import Lean, Pose, Reach, Search
 
 Array = NDArray[np.float64]
 

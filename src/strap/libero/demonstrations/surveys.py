@@ -1,7 +1,7 @@
 """How often the expert succeeds, task by task, on fresh placements: the table of docs/libero.md.
 
-`python -m strap.libero.surveys --out FOLDER` measures all 100 tasks of LIBERO-90 and LIBERO-10,
-physics only, and writes `survey.json` and `survey.md`; with `--page docs/libero.md` it puts the
+`python -m strap.libero.demonstrations.surveys --out FOLDER` measures all 100 tasks of LIBERO-90 and
+LIBERO-10, physics only, and writes `survey.json` and `survey.md`; with `--page docs/libero.md` it puts the
 table there. A run that is interrupted goes on where it was when started again with the same
 arguments. Tasks that were measured elsewhere, on another machine or anew after the expert was
 changed for them, come in with `--also FOLDER`: its rows take the place of those in `--out`.
@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from strap.errors import StrapError
-from strap.libero.collection import DEFAULT_ARM_NOISE
+from strap.libero.demonstrations.collection import DEFAULT_ARM_NOISE
+from strap.libero.demonstrations.workers import run_each
 from strap.libero.environment import LiberoEnv
-from strap.libero.expert import DEFAULT_NOISE, solve
+from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.tasks import find_task, list_tasks
-from strap.libero.workers import run_each
 
 SUITES = ("libero_90", "libero_10")
 MARKER = "<!-- survey -->"
@@ -185,7 +185,8 @@ def _read_other(file: Path, under: Conditions) -> dict[tuple[str, int], TaskScor
     if not scores:
         raise StrapError(
             f"{file} has no survey with {under}: "
-            "give a folder that `python -m strap.libero.surveys --out` has written with the same"
+            "give a folder that `python -m strap.libero.demonstrations.surveys --out` has written "
+            "with the same"
         )
     return scores
 
@@ -203,7 +204,7 @@ def _write(folder: Path, scores: dict[tuple[str, int], TaskScore], under: Condit
 
 
 def main() -> None:
-    """The command line of `python -m strap.libero.surveys`."""
+    """The command line of `python -m strap.libero.demonstrations.surveys`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suites", nargs="+", default=list(SUITES))
     parser.add_argument("--tasks", nargs="+", default=None)

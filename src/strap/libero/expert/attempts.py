@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strap.libero.articulation import operate
 from strap.libero.environment import LiberoEnv
-from strap.libero.motion import Arm, Failed, Frame, Solved, Style, Unreachable
-from strap.libero.reaching import needs_leaning, reach_in
-from strap.libero.scene import Scene
-from strap.libero.skills import transfer
+from strap.libero.expert.drawers import operate
+from strap.libero.expert.motion import Arm, Failed, Frame, Solved, Style, Unreachable
+from strap.libero.expert.pick_and_place import transfer
+from strap.libero.expert.scene import Scene
+from strap.libero.expert.tilted_pick_and_place import needs_leaning, reach_in
 from strap.libero.tasks import Goal
 
 DEFAULT_NOISE = 0.04

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.libero.motion import Arm, Failed, Unreachable
-from strap.libero.placing import Transfer, plan_transfer, rotate
-from strap.libero.scene import Scene
+from strap.libero.expert.motion import Arm, Failed, Unreachable
+from strap.libero.expert.placing import Transfer, plan_transfer, rotate
+from strap.libero.expert.scene import Scene
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]

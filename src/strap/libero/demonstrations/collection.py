@@ -20,10 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from strap.artifacts import LOCK, remove_leftovers
 from strap.errors import StrapError, unknown
-from strap.libero.backend import select_backend
-from strap.libero.environment import LiberoEnv
-from strap.libero.expert import DEFAULT_NOISE, solve
-from strap.libero.recording import (
+from strap.libero.demonstrations.recording import (
     Labels,
     Settings,
     assemble,
@@ -34,8 +31,11 @@ from strap.libero.recording import (
     recorded_slots,
     write_part,
 )
+from strap.libero.demonstrations.workers import run_each
+from strap.libero.environment import LiberoEnv
+from strap.libero.expert.attempts import DEFAULT_NOISE, solve
+from strap.libero.rendering.backend import select_backend
 from strap.libero.tasks import Task, find_task, list_tasks
-from strap.libero.workers import run_each
 from strap.locks import alone
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up

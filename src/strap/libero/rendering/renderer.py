@@ -24,8 +24,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.libero.backend import select_backend
-from strap.libero.visibility import MESH, Sieve, camera_view, mirrored_view
+from strap.libero.rendering.backend import select_backend
+from strap.libero.rendering.visibility import MESH, Sieve, camera_view, mirrored_view
 
 Array = NDArray[np.float64]
 Image = NDArray[np.uint8]

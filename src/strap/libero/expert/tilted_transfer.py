@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from strap.libero.grasping import Grasp, find_grasps, is_firm, pose_hits
-from strap.libero.kinematics import Kinematics
-from strap.libero.motion import pointing_down, tilt_towards
-from strap.libero.placing import MAX_YAW, rotate, spread
-from strap.libero.scene import Scene
+from strap.libero.expert.grasping import Grasp, find_grasps, is_firm, pose_hits
+from strap.libero.expert.kinematics import Kinematics
+from strap.libero.expert.motion import pointing_down, tilt_towards
+from strap.libero.expert.placing import MAX_YAW, rotate, spread
+from strap.libero.expert.scene import Scene
 
 Array = NDArray[np.float64]
 

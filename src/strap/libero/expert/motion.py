@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from strap.libero.environment import CLOSED, OPEN, LiberoEnv
-from strap.libero.scene import Scene
+from strap.libero.expert.scene import Scene
 
 Array = NDArray[np.float64]
 

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.doors import close_door, open_door
-from strap.libero.kinematics import Kinematics
-from strap.libero.motion import Arm, Failed, pointing_down, tilt_towards, wrap, yaw_along
-from strap.libero.scene import Joint
-from strap.libero.skills import travel
+from strap.libero.expert.doors import close_door, open_door
+from strap.libero.expert.kinematics import Kinematics
+from strap.libero.expert.motion import Arm, Failed, pointing_down, tilt_towards, wrap, yaw_along
+from strap.libero.expert.pick_and_place import travel
+from strap.libero.expert.scene import Joint
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.motion import Arm, pointing_down, tilt_towards, yaw_along
-from strap.libero.scene import Joint
-from strap.libero.skills import travel
+from strap.libero.expert.motion import Arm, pointing_down, tilt_towards, yaw_along
+from strap.libero.expert.pick_and_place import travel
+from strap.libero.expert.scene import Joint
 from strap.libero.tasks import Goal
 
 Array = NDArray[np.float64]
