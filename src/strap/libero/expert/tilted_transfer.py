@@ -1,9 +1,9 @@
-"""Holding an object with a hand that leans, and bringing it to a pose that way.
+"""Planning to hold an object with a tilted hand, and to bring it to a pose that way.
 
-The hand is turned from pointing down towards pointing ahead. Part of that turn may be made before
-the object is grasped, which is then carried upright, and part after, which leans the object:
+The hand is turned from pointing down towards pointing ahead. Part of that tilt may be made before
+the object is grasped, which is then carried upright, and part after, which tilts the object:
 
-    grasped leaning:  a mug stays upright        leaned when held:  a book goes in foot first
+    grasped with a tilt: a mug stays upright        tilted when held: a book goes in foot first
 
          ──────── cover                                ──────── cover
          │ ┌─┐ ╱╱ hand                                   ╱╱╲
@@ -18,168 +18,182 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-from strap.libero.expert.grasping import Grasp, find_grasps, is_firm, pose_hits
+from strap.libero.expert.grasping import Grasp, count_tilted_hits, find_grasps, is_firm
 from strap.libero.expert.kinematics import Kinematics
-from strap.libero.expert.motion import pointing_down, tilt_towards
-from strap.libero.expert.placing import MAX_YAW, rotate, spread
-from strap.libero.expert.scene import Scene
+from strap.libero.expert.motion import point_down, tilt_towards
+from strap.libero.expert.placing import MAX_YAW, rotate, select_distinct
+from strap.libero.expert.scene import UP, Array, Scene
 
-Array = NDArray[np.float64]
-
-GRASPS = 16  # cheapest grasps that are looked at for each lean and turn
-PAIRS = 8  # of grasp and pose whose reach is looked at, cheapest first
+N_TILTED_GRASPS = 16  # cheapest grasps that are combined with poses, for each tilt
+MAX_PAIRS = 8  # of grasp and pose for which the arm's joints are checked, cheapest first
 SWEEP = np.arange(0.0, 0.2, 0.03)  # metres before its place at which the way is checked
-ROOM = 0.12  # radians by which the arm's joints stay away from their ends
-TOUCHING, EASY = 0.004, 0.018  # metres from other things: too close, and far enough
-BACKWARDS = -0.3  # cosine to the direction away from its base below which the arm can't lean
+MIN_JOINT_MARGIN = 0.12  # radians by which the arm's joints stay away from their limits
+CONTACT, CLEAR = 0.004, 0.018  # metres from other things: too close, and far enough
+BACKWARDS = -0.3  # cosine to the direction away from its base below which the arm can't tilt
 
 
 @dataclass(frozen=True)
-class Lean:
-    """How far the hand leans, in radians, and which way."""
+class Tilt:
+    """How far the hand tilts, in radians, and which way."""
 
     ahead: Array  # [3] the horizontal direction at the place
-    before: float  # turn of the hand before the grasp
-    after: float  # turn of hand and object after it
+    before: float  # tilt of the hand before the grasp
+    after: float  # tilt of hand and object after it
     turn: float  # of hand and object about the vertical between the two
 
     @property
-    def turning(self) -> Rotation:
-        """The turn of hand and object from grasp to place."""
+    def carried_turn(self) -> Rotation:
+        """The rotation of hand and object from grasp to place."""
         return tilt_towards(self.ahead, self.after) * Rotation.from_euler("z", self.turn)
 
 
 @dataclass(frozen=True)
-class Pose:
+class ReleasePose:
     """Where an object is let go."""
 
     origin: Array  # [3]
-    shape: Array  # [n 3] the object's points, relative to its origin
+    shape: Array  # [point, 3] the object's points, relative to its origin
     cost: float
 
 
 @dataclass(frozen=True)
-class Reach:
-    """A grasp, and how hand and object get from it to their place."""
+class TiltedTransfer:
+    """A grasp with a tilted hand, and how hand and object get from it to their place."""
 
     position: Array  # [3] of the grip point at the grasp
     hand: Rotation  # at the grasp
-    turning: Rotation  # of hand and object between grasp and place
+    carried_turn: Rotation  # of hand and object between grasp and place
     origin: Array  # [3] of the object where it is let go
     bottom: float  # height of the object's lowest point above its origin there
-    way: Array  # [3] the direction of the last stretch
+    approach: Array  # [3] the direction of the last stretch
     cost: float
 
     def path(self, origin: Array) -> list[tuple[Array, Rotation]]:
-        """Poses of the hand from the grasp, with the object's origin [3] there, to the place."""
-        hand = self.turning * self.hand
-        placed = self.origin + self.turning.apply(self.position - origin)
+        """Return the poses of the hand from the grasp to the place.
+
+        origin: [3] of the object at the grasp.
+        """
+        hand = self.carried_turn * self.hand
+        placed = self.origin + self.carried_turn.apply(self.position - origin)
         return [
             (self.position - self.hand.as_matrix()[:, 2] * 0.1, self.hand),
             (self.position, self.hand),
-            (self.position + [0.0, 0.0, 0.08], self.hand),
-            (placed - self.way * SWEEP[-1], hand),
+            (self.position + UP * 0.08, self.hand),
+            (placed - self.approach * SWEEP[-1], hand),
             (placed, hand),
         ]
 
 
-class Search:
-    """The search for the cheapest reach of one object to one place along one way."""
+class TransferSearch:
+    """The search for the cheapest tilted transfer of one object to one place in one direction."""
 
     def __init__(
-        self, scene: Scene, name: str, place: Array, way: Array, rng: np.random.Generator
+        self, scene: Scene, name: str, place: Array, approach: Array, rng: np.random.Generator
     ) -> None:
-        self.scene, self.name, self.way, self.rng = scene, name, way, rng
-        self.others = scene.obstacles(without=[name])
-        self.near = with_table(scene, self.others, place)
-        close = np.linalg.norm(self.others[:, :2] - place[:2], axis=1) < 0.45
-        self.tree = cKDTree(self.others[close])
-        self.arm = Kinematics(scene)
-        self.best: Reach | None = None
+        self.scene, self.name, self.approach, self.rng = scene, name, approach, rng
+        self.obstacles = scene.obstacles(without=[name])
+        self.near_place = _near_and_table(scene, self.obstacles, place)
+        is_close = np.linalg.norm(self.obstacles[:, :2] - place[:2], axis=1) < 0.45
+        self.tree = cKDTree(self.obstacles[is_close])
+        self.kinematics = Kinematics(scene)
+        self.best: TiltedTransfer | None = None
 
-    def consider(self, lean: Lean, poses: Iterable[Pose]) -> None:
-        """Look for something better than the best so far."""
-        passing = self._passing(poses)
-        if not passing or (self.best is not None and passing[0].cost >= self.best.cost):
+    def consider(self, tilt: Tilt, poses: Iterable[ReleasePose]) -> None:
+        """Replace the best transfer if one with this tilt to one of the poses is cheaper."""
+        free = self._free_poses(poses)
+        if not free or (self.best is not None and free[0].cost >= self.best.cost):
             return
-        found = self._pair(self._grasps(lean), passing, lean)
+        found = self._combine(self._grasps(tilt), free, tilt)
         if found is not None and (self.best is None or found.cost < self.best.cost):
             self.best = found
 
-    def _passing(self, poses: Iterable[Pose]) -> list[Pose]:
-        """The poses to which the object itself has a free way, cheapest first; narrow ways cost."""
-        kept = []
+    def _free_poses(self, poses: Iterable[ReleasePose]) -> list[ReleasePose]:
+        """Return the poses to which the object has a free way, cheapest first; narrow ways cost."""
+        free = []
         for pose in poses:
-            body = pose.shape[:: max(1, len(pose.shape) // 250)] + pose.origin
-            gap = EASY
+            points = pose.shape[:: max(1, len(pose.shape) // 250)] + pose.origin
+            gap = CLEAR
             for back in SWEEP:
-                gaps = self.tree.query(body - self.way * back, distance_upper_bound=EASY)[0]
+                moved = points - self.approach * back
+                gaps = self.tree.query(moved, distance_upper_bound=CLEAR)[0]
                 gap = min(gap, float(gaps.min()))
-                if gap < TOUCHING:
+                if gap < CONTACT:
                     break
             else:
-                kept.append(replace(pose, cost=pose.cost + 2.0 * (EASY - gap)))
-        return sorted(kept, key=lambda pose: pose.cost)
+                free.append(replace(pose, cost=pose.cost + 2.0 * (CLEAR - gap)))
+        return sorted(free, key=lambda pose: pose.cost)
 
-    def _grasps(self, lean: Lean) -> list[tuple[Array, Rotation, float]]:
-        """Grasps with the hand leaning as it must: position, hand, cost."""
-        scene, ahead = self.scene, rotate(lean.ahead, -lean.turn)
-        cloud, centre = scene.cloud(self.name), scene.centre_of_mass(self.name)
-        base = scene.base()
+    def _grasps(self, tilt: Tilt) -> list[tuple[Array, Rotation, float]]:
+        """Return grasps with the hand tilted as it must be: position, hand, cost."""
+        scene, ahead = self.scene, rotate(tilt.ahead, -tilt.turn)
+        cloud, centre = scene.point_cloud(self.name), scene.centre_of_mass(self.name)
+        base = scene.base_position()
         outwards = (centre - base)[:2] / np.linalg.norm((centre - base)[:2])
-        if lean.before > 0 and ahead[:2] @ outwards < BACKWARDS:
+        if tilt.before > 0 and ahead[:2] @ outwards < BACKWARDS:
             return []
-        around = with_table(scene, self.others, centre)
-        upright = tilt_towards(ahead, lean.before)
-        seen = [upright.inv().apply(points - centre) for points in (cloud, around, base[None])]
+        around = _near_and_table(scene, self.obstacles, centre)
+        # Seen from the tilted hand, the world tilts and the hand points down.
+        tilted = tilt_towards(ahead, tilt.before)
+        cloud, around, base = (
+            tilted.inv().apply(points - centre) for points in (cloud, around, base[None])
+        )
 
         def is_good(grasp: Grasp) -> bool:
-            return abs(grasp.yaw + lean.turn) < MAX_YAW and is_firm(
-                seen[0], grasp.position, pointing_down(grasp.yaw)
+            return abs(grasp.yaw + tilt.turn) < MAX_YAW and is_firm(
+                cloud, grasp.position, point_down(grasp.yaw)
             )
 
-        found = find_grasps(seen[0], seen[1], np.zeros(3), seen[2][0], self.rng)
+        found = find_grasps(cloud, around, np.zeros(3), base[0], self.rng)
         return [
             (
-                upright.apply(grasp.position) + centre,
-                upright * pointing_down(grasp.yaw),
-                grasp.cost + 0.02 * lean.before,
+                tilted.apply(grasp.position) + centre,
+                tilted * point_down(grasp.yaw),
+                grasp.cost + 0.02 * tilt.before,
             )
-            for grasp in spread(filter(is_good, found), GRASPS)
+            for grasp in select_distinct(filter(is_good, found), N_TILTED_GRASPS)
         ]
 
-    def _pair(
-        self, grasps: list[tuple[Array, Rotation, float]], poses: list[Pose], lean: Lean
-    ) -> Reach | None:
-        """The cheapest grasp and pose for which hand and arm pass along the whole way."""
-        origin, turning = self.scene.origin(self.name), lean.turning
-        looked_at = 0
+    def _combine(
+        self, grasps: list[tuple[Array, Rotation, float]], poses: list[ReleasePose], tilt: Tilt
+    ) -> TiltedTransfer | None:
+        """Return the cheapest grasp and pose for which hand and arm pass along the whole way."""
+        origin, carried_turn = self.scene.origin(self.name), tilt.carried_turn
+        n_checked = 0
         for (position, hand, cost), pose in sorted(
             product(grasps, poses), key=lambda pair: pair[0][2] + pair[1].cost
         ):
-            grip, turned = pose.origin + turning.apply(position - origin), turning * hand
+            grip, turned = pose.origin + carried_turn.apply(position - origin), carried_turn * hand
             if any(
-                pose_hits(self.near, grip - self.way * back, turned, margin=0.005) for back in SWEEP
+                count_tilted_hits(
+                    self.near_place, grip - self.approach * back, turned, margin=0.005
+                )
+                for back in SWEEP
             ):
                 continue
             bottom, total = float(pose.shape[:, 2].min()), cost + pose.cost
-            found = Reach(position, hand, turning, pose.origin, bottom, self.way, total)
-            swapped = replace(found, hand=hand * Rotation.from_euler("z", np.pi))
-            rooms = [self.arm.room(plan.path(origin)) for plan in (found, swapped)]
-            if max(rooms) > ROOM:
-                return found if rooms[0] >= rooms[1] else swapped
-            looked_at += 1
-            if looked_at >= PAIRS:
+            found = TiltedTransfer(
+                position, hand, carried_turn, pose.origin, bottom, self.approach, total
+            )
+            swapped = replace(found, hand=swap_fingers(hand))
+            margins = [self.kinematics.joint_margin(plan.path(origin)) for plan in (found, swapped)]
+            if max(margins) > MIN_JOINT_MARGIN:
+                return found if margins[0] >= margins[1] else swapped
+            n_checked += 1
+            if n_checked >= MAX_PAIRS:
                 break
         return None
 
 
-def with_table(scene: Scene, points: Array, centre: Array) -> Array:
-    """The points near a place, and the table's."""
+def swap_fingers(hand: Rotation) -> Rotation:
+    """Return the rotation of a hand turned by half a turn about its axis."""
+    return hand * Rotation.from_euler("z", np.pi)
+
+
+def _near_and_table(scene: Scene, points: Array, centre: Array) -> Array:
+    """Return the points near a place, and points of the table there."""
     near = points[np.linalg.norm(points[:, :2] - centre[:2], axis=1) < 0.35]
     steps = np.arange(-0.3, 0.3, 0.015)
     x, y = np.meshgrid(centre[0] + steps, centre[1] + steps)
