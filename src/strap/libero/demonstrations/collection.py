@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -55,7 +55,7 @@ class Job:
 class JobReport:
     """What one job made."""
 
-    recorded: int
+    recorded: int  # demonstrations, also those of its processes that were killed
     failed_placements: int
     given_up: tuple[int, ...]  # slots without a demonstration
     peak_memory: int  # bytes
@@ -125,17 +125,8 @@ def collect(
         remove_leftovers(folder)
         missing = {task: _missing(task, folder, settings, demos) for task in chosen}
         kept = total - sum(len(slots) for slots in missing.values())
-        reports: list[tuple[Task, JobReport]] = []
         jobs = split_jobs(missing, folder, settings, workers)
-        n_waiting = Counter(job.task for job in jobs)
-        done = kept
-        for job, report in run_each(run_job, jobs, workers):
-            reports.append((job.task, report))
-            done += report.recorded + len(report.given_up)
-            progress("demonstrations", done, total)
-            n_waiting[job.task] -= 1
-            if n_waiting[job.task] == 0:
-                assemble(job.task, folder, settings)
+        reports = _run_jobs(jobs, workers, lambda n: progress("demonstrations", kept + n, total))
         files = [assemble(task, folder, settings) for task in chosen]
     given_up: Counter[str] = Counter()
     for task, report in reports:
@@ -152,13 +143,29 @@ def collect(
     )
 
 
+def _run_jobs(
+    jobs: Sequence[Job], workers: int, report_done: Callable[[int], None]
+) -> list[tuple[Task, JobReport]]:
+    """Run all jobs, assembling each task's file as its last job ends."""
+    reports: list[tuple[Task, JobReport]] = []
+    n_waiting, done = Counter(job.task for job in jobs), 0
+    for job, report in run_each(run_job, jobs, workers):
+        reports.append((job.task, report))
+        done += len(job.slots)
+        report_done(done)
+        n_waiting[job.task] -= 1
+        if n_waiting[job.task] == 0:
+            assemble(job.task, job.out, job.settings)
+    return reports
+
+
 def run_job(job: Job) -> JobReport:
     """Make the demonstrations of one job in this process."""
     task, settings = job.task, job.settings
-    # A process of this job that was killed may have recorded some.
+    # A process that was killed may have made some of them.
     slots = sorted(set(job.slots) - recorded_slots(task, job.out))
     if not slots:
-        return JobReport(0, 0, (), 0)
+        return JobReport(len(job.slots), 0, (), 0)
     n_failed, given_up = 0, []
     with LiberoEnv(
         task, size=settings.size, antialias=settings.antialias, arm_noise=settings.arm_noise
@@ -174,7 +181,7 @@ def run_job(job: Job) -> JobReport:
             else:
                 given_up.append(slot)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return JobReport(len(slots) - len(given_up), n_failed, tuple(given_up), peak)
+    return JobReport(len(job.slots) - len(given_up), n_failed, tuple(given_up), peak)
 
 
 def placement_seeds(seed: int, slot: int) -> Iterator[int]:

@@ -5,7 +5,7 @@ savings leave the picture as it is:
 
 - `Renderer` doesn't send triangles that can't show (`visibility`), where OpenGL is software.
 - `SequenceRenderer`, which renders a known sequence of states, draws what never moves once for a
-  fixed camera, and lays what moves over it by depth. Of a whole demonstration that saves a fifth.
+  fixed camera, and lays what moves over it by depth. That saves 15 % of a whole demonstration.
 
 Layers aren't used where surfaces mirror or are transparent, nor with antialiasing: colours blend.
 """

@@ -160,15 +160,20 @@ def mirrored_view(view: View, model: Any, data: Any, geom: int) -> View:
 
 
 def _is_outside(corners: Array, windows: Array) -> NDArray[np.bool_]:
-    """Return which boxes, by their corners [view, geom, 8, 4], are wholly outside [view, geom]."""
-    depth = corners[..., 3]
-    is_behind = depth < NEAR
-    x, y = np.moveaxis(corners[..., :2] / np.where(is_behind, 1.0, depth)[..., None], 3, 0)
-    left, bottom, right, top = windows.T[..., None]
-    is_beside = (x.max(2) < left - 1) | (x.min(2) > right + 1)
-    is_beside |= (y.max(2) < bottom - 1) | (y.min(2) > top + 1)
-    # The corners of a box that reaches behind the camera don't bound it in the picture.
-    return np.asarray(is_behind.all(2) | (is_beside & ~is_behind.any(2)))
+    """Return which boxes, by their corners [view, geom, 8, 4], no view shows [view, geom].
+
+    All corners of such a box are beyond one of the planes that bound the view.
+    """
+    x, y, _, depth = np.moveaxis(corners, 3, 0)
+    left, bottom, right, top = windows.T[..., None, None]
+    planes = (
+        x < (left - 1) * depth,
+        x > (right + 1) * depth,
+        y < (bottom - 1) * depth,
+        y > (top + 1) * depth,
+        depth < NEAR,
+    )
+    return np.asarray(np.any([is_beyond.all(axis=2) for is_beyond in planes], axis=0))
 
 
 def _pose(data: Any, geom: int) -> Array:
