@@ -45,7 +45,10 @@ def collect(call: argparse.Namespace) -> None:
         ("libero_90", others, OTHER),
     ):
         out = call.work / "demos" / suite
-        print(suite, collect(suite, demos=demos, out=out, tasks=tasks, workers=call.workers))
+        done = collect(
+            suite, demos=demos, out=out, tasks=tasks, workers=call.workers, progress=show
+        )
+        print(suite, done)
 
 
 def prepare(call: argparse.Namespace) -> None:

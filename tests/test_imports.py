@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,52 @@ def test_imports_run_one_way(file: Path) -> None:
     assert not later, f"{file.name} of '{room}' imports from {later}"
     if room == "dtw":
         assert imported_rooms(file) <= {"dtw", "errors", "jit", "processors"}
+
+
+def imported_names(node: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that a module imports, in functions too, but not for types alone."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    for child in node.orelse if is_for_types else ast.iter_child_nodes(node):
+        yield from imported_names(child)
+
+
+def find_circle(folder: Path, root: Path) -> list[str]:
+    """Return modules of a folder of which each imports the next, the last the first; else []."""
+    files = {
+        ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in folder.rglob("*.py")
+    }
+    graph = {}
+    for module, file in files.items():
+        names = set(imported_names(ast.parse(file.read_text())))
+        imported = {name if name in files else name.rpartition(".")[0] for name in names}
+        graph[module] = imported & set(files) - {module}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("room", ["libero"])
+def test_no_modules_import_each_other(room: str) -> None:
+    assert find_circle(SOURCE / room, SOURCE.parent) == []
+
+
+def test_circles_in_functions_are_found_and_those_of_types_are_not(tmp_path: Path) -> None:
+    folder = tmp_path / "room"
+    folder.mkdir()
+    (folder / "a.py").write_text("def f():\n    from room.b import g\n")
+    (folder / "b.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from room.a import f\n"
+    )
+    assert find_circle(folder, tmp_path) == []
+    (folder / "b.py").write_text("import room.a\n")
+    assert set(find_circle(folder, tmp_path)) == {"room.a", "room.b"}
 
 
 @pytest.mark.parametrize("code", ["import strap", "import strap.cli"])

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/libero/collection.py --demos 5 --workers 2
 
-Prints a line per task and a summary. Beside the time on the clock stands the processors' time:
+Prints a line per suite and a summary. Beside the time on the clock stands the processors' time:
 on a machine that does other work too, 60 · workers / (processor seconds per demonstration) is what
 the workers would make a minute alone.
 """
@@ -34,9 +34,8 @@ def main() -> None:
     for suite, tasks in TASKS.items():
         begin, before = time.monotonic(), _processor_seconds()
         done = collect(
-            suite, demos=options.demos, out=out / suite, tasks=tasks, workers=options.workers,
-            quiet=True,
-        )  # fmt: skip
+            suite, demos=options.demos, out=out / suite, tasks=tasks, workers=options.workers
+        )
         seconds += time.monotonic() - begin
         work += _processor_seconds() - before
         made += done.recorded

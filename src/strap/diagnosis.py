@@ -97,7 +97,7 @@ def _torch() -> str:
 
 
 def _libero() -> str:
-    from strap.libero.backend import render_check
+    from strap.libero import render_check
 
     seen = render_check()
     return f"renders by {seen.backend}; a frame of {seen.task} has brightness {seen.brightness:.0f}"

@@ -9,12 +9,11 @@ import pytest
 
 pytest.importorskip("libero.libero", reason="needs the libero extra")
 
-from strap.libero.collection import Collection, collect
-from strap.libero.environment import LiberoEnv
-from strap.libero.tasks import Task, find_task
+from strap.libero import Collection, LiberoEnv, Task, collect, find_task
 
 SUITE = "libero_90"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
+SIZE = 64  # of pictures: enough to see what is where
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,14 +30,21 @@ def task() -> Task:
 
 @pytest.fixture(scope="session")
 def env(task: Task) -> Iterator[LiberoEnv]:
-    with LiberoEnv(task) as made:
+    with LiberoEnv(task, size=SIZE) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def moved() -> Iterator[LiberoEnv]:
+    """A closed microwave to open, physics only, where the arm begins a little elsewhere."""
+    with LiberoEnv(find_task(SUITE, 35), cameras=False, arm_noise=0.02) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Collection:
     out = tmp_path_factory.mktemp("demos")
-    return collect(SUITE, demos=2, out=out, tasks=[SHORT], workers=1, size=64, quiet=True)
+    return collect(SUITE, demos=2, out=out, tasks=[SHORT], workers=1, size=SIZE)
 
 
 @pytest.fixture

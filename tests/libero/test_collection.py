@@ -11,20 +11,28 @@ import pytest
 
 from strap.artifacts import LOCK
 from strap.errors import StrapError
-from strap.libero import collection as collection_module
-from strap.libero.collection import Collection, Job, JobReport, collect, placement_seeds
-from strap.libero.expert import solve
-from strap.libero.motion import SKILLS
-from strap.libero.recording import (
+from strap.libero.demonstrations import collection as collection_module
+from strap.libero.demonstrations.collection import (
+    Collection,
+    Job,
+    JobReport,
+    collect,
+    placement_seeds,
+    run_job,
+    split_jobs,
+)
+from strap.libero.demonstrations.recording import (
+    Recording,
     Settings,
     assemble,
     note_settings,
     parts_folder,
-    record,
     recorded_slots,
+    replay,
     write_part,
 )
-from strap.libero.replays import replay
+from strap.libero.expert.attempts import solve
+from strap.libero.expert.motion import MAX_CHANGE, SKILLS
 from strap.libero.tasks import Task
 from strap.locks import alone
 
@@ -122,26 +130,25 @@ def test_demonstrations_differ(demo_file: Path) -> None:
 
 
 def test_replaying_the_actions_solves_the_task(env, demo_file: Path) -> None:
-    assert replay(env, demo_file, "demo_0")
     assert replay(env, demo_file, "demo_1")
     with pytest.raises(StrapError, match="has no 'demo_9'"):
         replay(env, demo_file, "demo_9")
 
 
 def test_intended_actions_are_recorded_and_the_executed_ones_kept(env, tmp_path: Path) -> None:
-    solved = solve(env, 3, noise=0.1).attempt
-    demo = record(env, solved, slot=0, failures=0, labels="intended")
-    assert demo.executed is not None
-    off = demo.executed - demo.actions
-    assert 0.05 < off[:, :6].std() < 0.2
-    assert np.array_equal(demo.executed[:, 6], demo.actions[:, 6])
-    # What is meant changes from step to step by no more than a hand that is moved smoothly.
-    assert np.abs(np.diff(demo.actions[:, :6], axis=0)).max() <= 0.35 + 1e-9
-    parts = parts_folder(tmp_path, env.task)
-    write_part(demo, parts)
-    file = assemble(env.task, tmp_path, Settings(0, 0.1, 128, labels="intended"))
+    solved = solve(env, 3, noise=0.1)
+    no_pictures, robot_states = {}, np.zeros((len(solved.frames), 9))
+    demo = Recording(solved, 0, 0, "intended", env.model_xml(), no_pictures, robot_states)
+    write_part(demo, parts_folder(tmp_path, env.task))
+    file = assemble(env.task, tmp_path, Settings(0, 0.1, 64, labels="intended"))
     with h5py.File(file) as stored:
-        assert np.array_equal(stored["data/demo_0/executed_actions"], demo.executed)
+        intended = stored["data/demo_0/actions"][()]
+        executed = stored["data/demo_0/executed_actions"][()]
+    assert np.array_equal(executed, [frame.action for frame in solved.frames])
+    assert 0.05 < (executed - intended)[:, :6].std() < 0.2
+    assert np.array_equal(executed[:, 6], intended[:, 6])
+    # What is meant changes from step to step by no more than a hand that is moved smoothly.
+    assert np.abs(np.diff(intended[:, :6], axis=0)).max() <= MAX_CHANGE + 1e-9
     assert replay(env, file, "demo_0")
 
 
@@ -162,14 +169,14 @@ def test_resuming_after_a_kill_makes_no_duplicates(
             yield job, JobReport(1, 0, (), 0)
 
     monkeypatch.setattr(collection_module, "run_each", run_each)
-    done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+    done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
     assert asked == [(1,)]
     assert (done.recorded, done.kept) == (1, 1)
     with h5py.File(done.files[0]) as file:
         assert [int(demo.attrs["slot"]) for demo in file["data"].values()] == [0, 1]
         assert file["data"].attrs["num_demos"] == 2
     assert not folder.exists()
-    again = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+    again = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
     assert (again.recorded, again.kept) == (0, 2)
     assert asked == [(1,)]
 
@@ -213,20 +220,20 @@ def test_other_options_or_foreign_files_are_refused(
 ) -> None:
     shutil.copy(demo_file, tmp_path / demo_file.name)
     with pytest.raises(StrapError, match="use the same options or another --out"):
-        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=128, quiet=True)
+        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=128)
     with h5py.File(tmp_path / demo_file.name, "r+") as file:
         del file["data"].attrs["collection"]
     with pytest.raises(StrapError, match="was not made by `strap libero collect`"):
-        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+        collect(SUITE, demos=3, out=tmp_path, tasks=[SHORT], size=64)
 
 
 def test_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(StrapError, match="demos=0, workers=2"):
-        collect(SUITE, demos=0, out=tmp_path, quiet=True)
+        collect(SUITE, demos=0, out=tmp_path)
     with pytest.raises(StrapError, match="noise 1"):
-        collect(SUITE, demos=1, out=tmp_path, noise=1.0, quiet=True)
+        collect(SUITE, demos=1, out=tmp_path, noise=1.0)
     with pytest.raises(StrapError, match="unknown labels 'meant'"):
-        collect(SUITE, demos=1, out=tmp_path, labels="meant", quiet=True)  # type: ignore[arg-type]
+        collect(SUITE, demos=1, out=tmp_path, labels="meant")  # type: ignore[arg-type]
 
 
 def test_slots_never_share_a_placement() -> None:
@@ -235,9 +242,17 @@ def test_slots_never_share_a_placement() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
-def test_a_job_names_its_work() -> None:
-    job = Job(SUITE, 0, (0, 1), "out", Settings(0, 0.04, 64))
-    assert job.slots == (0, 1)
+def test_what_a_killed_process_of_a_job_made_is_not_made_again(
+    demo_file: Path, task: Task, tmp_path: Path
+) -> None:
+    folder = parts_folder(tmp_path, task)
+    folder.mkdir()
+    for slot in range(2):
+        _copy_demo(demo_file, f"demo_{slot}", folder / f"0000{slot}.hdf5")
+    before = {part: part.stat().st_mtime_ns for part in folder.iterdir()}
+    report = run_job(Job(task, (0, 1), tmp_path, Settings(0, 0.04, 64)))
+    assert (report.recorded, report.failed_placements, report.given_up) == (2, 0, ())
+    assert {part: part.stat().st_mtime_ns for part in folder.iterdir()} == before
 
 
 def _copy_demo(source: Path, demo: str, target: Path, *, slot: int | None = None) -> None:
@@ -249,10 +264,9 @@ def _copy_demo(source: Path, demo: str, target: Path, *, slot: int | None = None
 
 def test_jobs_get_smaller_towards_the_end_but_not_tiny(tmp_path: Path) -> None:
     tasks = [Task("libero_90", i, f"task {i}", "", tmp_path, ()) for i in range(3)]
-    missing = {task.index: tuple(range(10)) for task in tasks}
-    jobs = [
-        job
-        for _, job in collection_module._jobs(tasks, missing, tmp_path, Settings(0, 0.04, 64), 2)
-    ]
+    missing = {task: tuple(range(10)) for task in tasks}
+    jobs = split_jobs(missing, tmp_path, Settings(0, 0.04, 64), workers=2)
     assert [len(job.slots) for job in jobs] == [10, 10, 5, 3, 2]
-    assert [slot for job in jobs[2:] for slot in job.slots] == list(range(10))
+    for task in tasks:
+        slots = [slot for job in jobs if job.task == task for slot in job.slots]
+        assert slots == list(range(10))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strap.errors import StrapError
-from strap.libero.workers import run_each
+from strap.libero.demonstrations.workers import run_each
 
 
 def die_once(marker: str) -> int:
@@ -60,7 +60,7 @@ def note_and_sleep(folder: str) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     script = (
-        "from strap.libero.workers import run_each\n"
+        "from strap.libero.demonstrations.workers import run_each\n"
         "from tests.libero.test_workers import note_and_sleep\n"
         f"list(run_each(note_and_sleep, [{str(tmp_path)!r}] * 2, 2))\n"
     )

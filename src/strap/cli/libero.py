@@ -9,13 +9,14 @@ from typing import Annotated, Literal, TypeAlias
 import tyro
 
 from strap.cli.options import Json, print_json
+from strap.cli.progress import showing
 
 NOISE = 0.04
 
 
 @dataclass(frozen=True)
 class Collect:
-    """Record demonstrations by a scripted expert, in LIBERO's own HDF5 layout, one file per task.
+    """Record demonstrations by a scripted expert, in LIBERO's HDF5 layout, one file per task.
 
     Placements are sampled by seed, never the benchmark's fixed evaluation states. Killed, it goes
     on where it was; with a larger --demos it adds to what is there.
@@ -47,21 +48,22 @@ class Collect:
 
     def run(self) -> int:
         """Collect, then say what was recorded; exit code 1 when a task could not be done."""
-        from strap.libero.collection import collect
+        from strap.libero import collect
 
-        done = collect(
-            self.suite,
-            demos=self.demos,
-            out=self.out,
-            tasks=[_number(task) for task in self.tasks] or None,
-            workers=self.workers,
-            seed=self.seed,
-            noise=self.noise,
-            labels=self.labels,
-            arm_noise=self.arm_noise,
-            size=self.size,
-            quiet=self.json,
-        )
+        with showing(self.json) as progress:
+            done = collect(
+                self.suite,
+                demos=self.demos,
+                out=self.out,
+                tasks=self.tasks or None,
+                workers=self.workers,
+                seed=self.seed,
+                noise=self.noise,
+                labels=self.labels,
+                arm_noise=self.arm_noise,
+                size=self.size,
+                progress=progress,
+            )
         if self.json:
             print_json(
                 {
@@ -104,23 +106,27 @@ class Survey:
     """size of the disturbance of every action"""
     arm_noise: float = 0.02
     """radians by which the joints vary where an attempt begins"""
+    also: tuple[Path, ...] = ()
+    """folders of other surveys; tasks measured there are not measured again"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
         """Measure, then count the tasks that reach eight in ten."""
-        from strap.libero.surveys import survey
+        from strap.libero import survey
 
-        scores = survey(
-            self.suites,
-            attempts=self.attempts,
-            out=self.out,
-            tasks=[_number(task) for task in self.tasks] or None,
-            workers=self.workers,
-            noise=self.noise,
-            arm_noise=self.arm_noise,
-            quiet=self.json,
-        )
+        with showing(self.json) as progress:
+            scores = survey(
+                self.suites,
+                attempts=self.attempts,
+                out=self.out,
+                tasks=self.tasks or None,
+                workers=self.workers,
+                noise=self.noise,
+                arm_noise=self.arm_noise,
+                also=self.also,
+                progress=progress,
+            )
         rows = {score.name: [score.solved, score.attempts] for score in scores}
         if self.json:
             print_json({"out": str(self.out), "solved": rows})
@@ -133,7 +139,3 @@ Command: TypeAlias = (
     Annotated[Collect, tyro.conf.subcommand("collect", prefix_name=False)]
     | Annotated[Survey, tyro.conf.subcommand("survey", prefix_name=False)]
 )
-
-
-def _number(task: str) -> str | int:
-    return int(task) if task.isdigit() else task

@@ -123,7 +123,7 @@ def evaluate(
         out: where records and videos go (default: in the checkpoint's folder).
         progress: called with (what, done, total).
     """
-    from strap.libero.backend import select_backend
+    from strap.libero.rendering.backend import select_backend
     from strap.libero.tasks import find_task
 
     checkpoint = Path(checkpoint).expanduser()

@@ -9,23 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strap.libero.backend import render_check
-    from strap.libero.collection import Collection, collect
+    from strap.libero.demonstrations.collection import Collection, collect
+    from strap.libero.demonstrations.surveys import survey
+    from strap.libero.doctor import render_check
     from strap.libero.environment import LiberoEnv, Observation
-    from strap.libero.surveys import survey
     from strap.libero.tasks import Task, find_task, list_suites, list_tasks
 
-_HOME = {
-    "Collection": "collection",
-    "LiberoEnv": "environment",
-    "Observation": "environment",
-    "Task": "tasks",
-    "collect": "collection",
-    "find_task": "tasks",
-    "list_suites": "tasks",
-    "list_tasks": "tasks",
-    "render_check": "backend",
-    "survey": "surveys",
+_MODULES = {
+    "demonstrations.collection": ("Collection", "collect"),
+    "demonstrations.surveys": ("survey",),
+    "doctor": ("render_check",),
+    "environment": ("LiberoEnv", "Observation"),
+    "tasks": ("Task", "find_task", "list_suites", "list_tasks"),
 }
 
 __all__ = [
@@ -43,6 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'strap.libero' has no attribute '{name}'")
-    return getattr(import_module(f"strap.libero.{_HOME[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"strap.libero.{module}"), name)
+    raise AttributeError(f"module 'strap.libero' has no attribute '{name}'")

@@ -1,7 +1,7 @@
 """One LIBERO task as an environment: placements, steps, observations; with or without cameras.
 
 Images are kept as LIBERO's files keep them, bottom row first; `Observation.upright` turns one
-the right way up. Placements come fresh from the task's own regions by seed (`sample`) or from the
+the right way up. Placements are drawn from the task's regions by seed (`sample`) or taken from the
 benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
 """
 
@@ -13,17 +13,18 @@ import gc
 import io
 import xml.etree.ElementTree as ElementTree
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 
 from strap.errors import StrapError
-from strap.libero.backend import import_libero, select_backend
-from strap.libero.tasks import Goal, Task, fixed_states
+from strap.libero.distribution import import_libero
+from strap.libero.rendering.backend import select_backend
+from strap.libero.rendering.renderer import Array, Image, Renderer
+from strap.libero.tasks import Goal, Task, load_fixed_states
 
 SETTLING_STEPS = 10
 CONTROL_HZ = 20
@@ -31,15 +32,12 @@ OPEN, CLOSED = -1.0, 1.0
 CAMERAS = {"agentview": "agentview", "eye_in_hand": "robot0_eye_in_hand"}
 IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, OPEN])
 
-Array = NDArray[np.float64]
-Image = NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class Observation:
     """What a policy sees at one moment."""
 
-    images: dict[str, Image]  # camera -> [size size 3], bottom row first as LIBERO stores them
+    images: dict[str, Image]  # camera -> [size, size, 3], bottom row first as LIBERO stores them
     ee_pos: Array  # [3]
     ee_ori: Array  # [3] axis-angle
     gripper_states: Array  # [2]
@@ -52,7 +50,7 @@ class Observation:
         return np.concatenate([self.ee_pos, self.ee_ori])
 
     def upright(self, camera: str) -> Image:
-        """A camera's image with the top row first."""
+        """Return a camera's image with the top row first."""
         return np.ascontiguousarray(self.images[camera][::-1])
 
 
@@ -96,10 +94,10 @@ class LiberoEnv:
         self.world._observables = {}
         # robosuite hides the gripper's markers when it resets; `restore` alone must not show them.
         self.world.visualize(dict.fromkeys(self.world._visualizations, False))
-        self._painter: Any = None
-        self._unplaced = self._unplaced_fixtures()
+        self._renderer: Renderer | None = None
+        self._loaded_poses = self._fixture_poses()
         self._xml = str(self.world.sim.model.get_xml())
-        _forget_last_model()
+        _free_last_model()
 
     @property
     def world(self) -> Any:
@@ -108,22 +106,22 @@ class LiberoEnv:
 
     @property
     def model(self) -> Any:
-        """MuJoCo's own mjModel."""
+        """MuJoCo's mjModel underneath."""
         return self.world.sim.model._model
 
     @property
     def data(self) -> Any:
-        """MuJoCo's own mjData."""
+        """MuJoCo's mjData underneath."""
         return self.world.sim.data._data
 
     def sample(self, seed: int) -> None:
-        """A fresh placement from the task's own regions, the same for the same task and seed.
+        """Place everything afresh in the task's regions, always alike for one task and seed.
 
         Tasks that share a scene get different placements: else a demonstration of the one would be
         the beginning of a demonstration of the other.
         """
         errors = import_libero("robosuite.utils.errors")
-        # robosuite's samplers draw from the global generator
+        # robosuite's samplers draw from numpy's global generator.
         np.random.seed(zlib.crc32(f"{self.task.suite}/{self.task.name}/{seed}".encode()))
         for _ in range(100):
             try:
@@ -139,12 +137,12 @@ class LiberoEnv:
         self._settle()
 
     def fixed(self, index: int) -> None:
-        """One of the benchmark's fixed initial states, for evaluation.
+        """Place everything as in one of the benchmark's fixed initial states, for evaluation.
 
         Fixtures take the place that reset gives them with seed 0: the fixed states hold joints
-        only, as in the benchmark's own evaluation.
+        only, as in the benchmark's evaluation.
         """
-        states = fixed_states(self.task)
+        states = load_fixed_states(self.task)
         if not 0 <= index < len(states):
             raise StrapError(
                 f"'{self.task.name}' has initial states 0 to {len(states) - 1}, not {index}"
@@ -177,12 +175,12 @@ class LiberoEnv:
         self.world._post_process()
 
     def step(self, action: Array) -> bool:
-        """Apply one action [7] for a twentieth of a second; whether the task is now solved.
+        """Apply one action [7] for a twentieth of a second; return whether the task is solved.
 
         robosuite computes the forward dynamics three times per time step: before the controller,
         in it, and in stepping. Once is enough, with the controller between the two halves of
-        MuJoCo's step: the same motion up to the solver's tolerance in little more than half the
-        time.
+        MuJoCo's step: the motion differs by no more than the solver's tolerance, in little more
+        than half the time.
         """
         world, model, data = self.world, self.model, self.data
         command = np.asarray(action, dtype=np.float64)
@@ -202,42 +200,40 @@ class LiberoEnv:
         return self.solved()
 
     def solved(self) -> bool:
-        """Whether every goal holds now."""
+        """Return whether every goal holds."""
         return bool(self._control.check_success())
 
     def holds(self, goal: Goal) -> bool:
-        """Whether one goal holds now."""
+        """Return whether one goal holds."""
         return bool(self.world._eval_predicate(goal.as_list()))
 
     def state(self) -> Array:
-        """The flattened simulation state: time, positions, velocities."""
+        """Return the flattened simulation state: time, positions, velocities."""
         return np.asarray(self._control.get_sim_state(), dtype=np.float64)
 
     def model_xml(self) -> str:
-        """The model with the places of this episode's fixtures, as LIBERO's files store it."""
+        """Return the model with the poses of this episode's fixtures, as LIBERO's files store it.
+
+        Fixtures have no joints: a state doesn't hold their poses.
+        """
         tree = ElementTree.fromstring(self._xml)
-        bodies = {element.get("name"): element for element in tree.iter("body")}
-        for body in self._unplaced:
-            element = bodies[self.model.body(body).name]
+        for body, element in self._fixture_elements(tree):
             element.set("pos", " ".join(map(repr, self.model.body_pos[body].tolist())))
             element.set("quat", " ".join(map(repr, self.model.body_quat[body].tolist())))
         return ElementTree.tostring(tree, encoding="unicode")
 
     def place_fixtures(self, model_xml: str) -> None:
-        """Put the fixtures where they are in a stored model: states don't hold their places."""
-        tree = ElementTree.fromstring(model_xml)
-        bodies = {element.get("name"): element for element in tree.iter("body")}
-        for body in self._unplaced:
-            position, quaternion = _pose(bodies[self.model.body(body).name])
-            self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
+        """Put the fixtures where they are in a stored model."""
+        for body, element in self._fixture_elements(ElementTree.fromstring(model_xml)):
+            self.model.body_pos[body], self.model.body_quat[body] = _read_pose(element)
 
     def observe(self) -> Observation:
-        """The observation now; images only where the environment has cameras."""
+        """Return the present observation; images only where the environment has cameras."""
         images = {name: self.render(name) for name in CAMERAS} if self.cameras else {}
         return replace(self.proprioception(), images=images)
 
     def proprioception(self) -> Observation:
-        """The observation now, without images."""
+        """Return the present observation without images."""
         data, robot = self.world.sim.data, self.world.robots[0]
         transform = import_libero("robosuite.utils.transform_utils")
         position = np.array(data.site_xpos[robot.eef_site_id])
@@ -255,25 +251,23 @@ class LiberoEnv:
         )
 
     def render(self, camera: str) -> Image:
-        """One camera's image [size size 3], bottom row first."""
-        return np.asarray(self.painter.render(CAMERAS[camera]))
+        """Return one camera's image [size, size, 3], bottom row first."""
+        return self.renderer.render(CAMERAS[camera])
 
     @property
-    def painter(self) -> Any:
-        """The renderer, made on first use."""
+    def renderer(self) -> Renderer:
+        """The renderer of the cameras, made on first use."""
         if not self.cameras:
             raise StrapError("this environment has no cameras: make it with cameras=True")
-        if self._painter is None:
-            from strap.libero.rendering import Painter
-
-            self._painter = Painter(self.model, self.data, self.size, antialias=self.antialias)
-        return self._painter
+        if self._renderer is None:
+            self._renderer = Renderer(self.model, self.data, self.size, antialias=self.antialias)
+        return self._renderer
 
     def close(self) -> None:
         """Free the renderer and the simulator; safe to call twice."""
-        if self._painter is not None:
-            self._painter.close()
-            self._painter = None
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -282,44 +276,48 @@ class LiberoEnv:
     def __enter__(self) -> LiberoEnv:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _reset(self) -> None:
         # Objects that stand on a fixture are placed relative to where the fixture was in the
         # loaded model, so a reset without loading has to put it back there first.
-        for body, (position, quaternion) in self._unplaced.items():
+        for body, (position, quaternion) in self._loaded_poses.items():
             self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
         self.world.reset()
         for robot in self.world.robots:
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
 
-    def _unplaced_fixtures(self) -> dict[int, tuple[Array, Array]]:
+    def _fixture_poses(self) -> dict[int, tuple[Array, Array]]:
+        """Return the position and quaternion of each fixture's body in the loaded model."""
         return {
-            int(self.model.body(fixture.root_body).id): _pose(fixture.get_obj())
+            int(self.model.body(fixture.root_body).id): _read_pose(fixture.get_obj())
             for fixture in self.world.fixtures_dict.values()
         }
+
+    def _fixture_elements(
+        self, tree: ElementTree.Element
+    ) -> Iterator[tuple[int, ElementTree.Element]]:
+        """Yield each fixture's body with its element in a model's XML."""
+        bodies = {element.get("name"): element for element in tree.iter("body")}
+        for body in self._loaded_poses:
+            yield body, bodies[self.model.body(body).name]
 
     def _settle(self) -> None:
         for _ in range(SETTLING_STEPS):
             self.step(IDLE)
 
 
-def _pose(element: ElementTree.Element) -> tuple[Array, Array]:
-    """Position [3] and quaternion [4] of a body in a model's XML."""
+def _read_pose(element: ElementTree.Element) -> tuple[Array, Array]:
+    """Return the position [3] and quaternion [4] of a body in a model's XML."""
     position = (element.get("pos") or "0 0 0").split()
     quaternion = (element.get("quat") or "1 0 0 0").split()
     return np.array(position, dtype=np.float64), np.array(quaternion, dtype=np.float64)
 
 
-def _forget_last_model() -> None:
+def _free_last_model() -> None:
     """Free what MuJoCo keeps of the last model it has read: half a gigabyte with LIBERO's."""
     mujoco.MjModel.from_xml_string("<mujoco/>")
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.errors import StrapError, unknown
-from strap.libero.backend import import_libero
+from strap.libero.distribution import import_libero
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Goal:
     target: str | None = None
 
     def as_list(self) -> list[str]:
-        """The form in which LIBERO evaluates it."""
+        """Return the form in which LIBERO evaluates the predicate."""
         return [self.predicate, self.subject, *([self.target] if self.target else [])]
 
 
@@ -42,21 +43,20 @@ class Task:
 
     @property
     def file_name(self) -> str:
-        """The name LIBERO gives to the file of this task's demonstrations."""
+        """The name that LIBERO gives to the file of this task's demonstrations."""
         return f"{self.bddl.stem}_demo.hdf5"
 
 
 def list_suites() -> tuple[str, ...]:
-    """Names of all suites the installed distribution knows."""
+    """Return the names of all suites that the installed distribution has."""
     return tuple(import_libero("libero.libero.benchmark").get_benchmark_dict())
 
 
 @cache
 def list_tasks(suite: str) -> tuple[Task, ...]:
-    """All tasks of a suite, in the benchmark's order."""
-    libero = import_libero()
+    """Return all tasks of a suite, in the benchmark's order."""
     parser = import_libero("libero.libero.envs.bddl_utils")
-    folder = Path(libero.get_libero_path("bddl_files"))
+    folder = Path(import_libero().get_libero_path("bddl_files"))
     tasks = []
     for index, entry in enumerate(_benchmark(suite).tasks):
         bddl = (folder / entry.problem_folder / entry.bddl_file).resolve()
@@ -70,7 +70,7 @@ def list_tasks(suite: str) -> tuple[Task, ...]:
 
 
 def find_task(suite: str, task: str | int) -> Task:
-    """A task by its index, its name or a part of the name that only one task has."""
+    """Return a task by its index, its name or a part of the name that only one task has."""
     tasks = list_tasks(suite)
     if isinstance(task, int) or task.isdigit():
         index = int(task)
@@ -90,26 +90,24 @@ def find_task(suite: str, task: str | int) -> Task:
     return partial[0]
 
 
-def fixed_states(task: Task) -> NDArray[np.float64]:
-    """The benchmark's fixed initial states of a task [50 state]: for evaluation only."""
-    benchmark = _benchmark(task.suite)
-    try:
-        states = benchmark.get_task_init_states(task.index)
-    except Exception:
-        # The original calls torch.load as it was before weights_only became the default.
-        import torch
+def select_tasks(suite: str, names: Iterable[str | int] | None) -> tuple[Task, ...]:
+    """Return the named tasks of a suite, or all of them where no names are given."""
+    if names is None:
+        return list_tasks(suite)
+    return tuple(dict.fromkeys(find_task(suite, name) for name in names))
 
-        folder = Path(import_libero().get_libero_path("init_states"))
-        entry = benchmark.tasks[task.index]
-        file = folder / entry.problem_folder / entry.init_states_file
-        states = torch.load(file, weights_only=False)
+
+def load_fixed_states(task: Task) -> NDArray[np.float64]:
+    """Return the benchmark's fixed initial states [50, state] of a task: for evaluation only."""
+    states = _benchmark(task.suite).get_task_init_states(task.index)
     return np.asarray(states, dtype=np.float64)
 
 
 @cache
 def _benchmark(suite: str) -> Any:
+    """Return the distribution's object for a suite."""
     known = import_libero("libero.libero.benchmark").get_benchmark_dict()
     if suite not in known:
         raise unknown("LIBERO suite", suite, ["libero_90", "libero_10", *sorted(known)])
-    with contextlib.redirect_stdout(io.StringIO()):  # it announces its task order
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints the order of its tasks
         return known[suite](task_order_index=0)

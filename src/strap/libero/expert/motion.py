@@ -10,19 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.environment import CLOSED, OPEN, LiberoEnv
-from strap.libero.scene import Scene
-
-Array = NDArray[np.float64]
+from strap.libero.environment import CLOSED, OPEN
+from strap.libero.expert.scene import Array, Scene
 
 SKILLS = ("reach", "grasp", "carry", "place", "open", "close", "turn", "retreat")
 HOLD_STEPS = 10  # the original recordings end once success has held for ten steps
 METRES_PER_UNIT = 0.05  # OSC_POSE: what an action of 1 asks for
 RADIANS_PER_UNIT = 0.5
 MAX_TURN = 0.6  # largest rotation command
+MAX_CHANGE = 0.35  # largest change of a command from step to step
 # The Panda's lengths: shoulder above the base, wrist to the hand's axis, wrist to the grip point.
 SHOULDER, WRIST_OFFSET, HAND_LENGTH = 0.333, 0.088, 0.204
 STRETCH = 0.68  # metres from shoulder to wrist, of 0.70 at full stretch
@@ -40,12 +38,12 @@ class Failed(Exception):  # noqa: N818
 
 
 class Unreachable(Failed):
-    """No way was found in which the hand could do it."""
+    """No plan was found that the hand could follow."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one demonstration is carried out; drawn anew for each attempt.
+    """How one demonstration is carried out.
 
     Nothing in it waits: fingers close where the hand arrives and the hand moves on once they have
     stopped. A policy with a short memory can't see how long it has stood still, and learns to stay.
@@ -56,15 +54,6 @@ class Style:
     hover: float = 0.08  # metres above the object at which the approach ends
     sway: float = 0.015  # metres by which waypoints vary
 
-    @staticmethod
-    def draw(rng: np.random.Generator, noise: float) -> Style:
-        """A teleoperator of the day."""
-        return Style(
-            speed=float(rng.uniform(0.75, 1.0)),
-            noise=noise,
-            hover=float(rng.uniform(0.06, 0.10)),
-        )
-
 
 @dataclass(frozen=True)
 class Frame:
@@ -74,31 +63,31 @@ class Frame:
     action: Array  # [7] as executed
     intended: Array  # [7] without the error
     skill: str
-    thing: str
+    object_name: str  # what the skill is done to
 
 
-def pointing_down(yaw: float) -> Rotation:
-    """The hand pointing down, turned by `yaw` about the vertical."""
+def point_down(yaw: float) -> Rotation:
+    """Return the rotation of a hand that points down, turned by `yaw` about the vertical."""
     return Rotation.from_euler("z", yaw) * _DOWN
 
 
 def yaw_along(direction: Array) -> float:
-    """The yaw at which the fingers close along a horizontal direction."""
-    return wrap(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
+    """Return the yaw at which the fingers close along a horizontal direction."""
+    return wrap_yaw(float(np.arctan2(direction[1], direction[0])) - np.pi / 2)
 
 
-def wrap(angle: float) -> float:
-    """The same hand, its fingers swapped where that turns it less."""
+def wrap_yaw(angle: float) -> float:
+    """Return the equivalent yaw from −π/2 to π/2: half a turn only swaps the fingers."""
     return float((angle + np.pi / 2) % np.pi - np.pi / 2)
 
 
 def tilt_towards(direction: Array, angle: float) -> Rotation:
-    """The turn of the hand from pointing down towards pointing in a horizontal direction [3]."""
+    """Return the turn from pointing down towards pointing in a horizontal direction [3]."""
     return Rotation.from_rotvec(np.cross([0.0, 0.0, -1.0], direction) * angle)
 
 
-def reach_tilt(base: Array, position: Array) -> Rotation:
-    """The least outward tilt of the hand with which the arm isn't stretched at a position.
+def relieve_stretch(base: Array, position: Array) -> Rotation:
+    """Return the least outward tilt of the hand with which the arm isn't stretched at a position.
 
     Near full stretch the arm can't move inwards at once: it has to be kept bent.
     """
@@ -123,38 +112,37 @@ class Arm:
         self.scene, self.env = scene, scene.env
         self.rng, self.style, self.max_steps = rng, style, max_steps
         self.frames: list[Frame] = []
-        self.yaw = 0.0
-        self.grip = OPEN
+        self._yaw = 0.0
+        self._grip = OPEN
         self._label = ("reach", "")
         self._command = np.zeros(6)
         self._error = np.zeros(6)
-        self._solved_for = 0
+        self._n_solved_steps = 0
 
-    @property
-    def environment(self) -> LiberoEnv:
-        """The environment this arm acts in."""
-        return self.env
-
-    def begin(self, skill: str, thing: str) -> None:
-        """Name what the following steps are for."""
-        self._label = (skill, thing)
+    def begin_skill(self, skill: str, object_name: str) -> None:
+        """Label the following steps with what they are for."""
+        self._label = (skill, object_name)
 
     def position(self) -> Array:
-        """Where the point between the finger tips is [3]."""
-        return self.scene.hand()[0]
+        """Return the point between the finger tips [3]."""
+        return self.scene.hand_pose()[0]
+
+    def rotation(self) -> Rotation:
+        """Return the rotation of the hand."""
+        return Rotation.from_matrix(self.scene.hand_pose()[1])
 
     def step(self, command: Array) -> None:
         """Send one translation and rotation command [6], smoothed and with a little error."""
         self._error = 0.7 * self._error + self.style.noise * self.rng.normal(size=6)
-        change = np.clip(command - self._command, -0.35, 0.35)
+        change = np.clip(command - self._command, -MAX_CHANGE, MAX_CHANGE)
         self._command = self._command + change
         motion = np.clip(self._command + self._error * (np.abs(self._command).max() > 0.05), -1, 1)
-        action = np.concatenate([motion, [self.grip]])
-        intended = np.concatenate([np.clip(self._command, -1, 1), [self.grip]])
+        action = np.concatenate([motion, [self._grip]])
+        intended = np.concatenate([np.clip(self._command, -1, 1), [self._grip]])
         self.frames.append(Frame(self.env.state(), action, intended, *self._label))
-        solved = self.env.step(action)
-        self._solved_for = self._solved_for + 1 if solved else 0
-        if self._solved_for >= HOLD_STEPS:
+        is_solved = self.env.step(action)
+        self._n_solved_steps = self._n_solved_steps + 1 if is_solved else 0
+        if self._n_solved_steps >= HOLD_STEPS:
             raise Solved
         if len(self.frames) >= self.max_steps:
             raise Failed(f"not solved within {self.max_steps} steps ({' '.join(self._label)})")
@@ -171,17 +159,17 @@ class Arm:
         max_steps: int = 80,
         until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Go to a position [3] and orientation; whether it got there.
+        """Move to a position [3] and orientation; return whether the hand got there.
 
-        Ends early when `until` holds, and when the arm has stopped getting nearer.
+        The move ends early when `until` holds, and when the hand has stopped getting nearer.
         """
-        self.yaw = self.yaw if yaw is None else yaw
-        tilt = reach_tilt(self.scene.base(), np.asarray(target))
-        aim = rotation or tilt * pointing_down(self.yaw)
+        self._yaw = self._yaw if yaw is None else yaw
+        tilt = relieve_stretch(self.scene.base_position(), np.asarray(target))
+        aim = rotation or tilt * point_down(self._yaw)
         limit = self.style.speed * speed
-        nearest, stalled = np.inf, 0
+        nearest, n_stalled = np.inf, 0
         for _ in range(max_steps):
-            here, attitude = self.scene.hand()
+            here, attitude = self.scene.hand_pose()
             offset = np.asarray(target) - here
             turn = (aim * Rotation.from_matrix(attitude).inv()).as_rotvec()
             distance, angle = float(np.linalg.norm(offset)), float(np.linalg.norm(turn))
@@ -190,10 +178,10 @@ class Arm:
             if until is not None and until():
                 return True
             if distance + 0.1 * angle < nearest - 5e-4:
-                nearest, stalled = distance + 0.1 * angle, 0
+                nearest, n_stalled = distance + 0.1 * angle, 0
             else:
-                stalled += 1
-            if stalled >= 12:
+                n_stalled += 1
+            if n_stalled >= 12:
                 return False
             push = offset / METRES_PER_UNIT * 1.6
             push *= min(1.0, limit / max(float(np.linalg.norm(push)), 1e-9))
@@ -202,25 +190,24 @@ class Arm:
         return False
 
     def pause(self, steps: int) -> None:
-        """Stand still."""
+        """Stand still for some steps."""
         for _ in range(steps):
             self.step(np.zeros(6))
 
-    def close_fingers(self) -> float:
-        """Close until the fingers have stopped; the gap that is left."""
-        self.grip = CLOSED
-        return self._wait_for_fingers(12)
+    def close_fingers(self) -> None:
+        """Close the fingers and wait until they have stopped."""
+        self._grip = CLOSED
+        self._wait_for_fingers(12)
 
     def open_fingers(self) -> None:
         """Open the fingers and wait until they have parted."""
-        self.grip = OPEN
+        self._grip = OPEN
         self._wait_for_fingers(8)
 
-    def _wait_for_fingers(self, max_steps: int) -> float:
+    def _wait_for_fingers(self, max_steps: int) -> None:
         gap = self.scene.finger_gap()
         for count in range(max_steps):
             self.pause(1)
             before, gap = gap, self.scene.finger_gap()
             if count >= 4 and abs(gap - before) < 1e-3:
                 break
-        return gap

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from strap.libero.motion import Arm, pointing_down, tilt_towards, yaw_along
-from strap.libero.scene import Joint
-from strap.libero.skills import travel
+from strap.libero.expert.motion import Arm, point_down, tilt_towards, yaw_along
+from strap.libero.expert.pick_and_place import travel
+from strap.libero.expert.scene import UP, Array, Joint
 from strap.libero.tasks import Goal
 
-Array = NDArray[np.float64]
-
-UP = np.array([0.0, 0.0, 1.0])
-TILT = np.radians((68, 78))  # of the hand that pulls a door open: 0 is pointing down
+DOOR_PULL_TILT = np.radians((68, 78))  # of the hand that pulls a door open: 0 is pointing down
 AJAR = 0.55  # radians by which a door is pulled at its handle, then pushed from inside
 FOLLOW = 0.4  # of the door's turn that the hand makes while it pulls
 
@@ -25,13 +20,13 @@ FOLLOW = 0.4  # of the door's turn that the hand makes while it pulls
 def open_door(arm: Arm, goal: Goal) -> None:
     """Pull a door at its handle until the fingers fit behind it, then push it open from inside."""
     joint = arm.scene.joint(goal.subject)
-    handle, outward = _handle(arm, joint)
+    handle, outward = _find_handle(arm, joint)
     along = np.cross(UP, outward)
-    hand = tilt_towards(-outward, arm.rng.uniform(*TILT)) * pointing_down(yaw_along(along))
+    hand = tilt_towards(-outward, arm.rng.uniform(*DOOR_PULL_TILT)) * point_down(yaw_along(along))
     _pull(arm, joint, handle, hand)
-    arm.begin("retreat", joint.fixture)
+    arm.begin_skill("retreat", joint.fixture)
     arm.open_fingers()
-    hand = Rotation.from_matrix(arm.scene.hand()[1])
+    hand = arm.rotation()
     back = arm.position() - hand.as_matrix()[:, 2] * 0.07
     arm.move(back, rotation=hand, tolerance=0.02, angle_tolerance=0.3, max_steps=40)
     _push_from_inside(arm, goal)
@@ -39,18 +34,18 @@ def open_door(arm: Arm, goal: Goal) -> None:
 
 def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
     """Take a handle from the front and pull it round the hinge."""
-    sense = _opening(joint)
+    sense = _opening_sense(joint)
     ready = handle - hand.as_matrix()[:, 2] * 0.10
-    arm.begin("reach", joint.fixture)
+    arm.begin_skill("reach", joint.fixture)
     travel(arm, ready + UP * 0.12, yaw=0.0, clearance=0.05)
     arm.move(ready, rotation=hand, tolerance=0.012, angle_tolerance=0.08, max_steps=90)
     arm.move(handle, rotation=hand, tolerance=0.006, angle_tolerance=0.1, speed=0.5, max_steps=60)
-    arm.begin("grasp", joint.fixture)
+    arm.begin_skill("grasp", joint.fixture)
     arm.close_fingers()
-    arm.begin("open", joint.fixture)
+    arm.begin_skill("open", joint.fixture)
     for angle in np.arange(0.05, AJAR + 0.3, 0.05):
         arm.move(
-            _turned(handle, joint, sense * angle),
+            _turn_about(handle, joint, sense * angle),
             rotation=Rotation.from_euler("z", sense * angle * FOLLOW) * hand,
             tolerance=0.012,
             angle_tolerance=0.3,
@@ -62,17 +57,18 @@ def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
 
 
 def _push_from_inside(arm: Arm, goal: Goal) -> None:
+    """Push a door that stands ajar open with the fingers behind it."""
     joint = arm.scene.joint(goal.subject)
-    sense, top, spoke = _opening(joint), _top(arm, joint), _spoke(arm, joint)
+    sense, top, edge = _opening_sense(joint), _top(arm, joint), _free_edge(arm, joint)
 
     def inside(angle: float, gap: float) -> Array:
-        turned = _turned(joint.anchor + 0.85 * spoke, joint, sense * angle)
+        turned = _turn_about(joint.anchor + 0.85 * edge, joint, sense * angle)
         tangent = sense * np.cross(UP, turned - joint.anchor) * [1, 1, 0]
         point = turned - gap * tangent / np.linalg.norm(tangent)
         return np.array([point[0], point[1], top - 0.045])
 
     angles = np.arange(0.1, abs(joint.opened - joint.position) + 0.3, 0.1)
-    _push(arm, goal, inside, angles, Push(gap=0.06, above=0.06, tolerance=0.015, rest=4))
+    _push(arm, goal, inside, angles, gap=0.06, above=0.06, tolerance=0.015, rest=4)
 
 
 def close_door(arm: Arm, goal: Goal) -> None:
@@ -82,27 +78,17 @@ def close_door(arm: Arm, goal: Goal) -> None:
     centres = np.array([(low + high) / 2 for low, high in boxes])
     tip = centres[np.linalg.norm((centres - joint.anchor)[:, :2], axis=1).argmax()]
     middle = float(np.mean([(low[2] + high[2]) / 2 for low, high in boxes])) + 0.05
-    arm_of_door = (tip - joint.anchor)[:2]
+    edge = (tip - joint.anchor)[:2]
     sense = np.sign(joint.closed - joint.position) * np.sign(joint.axis[2])
 
     def behind(angle: float, gap: float) -> Array:
         cos, sin = np.cos(angle), np.sin(angle)
-        spoke = np.array([[cos, -sin], [sin, cos]]) @ arm_of_door
-        tangent = np.array([-spoke[1], spoke[0]]) / np.linalg.norm(spoke)
-        return np.array([*(joint.anchor[:2] + spoke - sense * gap * tangent), middle])
+        turned = np.array([[cos, -sin], [sin, cos]]) @ edge
+        tangent = np.array([-turned[1], turned[0]]) / np.linalg.norm(turned)
+        return np.array([*(joint.anchor[:2] + turned - sense * gap * tangent), middle])
 
     angles = np.linspace(0.05, abs(joint.position - joint.closed) + 0.35, 30) * sense
-    _push(arm, goal, behind, angles, Push(gap=0.10, above=0.08, tolerance=0.02, rest=8))
-
-
-@dataclass(frozen=True)
-class Push:
-    """How a door is pushed; in metres and steps."""
-
-    gap: float  # before the door, where the fingers go down
-    above: float  # the door's top, from where they do
-    tolerance: float  # of that place
-    rest: int  # steps to stand still at the end
+    _push(arm, goal, behind, angles, gap=0.10, above=0.08, tolerance=0.02, rest=8)
 
 
 def _push(
@@ -110,45 +96,51 @@ def _push(
     goal: Goal,
     point: Callable[[float, float], Array],
     angles: Iterable[float],
-    push: Push,
+    *,
+    gap: float,
+    above: float,
+    tolerance: float,
+    rest: int,
 ) -> None:
     """Push a door round its hinge with closed fingers until the goal holds.
 
-    point: where the fingers are when the door has turned by an angle, a gap before it.
+    point: returns where the fingers are when the door has turned by an angle, a gap before it;
+    gap, above: metres before the door and over its top from where the fingers go down, to within
+    a tolerance; rest: steps to stand still at the end.
     """
     joint = arm.scene.joint(goal.subject)
-    arm.begin("reach", joint.fixture)
+    arm.begin_skill("reach", joint.fixture)
     arm.close_fingers()
-    start = point(0.0, push.gap)
-    over = np.array([start[0], start[1], _top(arm, joint) + push.above])
+    start = point(0.0, gap)
+    over = np.array([start[0], start[1], _top(arm, joint) + above])
     travel(arm, over, yaw=0.0, clearance=0.05)
-    arm.move(start, tolerance=push.tolerance, max_steps=60)
-    arm.begin(goal.predicate, joint.fixture)
+    arm.move(start, tolerance=tolerance, max_steps=60)
+    arm.begin_skill(goal.predicate, joint.fixture)
     for angle in angles:
         arm.move(point(angle, 0.015), tolerance=0.02, speed=0.7, max_steps=8)
         if arm.env.holds(goal):
             break
-    arm.pause(push.rest)
-    arm.begin("retreat", joint.fixture)
+    arm.pause(rest)
+    arm.begin_skill("retreat", joint.fixture)
     arm.move(arm.position() + UP * 0.10, tolerance=0.03, max_steps=30)
     arm.open_fingers()
 
 
-def _handle(arm: Arm, joint: Joint) -> tuple[Array, Array]:
-    """The middle of a closed door's handle, and the direction [3] in which the door faces."""
-    outward = _opening(joint) * np.cross(UP, _spoke(arm, joint))
+def _find_handle(arm: Arm, joint: Joint) -> tuple[Array, Array]:
+    """Return the middle of a closed door's handle, and the direction [3] the door faces."""
+    outward = _opening_sense(joint) * np.cross(UP, _free_edge(arm, joint))
     outward /= np.linalg.norm(outward)
-    low, high = arm.scene.foremost(joint.body, outward)
+    low, high = arm.scene.foremost_box(joint.body, outward)
     return (low + high) / 2, outward
 
 
-def _opening(joint: Joint) -> float:
-    """The sense, 1 or −1 about the vertical, in which a door opens."""
-    return float(np.sign(joint.opened - joint.closed) * np.sign(joint.axis[2]))
+def _opening_sense(joint: Joint) -> float:
+    """Return the sense, 1 or −1 about the vertical, in which a door opens."""
+    return float(joint.opening * np.sign(joint.axis[2]))
 
 
-def _spoke(arm: Arm, joint: Joint) -> Array:
-    """From the hinge to the door's free edge [3], level."""
+def _free_edge(arm: Arm, joint: Joint) -> Array:
+    """Return the level vector [3] from the hinge to the door's free edge."""
     low, high = max(arm.scene.boxes(joint.body), key=lambda box: float(np.prod(box[1] - box[0])))
     return np.asarray(2 * ((low + high) / 2 - joint.anchor) * [1, 1, 0])
 
@@ -157,6 +149,6 @@ def _top(arm: Arm, joint: Joint) -> float:
     return max(float(high[2]) for _, high in arm.scene.boxes(joint.body))
 
 
-def _turned(point: Array, joint: Joint, angle: float) -> Array:
-    """A point turned about the hinge."""
+def _turn_about(point: Array, joint: Joint, angle: float) -> Array:
+    """Return a point [3] turned about the hinge."""
     return np.asarray(joint.anchor + Rotation.from_euler("z", angle).apply(point - joint.anchor))

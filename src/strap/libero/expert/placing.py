@@ -6,20 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from strap.libero.grasping import Grasp, find_grasps, hand_hits
-from strap.libero.scene import Region, Scene
-
-Array = NDArray[np.float64]
+from strap.libero.expert.grasping import Grasp, count_hits, find_grasps
+from strap.libero.expert.scene import Array, Region, Scene
 
 TURNS = np.linspace(-np.pi / 2, np.pi / 2, 13)
-DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above its place at which to let go
-GRASPS = 40  # cheapest grasps that are looked at more closely
+DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above its spot at which to let go
+N_GRASPS = 40  # cheapest grasps that are combined with spots
+N_SPOTS = 60  # cheapest spots
 MAX_YAW = 1.9
-THIN = 3  # every which point of an object is tested for touching others
-MARGIN = 0.012  # the object's origin stays this far inside a region
+POINT_STRIDE = 3  # of an object's points, how many to step over in testing for contacts
+MARGIN = 0.012  # metres that the object's origin stays inside a region
 NARROW = 0.035  # half of a compartment's width, below which things go in only one way round
 
 
@@ -41,11 +39,6 @@ class Transfer:
     drop: float
     cost: float
 
-    @property
-    def yaw(self) -> float:
-        """The hand's yaw at the spot."""
-        return self.grasp.yaw + self.spot.turn
-
 
 def plan_transfer(
     scene: Scene,
@@ -56,121 +49,118 @@ def plan_transfer(
     shared: bool = False,
     rng: np.random.Generator,
 ) -> Transfer | None:
-    """The cheapest way of taking `name` to `target` that the hand can follow, or None.
+    """Return the cheapest transfer of `name` to `target` that the hand can follow, or None.
 
-    inside: the goal is `in`, not `on`; shared: other objects have to find room there too.
+    inside: the goal is `in`, not `on`; shared: other objects have to fit there too.
     """
-    cloud, origin = scene.cloud(name), scene.origin(name)
-    others = scene.obstacles(without=[name])
-    grasps = find_grasps(cloud, others, scene.centre_of_mass(name), scene.base(), rng)
+    cloud, origin = scene.point_cloud(name), scene.origin(name)
+    obstacles = scene.obstacles(without=[name])
+    centre = scene.centre_of_mass(name)
+    grasps = find_grasps(cloud, obstacles, centre, scene.base_position(), rng)
     spots = find_spots(scene, name, target, inside=inside, shared=shared)
     best: Transfer | None = None
-    for grasp in spread(grasps, GRASPS):
+    for grasp in select_distinct(grasps, N_GRASPS):
         for spot in spots:
-            bound = grasp.cost + spot.cost
-            if best is not None and bound >= best.cost:
+            if best is not None and grasp.cost + spot.cost >= best.cost:
                 break
-            found = _try(grasp, spot, origin, others, bound)
+            found = _combine(grasp, spot, origin, obstacles)
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
     return best
 
 
-def _try(grasp: Grasp, spot: Spot, origin: Array, others: Array, bound: float) -> Transfer | None:
+def _combine(grasp: Grasp, spot: Spot, origin: Array, obstacles: Array) -> Transfer | None:
+    """Return the transfer of a grasp to a spot with the least drop at which the hand fits."""
     yaw = grasp.yaw + spot.turn
     if abs(yaw) > MAX_YAW:
         return None
     hand = spot.origin + rotate(grasp.position - origin, spot.turn)
-    close = others[np.linalg.norm(others[:, :2] - hand[:2], axis=1) < 0.2]
+    near = obstacles[np.linalg.norm(obstacles[:, :2] - hand[:2], axis=1) < 0.2]
     for drop in DROPS:
-        if hand_hits(close, hand + [0, 0, drop + 0.005], yaw, margin=0.006) == 0:
-            return Transfer(grasp, spot, drop, bound + drop)
+        if count_hits(near, hand + [0, 0, drop + 0.005], yaw, margin=0.006) == 0:
+            return Transfer(grasp, spot, drop, grasp.cost + spot.cost + drop)
     return None
 
 
 def find_spots(
     scene: Scene, name: str, target: str, *, inside: bool, shared: bool = False
 ) -> list[Spot]:
-    """Poses at which the goal would hold, cheapest first."""
+    """Return poses at which the goal would hold, cheapest first."""
     region = scene.region(target)
-    cloud, origin = scene.cloud(name), scene.origin(name)
-    others = scene.obstacles(without=[name])
-    close = others[np.linalg.norm(others[:, :2] - region.centre[:2], axis=1) < 0.4]
-    tree = cKDTree(close) if len(close) else None
+    cloud, origin = scene.point_cloud(name), scene.origin(name)
+    obstacles = scene.obstacles(without=[name])
+    near = obstacles[np.linalg.norm(obstacles[:, :2] - region.centre[:2], axis=1) < 0.4]
+    tree = cKDTree(near) if len(near) else None
     shape = cloud - origin
+    is_narrow = inside and float(region.half[:2].min()) < NARROW
     spots = []
-    turns = straight_turns(shape) if inside and _is_narrow(region) else TURNS
-    for turn in turns:
+    for turn in align_turns(shape) if is_narrow else TURNS:
         turned = rotate(shape, float(turn))
         for place in _places(region, turned, inside, shared):
-            height = _support(scene, region, turned, place, close, inside)
+            height = _support_height(scene, region, turned, place, near, inside)
             resting = np.array([*place, height - turned[:, 2].min() + 0.004])
             cost = _cost(region, turned, resting, tree, origin, inside)
             spots.append(Spot(resting, float(turn), cost + 0.04 * abs(float(turn))))
-    if inside and _is_narrow(region):
-        spots = sunk(spots)
-    return sorted(spots, key=lambda spot: spot.cost)[:60]
+    if is_narrow:
+        spots = penalize_height(spots)
+    return sorted(spots, key=lambda spot: spot.cost)[:N_SPOTS]
 
 
-def _is_narrow(region: Region) -> bool:
-    return float(region.half[:2].min()) < NARROW
-
-
-def sunk(spots: list[Spot]) -> list[Spot]:
-    """Spots with those made dear that lie across a compartment's walls, not down in it."""
+def penalize_height(spots: list[Spot]) -> list[Spot]:
+    """Make spots cost more that lie across a compartment's walls, not down in it."""
     floor = min(float(spot.origin[2]) for spot in spots)
     return [replace(spot, cost=spot.cost + 2.0 * (spot.origin[2] - floor)) for spot in spots]
 
 
-def straight_turns(shape: Array) -> Array:
-    """Turns [4 or 5] that bring an object's long side along one of the world's axes."""
-    spread = np.cov(shape[:, :2].T)
-    long = np.linalg.eigh(spread)[1][:, 1]
-    turns = np.pi / 2 * np.arange(-2, 3) - np.arctan2(long[1], long[0])
+def align_turns(shape: Array) -> Array:
+    """Return the turns [4 or 5] that bring an object's long side along one of the world's axes."""
+    covariance = np.cov(shape[:, :2].T)
+    long_axis = np.linalg.eigh(covariance)[1][:, 1]
+    turns = np.pi / 2 * np.arange(-2, 3) - np.arctan2(long_axis[1], long_axis[0])
     return np.asarray(turns[np.abs(turns) <= MAX_YAW])
 
 
 def rotate(points: Array, angle: float) -> Array:
-    """Points [... 3] turned about the vertical."""
+    """Return points [..., 3] turned about the vertical."""
     cos, sin = np.cos(angle), np.sin(angle)
     return np.asarray(points @ np.array([[cos, sin, 0.0], [-sin, cos, 0.0], [0.0, 0.0, 1.0]]))
 
 
 def _places(region: Region, shape: Array, inside: bool, shared: bool) -> list[Array]:
-    """Candidate positions [2] of the origin: a grid over the part of the region that is allowed."""
-    if region.parent == region.name:  # on another object: one origin above the other
+    """Return candidate positions [2] of the origin: a grid over the region's allowed part."""
+    if region.is_object:  # one origin above the other
         return [region.centre[:2]]
     middle = (shape[:, :2].min(0) + shape[:, :2].max(0)) / 2
-    room = np.maximum(region.half[:2] - MARGIN, 0.0)
+    allowed = np.maximum(region.half[:2] - MARGIN, 0.0)
     if shared and not inside:
         # Side by side across their narrow side, one each side of the middle.
         spans = np.ptp(shape[:, :2], axis=0)
-        aside = np.eye(2)[int(np.argmin(spans))] * np.minimum(room, spans / 2 + 0.006)
+        aside = np.eye(2)[int(np.argmin(spans))] * np.minimum(allowed, spans / 2 + 0.006)
         return [region.centre[:2] + aside, region.centre[:2] - aside]
     if not inside:
-        room = np.minimum(room, np.maximum(0.5 * region.half[:2], 0.0))
-    axes = [np.unique(np.linspace(-side, side, 5 if side > 0.01 else 1)) for side in room]
+        allowed = np.minimum(allowed, np.maximum(0.5 * region.half[:2], 0.0))
+    axes = [np.unique(np.linspace(-side, side, 5 if side > 0.01 else 1)) for side in allowed]
     grid = [region.centre[:2] + np.array([x, y]) for x in axes[0] for y in axes[1]]
     if inside:
-        grid.append(region.centre[:2] + np.clip(-middle, -room, room))
+        grid.append(region.centre[:2] + np.clip(-middle, -allowed, allowed))
     return grid
 
 
-def _support(
-    scene: Scene, region: Region, shape: Array, place: Array, others: Array, inside: bool
+def _support_height(
+    scene: Scene, region: Region, shape: Array, place: Array, obstacles: Array, inside: bool
 ) -> float:
-    """The height of what the object will stand on at a place."""
+    """Return the height of what the object will stand on at a place."""
     floor = scene.table_height()
     foot = np.unique(shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2].round(3), axis=0) + place
     ceiling = region.high[2] - 0.01 if inside else np.inf
     low, high = foot.min(0) - 0.006, foot.max(0) + 0.006
-    within = np.all((others[:, :2] > low) & (others[:, :2] < high), axis=1)
-    below = others[within & (others[:, 2] < ceiling)]
+    within = np.all((obstacles[:, :2] > low) & (obstacles[:, :2] < high), axis=1)
+    below = obstacles[within & (obstacles[:, 2] < ceiling)]
     if len(below) == 0:
         return floor
     gaps, _ = cKDTree(foot).query(below[:, :2], distance_upper_bound=0.006)
     under = below[np.isfinite(gaps)]
-    if region.parent == region.name and len(under):
+    if region.is_object and len(under):
         # A plate or bowl: what counts is its middle, not a rim that the foot may touch.
         inner = under[np.linalg.norm(under[:, :2] - place, axis=1) < 0.03]
         under = inner if len(inner) else under
@@ -180,29 +170,29 @@ def _support(
 def _cost(
     region: Region, shape: Array, resting: Array, tree: cKDTree | None, origin: Array, inside: bool
 ) -> float:
-    """Off-centre places, places that touch other things, and long ways cost."""
+    """Return a pose's cost: for being off-centre, far away, on or against other things."""
     middle = resting[:2] + ((shape[:, :2].min(0) + shape[:, :2].max(0)) / 2 if inside else 0.0)
     cost = 0.5 * float(np.linalg.norm(middle - region.centre[:2]))
     cost += 0.05 * float(np.linalg.norm(resting[:2] - origin[:2]))
     # Standing on something that stands there already isn't what is meant.
     cost += 3.0 * max(0.0, float(resting[2] + shape[:, 2].min()) - float(region.high[2]) - 0.035)
     if tree is not None:
-        body = shape[shape[:, 2] > shape[:, 2].min() + 0.008][::THIN] + resting
+        body = shape[shape[:, 2] > shape[:, 2].min() + 0.008][::POINT_STRIDE] + resting
         touching = np.isfinite(tree.query(body, distance_upper_bound=0.006)[0])
         cost += 1.5 * float(np.mean(touching))
     return cost
 
 
-def spread(grasps: Iterable[Grasp], count: int) -> list[Grasp]:
-    """The cheapest grasps, with few near-copies of each other."""
-    kept: list[Grasp] = []
+def select_distinct(grasps: Iterable[Grasp], count: int) -> list[Grasp]:
+    """Return the first `count` grasps that aren't near-copies of one before them."""
+    selected: list[Grasp] = []
     for grasp in grasps:
         if all(
             np.linalg.norm(grasp.position - other.position) > 0.008
             or abs(grasp.yaw - other.yaw) > 0.2
-            for other in kept
+            for other in selected
         ):
-            kept.append(grasp)
-        if len(kept) >= count:
+            selected.append(grasp)
+        if len(selected) >= count:
             break
-    return kept
+    return selected

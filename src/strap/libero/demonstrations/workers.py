@@ -1,9 +1,10 @@
-"""Running jobs in processes of their own, and going on when one of them is killed."""
+"""Running each job in a process, and starting it again when the process is killed."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -18,18 +19,20 @@ from strap.errors import StrapError
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
 
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class _Running:
+class _Worker:
+    """A process that does one job."""
+
     job: Any
     attempt: int
     process: BaseProcess
     answer: Connection
 
     def receive(self) -> tuple[str, Any]:
-        """How it ended: ("result" | "error" | "killed", what)."""
+        """Return how the job ended: ("result" | "error" | "killed", its result or error)."""
         try:
             ending: tuple[str, Any] = self.answer.recv()
         except (EOFError, ConnectionResetError):
@@ -53,57 +56,58 @@ def run_each(
 
     A process does one job and ends: environments hold on to memory, processes give it back. When
     a process is killed, its job is started again; an error in one ends them all, and so does the
-    end of this one, however it comes.
+    end of the parent process, however it comes.
     """
-    left = deque((job, 1) for job in jobs)
-    running: dict[Connection, _Running] = {}
+    waiting = deque((job, 1) for job in jobs)
+    running: dict[Connection, _Worker] = {}
     try:
-        while left or running:
-            while left and len(running) < workers:
-                one = _start(function, *left.popleft())
-                running[one.answer] = one
+        while waiting or running:
+            while waiting and len(running) < workers:
+                worker = _start(function, *waiting.popleft())
+                running[worker.answer] = worker
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
-                one = running.pop(ready)
-                kind, content = one.receive()
+                worker = running.pop(ready)
+                kind, content = worker.receive()
                 if kind == "error":
                     raise content
                 if kind == "result":
-                    yield one.job, content
-                elif one.attempt < ATTEMPTS:
-                    left.appendleft((one.job, one.attempt + 1))
+                    yield worker.job, content
+                elif worker.attempt < MAX_ATTEMPTS:
+                    waiting.appendleft((worker.job, worker.attempt + 1))
                 else:
                     raise StrapError(
-                        f"worker processes were killed {ATTEMPTS} times with "
-                        f"{1 + len(left) + len(running)} jobs left (memory?): use fewer "
+                        f"worker processes were killed {MAX_ATTEMPTS} times with "
+                        f"{1 + len(waiting) + len(running)} jobs left (memory?): use fewer "
                         "--workers and start again; what is done is kept"
                     )
     finally:
-        for one in running.values():
-            one.kill()
+        for worker in running.values():
+            worker.kill()
 
 
-def _start(function: Callable[[Any], Any], job: Any, attempt: int) -> _Running:
+def _start(function: Callable[[Any], Any], job: Any, attempt: int) -> _Worker:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(function, job, theirs))
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(function, job, sender))
     process.start()
-    theirs.close()  # so that its end is seen here
-    return _Running(job, attempt, process, ours)
+    sender.close()  # the process holds the other copy: its end closes the pipe
+    return _Worker(job, attempt, process, receiver)
 
 
 def _work(function: Callable[[Any], Any], job: Any, answer: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         ending: tuple[str, Any] = "result", function(job)
-    except Exception as error:  # carried to the one who asked
+    except Exception as error:  # raised again in the parent
         ending = "error", error
-    with suppress(BrokenPipeError):  # who asked is gone; what was made is on disk
+    with suppress(BrokenPipeError):  # the parent is gone; what was made is on disk
         answer.send(ending)
 
 
 def _end_with_parent() -> None:
-    """Whoever asked for the job may be killed: nobody would end this process then."""
+    """End this process when its parent has been killed and can't end it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -1,4 +1,4 @@
-"""Demonstrations on disk in LIBERO's own HDF5 layout, one file per task.
+"""Demonstrations on disk in LIBERO's HDF5 layout, one file per task.
 
 A finished demonstration is first a file of its own in `.<task>_demo.parts/`, put there by a rename:
 a process that dies leaves none half written. `settings.json` beside them says how they are made.
@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 from strap.artifacts import discard, read_json, write_json
 from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
+from strap.libero.distribution import import_libero
 from strap.libero.environment import CAMERAS, CONTROL_HZ, LiberoEnv
-from strap.libero.expert import Attempt
-from strap.libero.rendering import Film
+from strap.libero.expert.attempts import Attempt
+from strap.libero.rendering.renderer import SequenceRenderer
 from strap.libero.tasks import Task
 
 Labels: TypeAlias = Literal["executed", "intended"]
-"""What is recorded as actions: what the arm was told, or that without the error added to it."""
-IMAGES = {"agentview": "agentview_rgb", "eye_in_hand": "eye_in_hand_rgb"}
-NOTE = "settings.json"
+"""What is recorded as actions: the executed ones, or those without the error added to them."""
+SETTINGS_FILE = "settings.json"
 COMPRESSION = {"compression": "gzip", "compression_opts": 2, "shuffle": False}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What must be the same for all demonstrations of a file."""
+    """The options that all demonstrations of a file have in common."""
 
     seed: int
     noise: float
@@ -50,17 +50,13 @@ class Settings:
 class Recording:
     """One demonstration, ready to be written; T frames."""
 
-    slot: int  # its number in the collection
-    seed: int  # of its placement
+    attempt: Attempt
+    slot: int  # the demonstration's number in the collection
     failures: int  # placements given up before this one
+    labels: Labels
     model_xml: str
-    observations: dict[str, NDArray[Any]]  # each [T ...]
-    actions: NDArray[np.float64]  # [T 7]
-    executed: NDArray[np.float64] | None  # [T 7], where that isn't what `actions` holds
-    states: NDArray[np.float64]  # [T D], before each action
-    robot_states: NDArray[np.float64]  # [T 9]
-    skills: tuple[str, ...]  # [T]
-    things: tuple[str, ...]  # [T]
+    observations: dict[str, NDArray[Any]]  # each [T, ...]
+    robot_states: NDArray[np.float64]  # [T, 9]
 
 
 def record(
@@ -68,55 +64,59 @@ def record(
 ) -> Recording:
     """Render a solved attempt by showing its states again; the placement must still be in `env`.
 
-    Observation t is what was to be seen before action t, as state t is.
+    Observation t is made before action t, as state t is.
     """
-    executed = np.stack([frame.action for frame in solved.frames])
-    intended = np.stack([frame.intended for frame in solved.frames])
     states = [frame.state for frame in solved.frames]
-    films = {name: Film(env.painter, camera, states) for name, camera in CAMERAS.items()}
     columns: dict[str, list[NDArray[Any]]] = {}
-    robot_states = []
     # One camera after the other: what doesn't move before a camera stays compiled for it.
-    for name, film in films.items():
+    for name, camera in CAMERAS.items():
+        renderer = SequenceRenderer(env.renderer, camera, states)
         for state in states:
             env.show(state)
-            columns.setdefault(IMAGES[name], []).append(film.render())
+            columns.setdefault(f"{name}_rgb", []).append(renderer.render())
+    robot_states = []
     for state in states:
         env.show(state)
-        seen = env.proprioception()
+        observation = env.proprioception()
         for key in ("ee_pos", "ee_ori", "ee_states", "gripper_states", "joint_states"):
-            columns.setdefault(key, []).append(getattr(seen, key))
-        robot_states.append(seen.robot_states)
+            columns.setdefault(key, []).append(getattr(observation, key))
+        robot_states.append(observation.robot_states)
+    observations = {key: np.stack(values) for key, values in columns.items()}
     return Recording(
-        slot=slot,
-        seed=solved.seed,
-        failures=failures,
-        model_xml=env.model_xml(),
-        observations={key: np.stack(values) for key, values in columns.items()},
-        actions=executed if labels == "executed" else intended,
-        executed=None if labels == "executed" else executed,
-        states=np.stack(states),
-        robot_states=np.stack(robot_states),
-        skills=tuple(frame.skill for frame in solved.frames),
-        things=tuple(frame.thing for frame in solved.frames),
+        solved, slot, failures, labels, env.model_xml(), observations, np.stack(robot_states)
     )
+
+
+def replay(env: LiberoEnv, file: str | Path, demo: str) -> bool:
+    """Return whether the actions of `data/<demo>` solve the task again; physics only.
+
+    Where a file holds intended actions, the executed ones beside them are played.
+    """
+    with h5py.File(file, "r") as stored:
+        if demo not in stored["data"]:
+            raise StrapError(f"{file} has no '{demo}': it has {', '.join(stored['data'])}")
+        group = stored["data"][demo]
+        executed = group["executed_actions" if "executed_actions" in group else "actions"]
+        actions, state = executed[()], group["states"][0]
+        model_xml = str(group.attrs["model_file"])
+    env.place_fixtures(model_xml)
+    env.restore(state)
+    solved = False
+    for action in actions:
+        solved = env.step(action)
+    return solved
 
 
 def write_part(recording: Recording, folder: Path) -> Path:
     """Write one demonstration as a file of its own, whole or not at all."""
-    final = part_path(folder, recording.slot)
+    final = folder / f"{recording.slot:05d}.hdf5"
     with creating_hdf5(final) as file:
         _write_demo(file.create_group("demo"), recording)
     return final
 
 
-def part_path(folder: Path, slot: int) -> Path:
-    """Where the part with a number lies."""
-    return folder / f"{slot:05d}.hdf5"
-
-
 def parts_folder(out: Path, task: Task) -> Path:
-    """Where the parts of a task lie until they are assembled."""
+    """Return the folder of a task's parts until they are assembled."""
     return out / f".{task.bddl.stem}_demo.parts"  # hidden: not part of the dataset yet
 
 
@@ -141,7 +141,7 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
 
 
 def recorded_slots(task: Task, out: Path) -> frozenset[int]:
-    """Numbers of the demonstrations that are there, assembled or not."""
+    """Return the numbers of the demonstrations that are there, assembled or not."""
     final, folder = out / task.file_name, parts_folder(out, task)
     slots = {int(path.stem) for path in folder.glob("[0-9]*.hdf5")}
     if final.exists():
@@ -152,7 +152,7 @@ def recorded_slots(task: Task, out: Path) -> frozenset[int]:
 
 def check_settings(task: Task, out: Path, settings: Settings) -> None:
     """Refuse to mix demonstrations that were made differently, assembled or not."""
-    final, note = out / task.file_name, parts_folder(out, task) / NOTE
+    final, note = out / task.file_name, parts_folder(out, task) / SETTINGS_FILE
     if final.exists():
         with h5py.File(final, "r") as file:
             stored = file["data"].attrs.get("collection")
@@ -173,7 +173,7 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
 
 def note_settings(task: Task, out: Path, settings: Settings) -> None:
     """Say how the parts are made, before there is one."""
-    write_json(parts_folder(out, task) / NOTE, asdict(settings))
+    write_json(parts_folder(out, task) / SETTINGS_FILE, asdict(settings))
 
 
 def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
@@ -186,7 +186,7 @@ def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
 
 
 def _open_sources(paths: Sequence[Path], opened: ExitStack) -> dict[int, Any]:
-    """Every demonstration of some files, by its number."""
+    """Return every demonstration of some files, by its number."""
     sources = {}
     for path in paths:
         file = opened.enter_context(h5py.File(path, "r"))
@@ -196,35 +196,37 @@ def _open_sources(paths: Sequence[Path], opened: ExitStack) -> dict[int, Any]:
 
 
 def _write_demo(group: Any, recording: Recording) -> None:
-    length = len(recording.actions)
-    last = np.zeros(length, np.uint8)
+    frames = recording.attempt.frames
+    states = np.stack([frame.state for frame in frames])
+    executed = np.stack([frame.action for frame in frames])
+    last = np.zeros(len(frames), np.uint8)
     last[-1] = 1
     observations = group.create_group("obs")
     for key, values in recording.observations.items():
         options = {"chunks": (1, *values.shape[1:]), **COMPRESSION} if values.ndim == 4 else {}
         observations.create_dataset(key, data=values, **options)
-    group.create_dataset("actions", data=recording.actions)
-    if recording.executed is not None:
-        group.create_dataset("executed_actions", data=recording.executed)
-    group.create_dataset("states", data=recording.states)
+    if recording.labels == "intended":
+        group.create_dataset("actions", data=np.stack([frame.intended for frame in frames]))
+        group.create_dataset("executed_actions", data=executed)
+    else:
+        group.create_dataset("actions", data=executed)
+    group.create_dataset("states", data=states)
     group.create_dataset("robot_states", data=recording.robot_states)
     group.create_dataset("rewards", data=last)
     group.create_dataset("dones", data=last)
     labels = group.create_group("skills")
     text = h5py.string_dtype()
-    labels.create_dataset("skill", data=list(recording.skills), dtype=text)
-    labels.create_dataset("object", data=list(recording.things), dtype=text)
-    group.attrs["num_samples"] = length
+    labels.create_dataset("skill", data=[frame.skill for frame in frames], dtype=text)
+    labels.create_dataset("object", data=[frame.object_name for frame in frames], dtype=text)
+    group.attrs["num_samples"] = len(frames)
     group.attrs["model_file"] = recording.model_xml
-    group.attrs["init_state"] = recording.states[0]
+    group.attrs["init_state"] = states[0]
     group.attrs["slot"] = recording.slot
-    group.attrs["seed"] = recording.seed
+    group.attrs["seed"] = recording.attempt.seed
     group.attrs["failed_placements"] = recording.failures
 
 
 def _write_header(data: Any, task: Task, settings: Settings) -> None:
-    from strap.libero.backend import import_libero
-
     parser = import_libero("libero.libero.envs.bddl_utils")
     envs = import_libero("libero.libero.envs.bddl_base_domain")
     info = parser.get_problem_info(str(task.bddl))

@@ -1,6 +1,6 @@
 """Where to take hold of an object, and where the open hand would fit.
 
-The hand in its own frame: u along which the fingers close, v across, w up from the finger tips.
+The hand's frame: u along which the fingers close, v across, w up from the finger tips.
 
                ┌─────┐        wrist: |u| < 0.060, |v| < 0.048, w from 0.14
           ┌────┴─────┴────┐   palm: |u| < 0.105, |v| < 0.036, w from 0.045
@@ -14,36 +14,34 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-Array = NDArray[np.float64]
+from strap.libero.expert.scene import Array
 
-GAP = 0.074  # widest thing to take between the fingers, metres
+MAX_WIDTH = 0.074  # widest object to take between the fingers, metres
 FINGER_IN, FINGER_OUT, FINGER_HALF = 0.037, 0.060, 0.013
 PALM_LENGTH, PALM_HALF, PALM_LOW = 0.105, 0.036, 0.045
 WRIST_LENGTH, WRIST_HALF, WRIST_LOW = 0.060, 0.048, 0.14
-TIP = 0.012  # how far the finger tips reach below the grip point
+TIP_LENGTH = 0.012  # metres by which the finger tips extend below the grip point
 DEPTHS = (0.032, 0.024, 0.016, 0.010)  # grip point below the local top of the object
-ANGLES = 24
+N_YAWS = 24
 MAX_SLANT = 0.010
-TURNING = 0.04  # what a radian of turning the hand costs
-EASY = -0.3  # the yaw to turn from: not 0, so that of left and right it is always the same
-PAD = 0.012  # half of a finger pad's side, and a little more than the points lie apart
+YAW_COST = 0.04  # of turning the hand by a radian
+EASY_YAW = -0.3  # the yaw to turn from: not 0, so that of left and right it is always the same
+PAD_HALF = 0.012  # half of a finger pad's side, a little more than the distance between points
 
 
 @dataclass(frozen=True)
 class Grasp:
-    """A way of taking an object from above."""
+    """A pose of the hand, pointing down, in which its fingers close on an object."""
 
     position: Array  # [3] of the grip point
     yaw: float
-    width: float  # of what is between the fingers
     cost: float
 
 
-def in_hand_frame(points: Array, position: Array, yaw: float) -> Array:
-    """Points [n 3] seen from a hand pointing down: u, v, w."""
+def to_hand_frame(points: Array, position: Array, yaw: float) -> Array:
+    """Return points [point, 3] in the frame of a hand pointing down: u, v, w."""
     # At yaw 0 the fingers close along the world's y axis.
     closing = np.array([-np.sin(yaw), np.cos(yaw)])
     across = np.array([np.cos(yaw), np.sin(yaw)])
@@ -51,21 +49,23 @@ def in_hand_frame(points: Array, position: Array, yaw: float) -> Array:
     return np.stack([offset[:, :2] @ closing, offset[:, :2] @ across, offset[:, 2]], axis=1)
 
 
-def hand_hits(points: Array, position: Array, yaw: float, *, margin: float = 0.0) -> int:
-    """How many points the open hand would touch on its way straight down to a pose."""
-    return _hits(in_hand_frame(points, position, yaw), margin)
+def count_hits(points: Array, position: Array, yaw: float, *, margin: float = 0.0) -> int:
+    """Return how many points the open hand would touch on its way straight down to a pose."""
+    return _count_hits(to_hand_frame(points, position, yaw), margin)
 
 
-def pose_hits(points: Array, position: Array, hand: Rotation, *, margin: float = 0.0) -> int:
-    """How many points the open hand would touch on its way to any pose, along where it points."""
+def count_tilted_hits(
+    points: Array, position: Array, hand: Rotation, *, margin: float = 0.0
+) -> int:
+    """Return how many points the open hand would touch as it moves to a pose along its axis."""
     # The hand's axes: along which it closes, across, and where it points, which is down in w.
-    return _hits(hand.inv().apply(points - position) * [1.0, 1.0, -1.0], margin)
+    return _count_hits(hand.inv().apply(points - position) * [1.0, 1.0, -1.0], margin)
 
 
 def is_firm(cloud: Array, position: Array, hand: Rotation) -> bool:
-    """Whether the pads of a closing hand meet an object with their whole faces, and squarely."""
+    """Return whether a closing hand's pads meet an object with their whole faces, and squarely."""
     u, v, w = hand.inv().apply(cloud - position).T
-    between = (np.abs(u) < GAP / 2) & (np.abs(v) < PAD) & (np.abs(w) < PAD)
+    between = (np.abs(u) < MAX_WIDTH / 2) & (np.abs(v) < PAD_HALF) & (np.abs(w) < PAD_HALF)
     u, v, w = u[between], v[between], w[between]
     corners = [(v * side > 0) & (w * end > 0) for side in (-1, 1) for end in (-1, 1)]
     if not all(corner.any() for corner in corners):
@@ -74,10 +74,13 @@ def is_firm(cloud: Array, position: Array, hand: Rotation) -> bool:
     return all(np.ptp(edge) < MAX_SLANT for edge in edges)
 
 
-def _hits(local: Array, margin: float = 0.0) -> int:
+def _count_hits(local: Array, margin: float = 0.0) -> int:
+    """Return how many points [point, 3] in the hand's frame it touches from there upwards."""
     u, v, w = local.T
     u, v = np.abs(u) - margin, np.abs(v) - margin
-    fingers = (u + 2 * margin > FINGER_IN) & (u < FINGER_OUT) & (v < FINGER_HALF) & (w > -TIP)
+    fingers = (
+        (u + 2 * margin > FINGER_IN) & (u < FINGER_OUT) & (v < FINGER_HALF) & (w > -TIP_LENGTH)
+    )
     palm = (u < PALM_LENGTH) & (v < PALM_HALF) & (w > PALM_LOW)
     wrist = (u < WRIST_LENGTH) & (v < WRIST_HALF) & (w > WRIST_LOW)
     return int(np.count_nonzero(fingers | palm | wrist))
@@ -86,43 +89,38 @@ def _hits(local: Array, margin: float = 0.0) -> int:
 def find_grasps(
     cloud: Array, obstacles: Array, centre: Array, base: Array, rng: np.random.Generator
 ) -> list[Grasp]:
-    """All ways found of taking an object, cheapest first.
+    """Return the grasps of an object that the hand fits at, cheapest first.
 
-    cloud: [n 3] the object's points; obstacles: [m 3] everything else's; centre: [3] the
+    cloud: [point, 3] of the object; obstacles: [point, 3] of everything else; centre: [3] the
     object's centre of mass; base: [3] where the robot stands.
     """
     middle = (cloud[:, :2].min(0) + cloud[:, :2].max(0)) / 2
     near = obstacles[np.linalg.norm(obstacles[:, :2] - middle, axis=1) < 0.3]
     around = np.concatenate([cloud, near])
-    grasps: list[Grasp] = []
-    for index in range(ANGLES):
-        yaw = -np.pi / 2 + np.pi * (index + rng.uniform(-0.3, 0.3)) / ANGLES
-        grasps.extend(_grasps_at(yaw, cloud, around, centre))
     # The near side of an object is easier on the arm.
     distance = np.linalg.norm(middle - base[:2])
-    farther = [
-        0.3 * max(0.0, float(np.linalg.norm(grasp.position[:2] - base[:2]) - distance))
-        for grasp in grasps
-    ]
-    costed = [
-        replace(grasp, cost=grasp.cost + more) for grasp, more in zip(grasps, farther, strict=True)
-    ]
-    return sorted(costed, key=lambda grasp: grasp.cost)
+    grasps = []
+    for index in range(N_YAWS):
+        yaw = -np.pi / 2 + np.pi * (index + rng.uniform(-0.3, 0.3)) / N_YAWS
+        for grasp in _grasps_at(yaw, cloud, around, centre):
+            farther = float(np.linalg.norm(grasp.position[:2] - base[:2]) - distance)
+            grasps.append(replace(grasp, cost=grasp.cost + 0.3 * max(0.0, farther)))
+    return sorted(grasps, key=lambda grasp: grasp.cost)
 
 
 def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[Grasp]:
-    """Grasps with one direction of closing: slabs across the object, walls within each slab."""
-    local = in_hand_frame(cloud, np.zeros(3), yaw)
-    scene = in_hand_frame(around, np.zeros(3), yaw)
-    home = in_hand_frame(centre[None], np.zeros(3), yaw)[0]
+    """Return grasps at one yaw: slabs across the object, walls within each slab."""
+    local = to_hand_frame(cloud, np.zeros(3), yaw)
+    scene = to_hand_frame(around, np.zeros(3), yaw)
+    local_centre = to_hand_frame(centre[None], np.zeros(3), yaw)[0]
     low, high = local[:, 1].min(), local[:, 1].max()
     bottom = cloud[:, 2].min()
     across = np.array([np.cos(yaw), np.sin(yaw)])
     closing = np.array([-np.sin(yaw), np.cos(yaw)])
     grasps = []
     # Through the centre too: a round object then costs the same at every yaw but for the turning,
-    # and is taken the same way each time.
-    for v in (*np.arange(low + 0.004, high, 0.01), home[1]):
+    # and is always taken at one yaw.
+    for v in (*np.arange(low + 0.004, high, 0.01), local_centre[1]):
         slab = local[np.abs(local[:, 1] - v) < FINGER_HALF]
         if len(slab) == 0:
             continue
@@ -132,27 +130,23 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
             level = slab[np.abs(slab[:, 2] - height - 0.002) < 0.013]
             for left, right in _walls(level[:, 0]):
                 slant = _slant(level, v, left, right)
-                if right - left > GAP or slant > MAX_SLANT:
+                if right - left > MAX_WIDTH or slant > MAX_SLANT:
                     continue
                 u = (left + right) / 2
-                if _hits(beside - [u, v, height]):
+                if _count_hits(beside - [u, v, height]):
                     continue
                 position = np.array([*(closing * u + across * v), height])
                 # What hangs across the fingers turns between them; along them it is held.
-                away = 2.0 * abs(u - home[0]) + 6.0 * abs(v - home[1])
-                cost = away + 0.5 * (right - left) + TURNING * abs(yaw - EASY) + depth_cost(depth)
+                away = 2.0 * abs(u - local_centre[0]) + 6.0 * abs(v - local_centre[1])
+                cost = away + 0.5 * (right - left) + YAW_COST * abs(yaw - EASY_YAW)
+                cost += 0.02 * (DEPTHS[0] - depth) / DEPTHS[0]  # deep grasps hold better
                 cost += 6.0 * slant
-                grasps.append(Grasp(position, yaw, right - left, cost))
+                grasps.append(Grasp(position, yaw, cost))
     return grasps
 
 
-def depth_cost(depth: float) -> float:
-    """Deep grasps hold better."""
-    return 0.02 * (DEPTHS[0] - depth) / DEPTHS[0]
-
-
 def _slant(level: Array, v: float, left: float, right: float) -> float:
-    """By how much a wall's sides shift along the fingers' width: 0 when they meet it squarely."""
+    """Return the shift of a wall's sides along the fingers' width: 0 when they meet it squarely."""
     wall = level[(level[:, 0] >= left - 1e-9) & (level[:, 0] <= right + 1e-9)]
     halves = [wall[wall[:, 1] < v], wall[wall[:, 1] >= v]]
     if any(len(half) == 0 for half in halves):
@@ -162,7 +156,7 @@ def _slant(level: Array, v: float, left: float, right: float) -> float:
 
 
 def _walls(coordinates: Array) -> list[tuple[float, float]]:
-    """Groups of coordinates with gaps wide enough for a finger between them."""
+    """Return the bounds of groups of coordinates with gaps between them that a finger fits in."""
     if len(coordinates) == 0:
         return []
     ordered = np.sort(coordinates)

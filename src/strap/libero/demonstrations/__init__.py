@@ -1,0 +1,1 @@
+"""Demonstrations by the scripted expert: collected, recorded, replayed and surveyed."""

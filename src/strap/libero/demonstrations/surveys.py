@@ -1,0 +1,153 @@
+"""How often the expert succeeds, task by task, on fresh placements: the table of docs/libero.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from strap.artifacts import Progress, read_json, replacing, silent, write_json
+from strap.errors import StrapError
+from strap.libero.demonstrations.collection import DEFAULT_ARM_NOISE
+from strap.libero.demonstrations.workers import run_each
+from strap.libero.environment import LiberoEnv
+from strap.libero.expert.attempts import DEFAULT_NOISE, solve
+from strap.libero.tasks import Task, select_tasks
+
+SUITES = ("libero_90", "libero_10")
+# Far from the seeds that `collect` starts from, so that a survey measures other placements.
+FIRST_SEED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the rows of one table have in common."""
+
+    attempts: int
+    noise: float
+    arm_noise: float
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """How often the expert solved one task."""
+
+    suite: str
+    index: int
+    name: str
+    goals: tuple[str, ...]  # predicates, in the expert's order
+    attempts: int
+    solved: int
+    first_try: int  # placements solved without a second plan
+    steps: float  # mean length of the solved ones
+    reasons: tuple[str, ...]  # of the placements that were not solved
+
+
+def survey(
+    suites: str | Iterable[str] = SUITES,
+    *,
+    attempts: int = 10,
+    out: str | Path,
+    tasks: Iterable[str | int] | None = None,
+    workers: int = 2,
+    noise: float = DEFAULT_NOISE,
+    arm_noise: float = DEFAULT_ARM_NOISE,
+    also: Iterable[str | Path] = (),
+    progress: Progress = silent,
+) -> tuple[TaskScore, ...]:
+    """Measure the expert on `attempts` fresh placements of each task, writing as it goes.
+
+    A survey that is interrupted goes on where it was when started again. `also` names folders of
+    other surveys: a task in one of them is not measured, and the last folder's row counts.
+    `progress` is called with (what, done, total).
+    """
+    if attempts < 1 or workers < 1:
+        raise StrapError(f"attempts={attempts}, workers={workers}: both must be at least 1")
+    folder = Path(out)
+    names = [suites] if isinstance(suites, str) else list(suites)
+    chosen = [task for suite in names for task in select_tasks(suite, tasks)]
+    conditions = Conditions(attempts, noise, arm_noise)
+    scores = _read(folder / "survey.json", conditions)
+    for other in also:
+        rows = _read(Path(other) / "survey.json", conditions)
+        if not rows:
+            raise StrapError(
+                f"{other} has no survey with attempts={attempts}, noise={noise}, "
+                f"arm_noise={arm_noise}: give a folder that `strap libero survey --out` has "
+                "written with these options"
+            )
+        scores |= rows
+    wanted = [task for task in chosen if (task.suite, task.index) not in scores]
+    _write(folder, scores, conditions)
+    measure = partial(score_task, conditions)
+    for done, (_, score) in enumerate(run_each(measure, wanted, workers), start=1):
+        scores[score.suite, score.index] = score
+        _write(folder, scores, conditions)
+        progress("tasks", len(chosen) - len(wanted) + done, len(chosen))
+    return tuple(scores[task.suite, task.index] for task in chosen)
+
+
+def score_task(conditions: Conditions, task: Task) -> TaskScore:
+    """Measure one task in this process."""
+    with LiberoEnv(task, cameras=False, arm_noise=conditions.arm_noise) as env:
+        ends = [
+            solve(env, FIRST_SEED + number, noise=conditions.noise)
+            for number in range(conditions.attempts)
+        ]
+    lengths = [len(end.frames) for end in ends if end.solved]
+    return TaskScore(
+        suite=task.suite,
+        index=task.index,
+        name=task.name,
+        goals=tuple(goal.predicate for goal in task.goals),
+        attempts=conditions.attempts,
+        solved=len(lengths),
+        first_try=sum(end.solved and end.variation == 0 for end in ends),
+        steps=round(sum(lengths) / max(len(lengths), 1), 1),
+        reasons=tuple(end.failure for end in ends if not end.solved),
+    )
+
+
+def format_table(scores: Iterable[TaskScore]) -> str:
+    """Return the documentation's table in Markdown, with a heading per suite."""
+    lines = []
+    ordered = sorted(scores, key=lambda score: (score.suite, score.index))
+    for suite in dict.fromkeys(score.suite for score in ordered):
+        rows = [score for score in ordered if score.suite == suite]
+        good = sum(score.solved >= 0.8 * score.attempts for score in rows)
+        lines += [
+            f"### {suite}: {good} of {len(rows)} tasks solved on at least 8 of 10 placements",
+            "",
+            "| # | task | goal | solved | first plan | steps |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {score.index} | {score.name} | {', '.join(score.goals)} "
+            f"| {score.solved}/{score.attempts} | {score.first_try} | {score.steps:.0f} |"
+            for score in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _read(file: Path, conditions: Conditions) -> dict[tuple[str, int], TaskScore]:
+    """Return the rows of a survey's file by (suite, index); none that were measured differently."""
+    if not file.exists():
+        return {}
+    stored = read_json(file)
+    if any(stored.get(name) != value for name, value in asdict(conditions).items()):
+        return {}
+    scores = [
+        TaskScore(**{**row, "goals": tuple(row["goals"]), "reasons": tuple(row["reasons"])})
+        for row in stored["tasks"]
+    ]
+    return {(score.suite, score.index): score for score in scores}
+
+
+def _write(folder: Path, scores: dict[tuple[str, int], TaskScore], conditions: Conditions) -> None:
+    rows = [asdict(scores[key]) for key in sorted(scores)]
+    content = {**asdict(conditions), "first_seed": FIRST_SEED, "tasks": rows}
+    write_json(folder / "survey.json", content)
+    with replacing(folder / "survey.md") as temporary:
+        temporary.write_text(format_table(scores.values()), encoding="utf-8")
