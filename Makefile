@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 GL_PACKAGES := libegl1 libgl1-mesa-dri
 
-.PHONY: help demo test lint format bench soak fuzz chaos opengl clean
+.PHONY: help demo test lint format bench soak fuzz chaos audit opengl clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench   speeds against named peers, in one run"
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
+	@echo "make audit   known faults of the pinned dependencies (needs a network)"
 	@echo "make fuzz    ten minutes of damaged datasets, stores, runs and policies"
 
 $(BIN)/python:
@@ -74,6 +75,11 @@ chaos: opengl $(VENV)/.test
 # Ten minutes of damaged inputs; each is refused in one line, or read as the data it is.
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz.py --minutes 10 --seed 0
+
+# pip-audit asks a vulnerability service: not for machines without a network, so no part of lint.
+audit: $(VENV)/.test
+	$(PIP_INSTALL) pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .coverage*

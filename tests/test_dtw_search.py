@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.dtw_problems import all_same, laid_end_to_end, metrics, policies, problems, same, steps
 
 import strap.dtw as dtw
-from strap.dtw import alignment, batching, cell_costs, llvm, memory, reference
+from strap.dtw import alignment, batching, llvm, local_costs, memory, reference
 from strap.dtw.batching import Batch, as_doubles, as_floats
 from strap.dtw.cpu.evaluation import Evaluator
 from strap.dtw.cpu.float32_bounds import Float32Bounds
@@ -73,16 +73,12 @@ def test_search_on_wide_frames_with_many_near_ties():
 @pytest.mark.parametrize("metric", dtw.METRICS)
 @pytest.mark.parametrize("name", dtw.STEPS)
 @settings(max_examples=60, deadline=None)
-@given(
-    problem=problems(dims=(24, 40, 65), trajectories=1, frames=30),
-    in_registers=st.booleans(),
-)
-def test_a_pruned_alignment_is_that_of_all_cells(name, metric, problem, in_registers):
+@given(problem=problems(dims=(24, 40, 65), trajectories=1, frames=30))
+def test_a_pruned_alignment_is_that_of_all_local_costs(name, metric, problem):
     (query, *_), (trajectory,) = problem
     exact, values = as_doubles(query, metric), as_floats(trajectory, metric)
-    policy = CpuPolicy(sums_in_registers=in_registers)
-    evaluator = Evaluator([exact[:1], exact], step_set(name), metric, policy)
-    costs = cell_costs.local_costs(exact, values, metric == "cosine")
+    evaluator = Evaluator([exact[:1], exact], step_set(name), metric, CpuPolicy())
+    costs = local_costs.compute_local_costs(exact, values, metric == "cosine")
     cost, start, stop = alignment.align(costs, step_set(name))
     expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
     assert evaluator.align(1, trajectory) == expected
@@ -105,16 +101,17 @@ def test_local_costs_are_the_definition_s_bits(problem, metric):
     (query, *_), (trajectory,) = problem
     exact, values = as_doubles(query, metric), as_floats(trajectory, metric)
     expected = reference.local_costs(query, trajectory, metric)
-    assert np.array_equal(cell_costs.local_costs(exact, values, metric == "cosine"), expected)
-    cells = np.argwhere(expected >= 0)[::2]
+    assert np.array_equal(
+        local_costs.compute_local_costs(exact, values, metric == "cosine"), expected
+    )
+    pairs = np.argwhere(expected >= 0)[::2]
     bits = trajectory.view(np.uint16) if trajectory.dtype == np.float16 else trajectory
-    for in_registers in (True, False):
-        costs = np.full(expected.shape, -1.0)
-        frames = values if metric == "cosine" else bits
-        cell_costs.fill_costs(exact, frames, cells, metric == "cosine", in_registers, costs)
-        rows, columns = cells.T
-        assert np.array_equal(costs[rows, columns], expected[rows, columns])
-        assert (costs == -1).sum() == costs.size - len(cells)
+    costs = np.full(expected.shape, -1.0)
+    frames = values if metric == "cosine" else bits
+    local_costs.fill_local_costs(exact, frames, pairs, metric == "cosine", costs)
+    rows, columns = pairs.T
+    assert np.array_equal(costs[rows, columns], expected[rows, columns])
+    assert (costs == -1).sum() == costs.size - len(pairs)
 
 
 def float32(queries, steps, metric, policy=None):

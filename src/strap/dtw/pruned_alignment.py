@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.alignment import align, cheapest_predecessor
-from strap.dtw.cell_costs import fill_costs
+from strap.dtw.local_costs import fill_local_costs
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
@@ -44,7 +44,6 @@ def align_pruned(
     threshold: float,
     steps: StepSet,
     is_cosine: bool,
-    in_registers: bool,
     out: Floats,
 ) -> None:
     """Write cost, start and stop of the best match into out [3]; a cost of ∞ where there is none.
@@ -56,7 +55,7 @@ def align_pruned(
         threshold: matches that cost more are not wanted: where the best one does, so does what is
             returned, or it is `ABOVE_THRESHOLD`.
         steps: the step set.
-        is_cosine, in_registers: as in `cell_costs.fill_costs`.
+        is_cosine: as in `local_costs.fill_local_costs`.
         out: what is filled.
     """
     forward = _accumulate_lower(lower_costs, steps)
@@ -67,13 +66,13 @@ def align_pruned(
     elif least * (1 - SLACK) <= threshold:
         costs = np.full(lower_costs.shape, np.inf)
         path = _trace_back(forward, steps.moves)
-        fill_costs(query, frames, path, is_cosine, in_registers, costs)
+        fill_local_costs(query, frames, path, is_cosine, costs)
         total = 0.0
         for i in range(path.shape[0]):
             total += costs[path[i, 0], path[i, 1]]
         limit = min(total, threshold) * (1 + SLACK)
         missing = _prune(forward, lower_costs, limit, steps, costs)
-        fill_costs(query, frames, missing, is_cosine, in_registers, costs)
+        fill_local_costs(query, frames, missing, is_cosine, costs)
         out[0], out[1], out[2] = align(costs, steps)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from strap.dtw.alignment import accumulate
 from strap.dtw.batching import as_doubles, as_floats
-from strap.dtw.cell_costs import local_costs
+from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.steps import STEPS, StepSet, step_set
 from strap.dtw.types import Alignment, Floats, Frames, Ints
 from strap.dtw.validation import check_names, check_numbers, check_shape
@@ -53,7 +53,7 @@ class Stream:
         check_numbers(frames, f"what follows frame {self.frames}", self.metric)
         values = np.ascontiguousarray(as_floats(frames, self.metric))
         for query in self._queries:
-            costs = local_costs(query.frames, values, self.metric == "cosine")
+            costs = compute_local_costs(query.frames, values, self.metric == "cosine")
             query.extend(costs, self._steps, self.frames)
         self.frames += len(frames)
 

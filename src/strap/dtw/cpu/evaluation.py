@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from strap.dtw.alignment import align
 from strap.dtw.batching import as_floats
-from strap.dtw.cell_costs import local_costs
 from strap.dtw.cpu.float32_recurrence import Real
 from strap.dtw.cpu.int16.gemm import multiply
 from strap.dtw.cpu.int16.recurrence import accumulate_frames, fill_lower_costs
@@ -20,6 +19,7 @@ from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Queries
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import U
+from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.memory import Buffers
 from strap.dtw.pruned_alignment import ABOVE_THRESHOLD, NO_PATH, align_pruned
 from strap.dtw.steps import StepSet
@@ -86,7 +86,7 @@ class Evaluator:
 
     def _without_bounds(self, numbers: Sequence[int], values: Frames) -> Floats:
         """Return cost, start and stop [a 3] from the exact costs of all cells."""
-        costs = (local_costs(self.queries[q], values, self._is_cosine) for q in numbers)
+        costs = (compute_local_costs(self.queries[q], values, self._is_cosine) for q in numbers)
         return np.array([align(each, self.steps) for each in costs])
 
     def _by_bounds(self, numbers: Ints, trajectory: Frames, thresholds: Floats) -> Floats | None:
@@ -111,7 +111,6 @@ class Evaluator:
             numbers,
             thresholds,
             self.steps,
-            self.policy.sums_in_registers,
             self._int16.workspace,
             products,
             found,
@@ -134,7 +133,6 @@ def _evaluate_pairs(
     numbers: Ints,
     thresholds: Floats,
     steps: StepSet,
-    in_registers: bool,
     workspace: Workspace,
     products: NDArray[np.int32],
     out: Floats,
@@ -186,7 +184,6 @@ def _evaluate_pairs(
             thresholds[i],
             steps,
             packed.is_cosine,
-            in_registers,
             out[i],
         )
     return True

@@ -27,8 +27,6 @@ class CpuPolicy:
     """share of pairs that sketches leave, above which their bounds are computed in batches"""
     quantizes_in_registers: bool = True
     """round frames to integers by instructions written for it (`int16/quantize.py`)"""
-    sums_in_registers: bool = True
-    """sum eight exact costs at a time (`cell_costs.py`)"""
     accumulates_in_registers: bool = True
     """keep the recurrence of 16 query rows in registers (`int16/recurrence.py`)"""
 

@@ -18,11 +18,11 @@ from threadpoolctl import ThreadpoolController
 
 from strap.dtw.alignment import align_within
 from strap.dtw.batching import as_doubles, as_floats
-from strap.dtw.cell_costs import local_costs
 from strap.dtw.cpu.evaluation import Evaluator
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
 from strap.dtw.cpu.topk import TopKSearch
+from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.sketches.cascade import Cascade, shortlist
 from strap.dtw.sketches.sketcher import Sketches
 from strap.dtw.steps import step_set
@@ -49,7 +49,7 @@ def best_match(
     frames = as_doubles(query, metric)
     if lengths is None:
         return Evaluator([frames], step_set(steps), metric, CpuPolicy()).align(0, trajectory)
-    costs = local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
+    costs = compute_local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
     cost, start, stop = align_within(costs, step_set(steps), *lengths)
     return Alignment(cost, start, stop) if cost < np.inf else None
 
