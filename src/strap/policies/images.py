@@ -36,16 +36,20 @@ def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tenso
     Returns:
         uint8 [b h crop crop 3].
     """
-    if frames.device.type == "cpu":
-        return _crop_slices(frames, rows, corner, crop)
+    crop_frames = crop_by_slices if frames.device.type == "cpu" else crop_by_gathering
+    return crop_frames(frames, rows, corner, crop)
+
+
+def crop_by_gathering(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
+    """Crop with one indexing operation, as a GPU does it best; arguments as in `crop_clips`."""
     steps = torch.arange(crop, device=frames.device)
     top = corner[:, 0, None, None, None] + steps[:, None]  # [b 1 crop 1]
     left = corner[:, 1, None, None, None] + steps  # [b 1 1 crop]
     return frames[rows[:, :, None, None], top, left]
 
 
-def _crop_slices(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
-    """The same by slices: a processor copies runs faster than it gathers pixels."""
+def crop_by_slices(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
+    """Crop frame by frame: a CPU copies rows of pixels faster than it gathers single ones."""
     out = torch.empty((*rows.shape, crop, crop, 3), dtype=frames.dtype)
     for clip, (top, left) in enumerate(corner.tolist()):
         for index, row in enumerate(rows[clip].tolist()):
