@@ -190,6 +190,11 @@ def test_an_observation_of_another_length_is_refused(tmp_path: Path) -> None:
     dataset = strap.open_dataset(file)
     with pytest.raises(StrapError, match=r"demo_1: 'obs/front' has shape \(4, 8, 8, 3\)"):
         dataset["demo_1"]
+    with h5py.File(file, "a") as handle:
+        del handle["data/demo_0/states"]
+        handle["data/demo_0/states"] = h5py.Empty("f8")
+    with pytest.raises(StrapError, match="demo_0: 'states' has shape None but 'actions' has 6"):
+        dataset["demo_0"]
 
 
 def test_observations_that_are_none(tmp_path: Path) -> None:
@@ -673,12 +678,15 @@ def test_types_that_are_read_and_types_that_are_not(tmp_path: Path) -> None:
         demo["obs/name"] = np.array([b"a", b"bc"] * 3)
         demo["table"] = np.zeros(6, [("a", "f4"), ("b", "i4")])
         demo["obs/flag"] = np.ones(6, bool)
+        kind = h5py.enum_dtype({"open": 1, "closed": 2}, basetype="i1")
+        demo.create_dataset("obs/gripper", data=[1, 2] * 3, dtype=kind)
 
     own = strap.open_dataset(change(write(tmp_path / "a.hdf5"), odd))["demo_0"]
     assert own.extras["skill"][2:4].tolist() == [b"grasp"] * 2
     assert own.extras["obs/name"][:].tolist() == [b"a", b"bc"] * 3
     assert own.extras["table"][:].dtype.names == ("a", "b")
     assert own.proprioception["flag"][:].all()
+    assert own.proprioception["gripper"][:].tolist() == [1, 2] * 3
 
     def lists(demo: h5py.Group) -> None:
         demo.create_dataset("lists", (6,), dtype=h5py.vlen_dtype(np.int32))[0] = [1, 2]

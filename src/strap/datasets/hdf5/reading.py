@@ -283,7 +283,7 @@ def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dat
             _require_usable(name, node, place)
             require_stored(node, place)
             found[name] = node
-        elif name.startswith("obs/"):
+        elif name in DEMO_MEMBERS or name.startswith(("obs/", "next_obs/")):
             raise place.error(f"has shape {node.shape} but 'actions' has {len(actions)} frames")
     require_apart(found, place)
     return found

@@ -122,7 +122,9 @@ def _require_type(array: h5py.Dataset, place: Place) -> None:
             f"{place} is of the type {_type_name(dtype)}: numbers, texts and tables of numbers are "
             "read; convert or remove the array"
         )
-    if dtype.kind in "iuf" and not array.id.get_type().equal(h5py.h5t.py_create(dtype)):
+    if dtype.kind in "iuf" and not array.id.get_type().equal(
+        h5py.h5t.py_create(dtype, logical=True)
+    ):
         raise place.error(f"holds numbers with bits of its own order, not {dtype}")
 
 
