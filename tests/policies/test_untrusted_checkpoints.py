@@ -166,7 +166,7 @@ INTERFACES: dict[str, tuple[Any, str]] = {
     "cameras": ("front", "cameras is 'front': it must be a list of different names"),
     "image_size": (10**9, "image_size is 1000000000: it must be a whole number, 1 to 8192"),
     "action_size": ([4], r"action_size is \[4\]"),
-    "proprioception": ([3, 2], "no text"),
+    "proprioception": ([3, 2], r"proprioception is \[3, 2\]: it must be name -> size"),
     "map_size": (3, "TypeError"),
     "language_size": (-1, "language_size is -1"),
     "fps": ("fast", "fps is 'fast'"),

@@ -161,6 +161,8 @@ class Interface:
         cameras, proprioception = values["cameras"], values["proprioception"]
         if not isinstance(cameras, list | tuple) or len(set(cameras)) < len(cameras):
             raise StrapError(f"cameras is {cameras!r:.60}: it must be a list of different names")
+        if not isinstance(proprioception, Mapping):
+            raise StrapError(f"proprioception is {proprioception!r:.60}: it must be name -> size")
         if not all(isinstance(name, str) for name in (*cameras, *proprioception)):
             raise StrapError("the name of a camera or of proprioception is no text")
         for name, most in (("image_size", MAX_SIDE), ("action_size", MAX_WIDTH)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from strap.artifacts import fingerprint_json
 from strap.datasets import Dataset, OpenOptions, open_dataset
@@ -181,23 +182,54 @@ def _of_augmented(dataset: Dataset) -> TrainingData:
     spans: list[RetrievedSpan] = []
     contexts: list[Context] = []
     for trajectory in dataset:
-        is_real = ~np.asarray(trajectory.extras["is_pad"][:], np.bool_).ravel()
-        real = np.flatnonzero(is_real)
+        is_real = ~_flags(trajectory, "is_pad")
+        real = _some(np.flatnonzero(is_real), trajectory)
         start, stop = int(real[0]), int(real[-1]) + 1
         origin = _origin(trajectory)
         role = "target" if origin.get("cost") is None else "prior"
         clips.append(Clip(dataset, trajectory.id, role, start, stop))
         if role == "target":
             continue
-        is_context = np.asarray(trajectory.extras["is_context"][:], np.bool_).ravel()
-        inside = np.flatnonzero(is_real & ~is_context)
+        inside = _some(np.flatnonzero(is_real & ~_flags(trajectory, "is_context")), trajectory)
         first, last = int(inside[0]), int(inside[-1])
         query = str(origin.get("query_trajectory", ""))
-        spans.append(RetrievedSpan(len(clips) - 1, first, last + 1, float(origin["cost"]), query))
+        spans.append(
+            RetrievedSpan(len(clips) - 1, first, last + 1, _cost(origin, trajectory), query)
+        )
         contexts.append(Context(first, trajectory.length - last - 1))
     if not any(clip.role == "target" for clip in clips):
         clips = [replace(clip, role="target") for clip in clips]
     return TrainingData(tuple(clips), tuple(spans), contexts[0] if contexts else None)
+
+
+def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
+    """Return a flag for each frame, as `augment` writes them."""
+    values = np.asarray(trajectory.extras[name][:]) if name in trajectory.extras else np.zeros(0)
+    if values.size != trajectory.length or values.dtype.kind not in "biu":
+        raise StrapError(
+            f"'{trajectory.source.path}', {trajectory.id}: '{name}' does not say yes or no of each "
+            "frame: the augmented dataset is damaged; make it again"
+        )
+    return values.ravel().astype(np.bool_)
+
+
+def _some(frames: npt.NDArray[np.int64], trajectory: Trajectory) -> npt.NDArray[np.int64]:
+    if not frames.size:
+        raise StrapError(
+            f"'{trajectory.source.path}', {trajectory.id}: it has no frame to train on: the "
+            "augmented dataset is damaged; make it again"
+        )
+    return frames
+
+
+def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
+    try:
+        return float(origin["cost"])
+    except (TypeError, ValueError) as error:
+        raise StrapError(
+            f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is no number: the "
+            "augmented dataset is damaged; make it again"
+        ) from error
 
 
 def _origin(trajectory: Trajectory) -> dict[str, Any]:
