@@ -96,7 +96,8 @@ def needed(command: Command, inputs: Path) -> tuple[str, ...] | None:
 def simulator_is_missing() -> str:
     """Why nothing can be simulated here, in a line; empty where it can."""
     code = (
-        "from strap.libero.backend import import_libero, select_backend;"
+        "from strap.libero.distribution import import_libero;"
+        "from strap.libero.rendering.backend import select_backend;"
         "import_libero('libero.libero'); select_backend()"
     )
     tried = subprocess.run(

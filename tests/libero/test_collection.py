@@ -25,11 +25,11 @@ from strap.libero.demonstrations.recording import (
     Recording,
     Settings,
     assemble,
-    note_settings,
     parts_folder,
     recorded_slots,
     replay,
     write_part,
+    write_settings,
 )
 from strap.libero.expert.attempts import solve
 from strap.libero.expert.motion import MAX_CHANGE, SKILLS
@@ -157,7 +157,7 @@ def test_resuming_after_a_kill_makes_no_duplicates(
 ) -> None:
     """What a killed run leaves: one finished part, one half-written file, nothing assembled."""
     folder = parts_folder(tmp_path, task)
-    note_settings(task, tmp_path, DEFAULTS)
+    write_settings(task, tmp_path, DEFAULTS)
     _copy_demo(demo_file, "demo_0", folder / "00000.hdf5")
     (folder / ".00001.hdf5.999.tmp").write_bytes(b"half")
     asked: list[tuple[int, ...]] = []
@@ -185,13 +185,13 @@ def test_parts_of_a_killed_run_with_other_options_are_not_mixed_in(
     demo_file: Path, task: Task, tmp_path: Path
 ) -> None:
     folder = parts_folder(tmp_path, task)
-    note_settings(task, tmp_path, replace(DEFAULTS, noise=0.2))
+    write_settings(task, tmp_path, replace(DEFAULTS, noise=0.2))
     _copy_demo(demo_file, "demo_0", folder / "00000.hdf5")
     with pytest.raises(StrapError, match=r'parts was collected with .*"noise": 0\.2.*same options'):
-        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
     (folder / "settings.json").unlink()
     with pytest.raises(StrapError, match=r"no settings\.json that says how they were made"):
-        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64, quiet=True)
+        collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
 
 
 def test_one_process_at_a_time_collects_into_a_folder(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_one_process_at_a_time_collects_into_a_folder(tmp_path: Path) -> None:
         alone(tmp_path / LOCK, "collecting"),
         pytest.raises(StrapError, match="another process is collecting into"),
     ):
-        collect(SUITE, demos=1, out=tmp_path, tasks=[SHORT], quiet=True)
+        collect(SUITE, demos=1, out=tmp_path, tasks=[SHORT])
 
 
 def test_more_can_be_added_to_a_file(demo_file: Path, task: Task, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from strap.libero.demonstrations.recording import (
     Settings,
     assemble,
     check_settings,
-    note_settings,
     parts_folder,
     record,
     recorded_slots,
     write_part,
+    write_settings,
 )
 from strap.libero.demonstrations.workers import run_each
 from strap.libero.environment import LiberoEnv
@@ -196,7 +196,7 @@ def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int
     there = recorded_slots(task, out)
     missing = tuple(slot for slot in range(demos) if slot not in there)
     if missing:
-        note_settings(task, out, settings)
+        write_settings(task, out, settings)
     return missing
 
 

@@ -152,7 +152,7 @@ def recorded_slots(task: Task, out: Path) -> frozenset[int]:
 
 def check_settings(task: Task, out: Path, settings: Settings) -> None:
     """Refuse to mix demonstrations that were made differently, assembled or not."""
-    final, note = out / task.file_name, parts_folder(out, task) / SETTINGS_FILE
+    final, folder = out / task.file_name, parts_folder(out, task)
     if final.exists():
         with h5py.File(final, "r") as file:
             stored = file["data"].attrs.get("collection")
@@ -162,23 +162,23 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
                 "Choose another --out"
             )
         _check(final, json.loads(stored), settings)
-    if note.is_file():
-        _check(note.parent, read_json(note), settings)
-    elif any(note.parent.glob("[0-9]*.hdf5")):
+    if (folder / SETTINGS_FILE).is_file():
+        _check(folder, read_json(folder / SETTINGS_FILE), settings)
+    elif any(folder.glob("[0-9]*.hdf5")):
         raise StrapError(
-            f"{note.parent} holds demonstrations and no {note.name} that says how they were made: "
+            f"{folder} holds demonstrations and no {SETTINGS_FILE} that says how they were made: "
             "remove it, or choose another --out"
         )
 
 
-def note_settings(task: Task, out: Path, settings: Settings) -> None:
-    """Say how the parts are made, before there is one."""
+def write_settings(task: Task, out: Path, settings: Settings) -> None:
+    """Write how a task's parts are made, before there is one."""
     write_json(parts_folder(out, task) / SETTINGS_FILE, asdict(settings))
 
 
 def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
-    before = {"arm_noise": 0.0, "labels": "executed"}  # of files that don't say
-    if {**before, **stored} != asdict(settings):
+    defaults = {"arm_noise": 0.0, "labels": "executed"}  # of files that don't say
+    if {**defaults, **stored} != asdict(settings):
         raise StrapError(
             f"{where} was collected with {json.dumps(stored)}, not "
             f"{json.dumps(asdict(settings))}: use the same options or another --out"
