@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 GL_PACKAGES := libegl1 libgl1-mesa-dri
 
-.PHONY: help demo test lint format bench soak fuzz chaos audit opengl clean
+.PHONY: help demo test check lint format bench soak fuzz chaos audit opengl clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
 	@echo "make test    everything, offline, with coverage"
+	@echo "make check   between edits: lint, types and the quick tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speeds against named peers, in one run"
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
@@ -49,6 +50,9 @@ demo: $(VENV)/.demo
 test: opengl $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term:skip-covered \
 		--cov-fail-under=90
+
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

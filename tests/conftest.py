@@ -25,6 +25,22 @@ with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
 
+SLOW = {
+    *("libero", "policies"),
+    *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
+    *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
+    *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
+}
+"""folders and modules of tests that `make check` leaves out"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow folders and modules."""
+    for item in items:
+        if SLOW & {part.removesuffix(".py") for part in item.path.parts}:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stores never land in the user's cache."""
