@@ -418,7 +418,11 @@ def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path) -> None:
     def upwards(demo: h5py.Group) -> None:
         h5py.h5g.create(demo["obs"].id, b"..")
 
+    def typed(demo: h5py.Group) -> None:
+        demo["obs/typed"] = np.dtype("f4")
+
     for edit, words in {
+        typed: "'data/demo_0/obs/typed' is neither an array nor a group",
         dangling: "'data/demo_0/obs/lost' leads nowhere: there is no 'nothing' on its way",
         circular: "the links of 'data/demo_0/obs/one' lead in a circle; remove one",
         nested: "'data/demo_0/obs/self/demo_0' is a group inside itself",

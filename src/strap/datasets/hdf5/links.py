@@ -83,8 +83,12 @@ def members_under(
                 f"'{file}': '{place}' has more than {MAX_MEMBERS:,} arrays and groups, each link "
                 "counted; the file is damaged, or its links multiply: leave it out"
             )
-        if node is not None:
-            yield name, node
+        if node is None:
+            raise StrapError(
+                f"'{file}': '{place}/{name}' is neither an array nor a group; the file is damaged: "
+                "copy it again, or remove it"
+            )
+        yield name, node
 
 
 def _walk(
