@@ -47,6 +47,14 @@ def fuzz(folder: Path, *words: str, before: str = "") -> subprocess.CompletedPro
     )
 
 
+def test_a_seeded_slice_finds_no_failure(tmp_path: Path) -> None:
+    done = fuzz(tmp_path, "--cases", "160", "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith("no failure")
+    assert re.search(r" all +160 ", done.stdout)
+    assert not list(tmp_path.glob("strap-fuzz-*"))
+
+
 def test_a_planted_bug_of_each_kind_is_found(tmp_path: Path) -> None:
     words = ("--only", "store", "--wall", "5")
     done = fuzz(tmp_path, *words, "--cases", "48", "--seed", "2", before=PLANT)

@@ -125,7 +125,7 @@ def judge(folder: Path, ended: Ended, limits: Limits, sound: dict[str, str]) -> 
         return Outcome(result, said["kind"], message, ended.seconds, ended.resident)
 
     if ended.is_late:
-        return outcome(TIMEOUT, f"not done after {limits.wall:g} s")
+        return outcome(TIMEOUT, f"not done after {limits.wall:g} s, or {limits.cpu} s of processor")
     if ended.code < 0:
         return outcome(SIGNAL, f"ended by signal {-ended.code}")
     if ended.code or "ended" not in said:

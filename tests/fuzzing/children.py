@@ -45,7 +45,7 @@ class Ended:
     resident: int
     """bytes at its peak"""
     is_late: bool
-    """it was killed after `Limits.wall`"""
+    """it was killed after `Limits.wall`, or by the kernel after `Limits.cpu`"""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,16 @@ class Children:
                     _kill_group(child)
                     del self._running[child]
                     code = os.waitstatus_to_exitcode(status)
+                    is_late = is_late or code == -signal.SIGXCPU
                     return running.key, Ended(code, seconds, _peak(used), is_late)
             time.sleep(0.003)
+
+    def stop(self) -> None:
+        """End those that still run."""
+        for child in self._running:
+            _kill_group(child)
+            os.waitpid(child, 0)
+        self._running.clear()
 
 
 def _peak(used: resource.struct_rusage) -> int:

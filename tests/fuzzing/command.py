@@ -41,19 +41,23 @@ class Fuzzer:
         for kind in ("inputs", "sound"):
             for subject in subjects:
                 self._start(f"{kind}/{subject.name}", subject, None, SETUP)
+                if self._children.is_full:
+                    self._require_made(*self._children.wait())
             while self._children:
-                place, ended = self._children.wait()
-                self._require_made(self.folder / place, ended)
+                self._require_made(*self._children.wait())
 
     def run(self, numbers: Iterable[int]) -> Iterator[tuple[int, Outcome]]:
         """Run cases, several at a time, and yield each as it ends."""
-        left = iter(numbers)
-        for number in left:
-            self._start(f"cases/{number}", subject_of(number), f"{self.seed}.{number}", self.limits)
-            if self._children.is_full:
+        try:
+            for number in numbers:
+                seed = f"{self.seed}.{number}"
+                self._start(f"cases/{number}", subject_of(number), seed, self.limits)
+                if self._children.is_full:
+                    yield self._finish()
+            while self._children:
                 yield self._finish()
-        while self._children:
-            yield self._finish()
+        finally:
+            self._children.stop()
 
     def _start(self, place: str, subject: Subject, seed: str | None, limits: Limits) -> None:
         folder, source = self.folder / place, self.folder / "inputs" / subject.name
@@ -71,7 +75,8 @@ class Fuzzer:
         outcome = judge(folder, ended, self.limits, self._sound[subject_of(number).name])
         return number, outcome
 
-    def _require_made(self, folder: Path, ended: Ended) -> None:
+    def _require_made(self, place: str, ended: Ended) -> None:
+        folder = self.folder / place
         said = read_case(folder) if folder.parent.name == "sound" and not ended.code else {}
         if ended.code or said.get("errors"):
             errors = [error["traceback"] for error in said.get("errors", ())]
