@@ -219,3 +219,14 @@ def test_ids_of_odd_digits_are_sorted() -> None:
 
     names = ["demo_10", "demo_2", "demo_²", "demo_" + "9" * 5000, "demo_٣"]
     assert sorted(names, key=natural)[:2] == ["demo_2", "demo_10"]
+
+
+def test_metadata_that_is_too_large_for_an_attribute(planted: Planted, tmp_path: Path) -> None:
+    from strap.datasets.robomimic import write_robomimic
+
+    dataset = strap.open_dataset(planted.target)
+    with pytest.warns(UserWarning, match="'scene' of the dataset is too large for HDF5"):
+        out = write_robomimic(
+            tmp_path / "a.hdf5", [dataset["demo_0"]], metadata={"scene": "x" * 70_000, "b": "c"}
+        )
+    assert strap.open_dataset(out).metadata["b"] == "c"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,10 @@ def _write_metadata(
     fps: float | None,
 ) -> None:
     for key, value in metadata.items():
-        data.attrs[key] = value
+        try:
+            data.attrs[key] = value
+        except OSError:  # HDF5 keeps attributes of up to 64 kB
+            warnings.warn(f"'{key}' of the dataset is too large for HDF5, left out", stacklevel=2)
     if "env_args" not in metadata:
         data.attrs["env_args"] = json.dumps({"env_name": "", "type": 1, "env_kwargs": {}})
     data.attrs["total"] = frames
