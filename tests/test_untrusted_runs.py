@@ -17,6 +17,7 @@ from strap.datasets import open_dataset
 from strap.errors import StrapError
 from strap.exports import write_filter
 from strap.runs import RetrievalOptions, open_run, run_retrieval
+from strap.segments import read_segments
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment
 
@@ -137,6 +138,31 @@ def test_a_filter_of_frames_past_all_takes_no_memory(planted: Planted, tmp_path:
     write_filter(tmp_path / "f.json", target, Matches(tuple(rows)))
     kept = json.loads((tmp_path / "f.json").read_text())["d"]["frames"]["p"]
     assert kept == [[0, 2], [3, 2**62]]
+
+
+def test_an_episode_of_endless_digits_keeps_its_name(planted: Planted, tmp_path: Path) -> None:
+    name = "episode_" + "9" * 5000
+    rows = [Match(Segment("demo_0", 0, 5), Segment(name, 0, 3), 1.0, 1, "", "d")]
+    write_filter(tmp_path / "f.json", open_dataset(planted.target), Matches(tuple(rows)))
+    assert json.loads((tmp_path / "f.json").read_text())["d"]["episodes"] == [name]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"trajectory": None, "start": 0, "stop": 5},
+        {"trajectory": ["demo_0"], "start": 0, "stop": 5},
+        {"trajectory": "demo_0", "start": "0", "stop": 5},
+        {"trajectory": "demo_0", "start": 0, "stop": 5.5},
+        {"trajectory": "demo_0", "start": False, "stop": 5},
+        {"trajectory": "demo_0", "start": 0},
+        7,
+    ],
+)
+def test_forged_segments_are_refused(tmp_path: Path, row: Any) -> None:
+    (tmp_path / "segments.json").write_text(json.dumps({"segments": [row]}))
+    with pytest.raises(StrapError, match=r"segments\.json' is no file of segments"):
+        read_segments(tmp_path / "segments.json")
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,7 @@ def _ranges(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 def _episode_number(trajectory_id: str) -> int | str:
     """LeRobot's trainers take episode numbers; other formats keep their ids."""
     number = trajectory_id.removeprefix("episode_")
-    return int(number) if number.isdigit() else trajectory_id
+    return int(number) if number.isdecimal() and len(number) < 19 else trajectory_id
 
 
 def _write_table(out: Path, table: Any) -> None:

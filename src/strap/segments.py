@@ -367,10 +367,10 @@ def read_segments(path: str | Path) -> list[Segment]:
 def _segments_of(content: Mapping[str, Any], file: Path) -> Iterator[Segment]:
     try:
         for row in content["segments"]:
-            start, stop = row["start"], row["stop"]
-            if type(start) is not int or type(stop) is not int:
-                raise TypeError(f"{start!r} … {stop!r} are no frame numbers")
-            yield Segment(str(row["trajectory"]), start, stop)
+            parts = [row[name] for name in ("trajectory", "start", "stop")]
+            if [type(part) for part in parts] != [str, int, int]:
+                raise TypeError(f"{parts!r:.80} are no frame numbers of a trajectory")
+            yield Segment(*parts)
     except (KeyError, TypeError, ValueError) as error:
         raise StrapError(
             f"'{file}' is no file of segments ({error!r}): expected "
