@@ -130,9 +130,9 @@ def test_embed_and_segment(
     shown = capsys.readouterr().out
     assert "demo_0: 0-30 30-60 60-90" in shown
     assert "6 segments of 2 trajectories, cut where ee_pos rests" in shown
-    assert main(["segment", target, "--out", file, "--method", "full", "--json"]) == 0
+    assert main(["segment", target, "--out", file, "--segmentation", "full", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["segments"] == [["demo_0", 0, 90], ["demo_1", 0, 90]]
-    manual = ["--method", "manual", "--boundaries", file]
+    manual = ["--segmentation", "manual", "--boundaries", file]
     whole = retrieve(planted, tmp_path / "run", *manual)
     assert "no query fits into any prior trajectory" in fails(whole, capsys)  # 90 frames each
     assert main([*whole, "--steps", "classic"]) == 0

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.stores import make_store
 
 import strap
-from strap import retrieval
 from strap.errors import StrapError
-from strap.retrieval import MatchOptions, retrieve_matches
+from strap.retrieval import MatchOptions, retrieve_matches, warping
 from strap.retrieval.selection import quotas
 from strap.search import SearchOptions, search_stores
 from strap.synthetic import Planted
@@ -165,7 +164,7 @@ def test_what_is_kept_does_not_depend_on_how_much_is_searched_for(
         searched.append(args[2].k)
         return search_stores(*args, **options)
 
-    monkeypatch.setattr(retrieval, "search_stores", counting)
+    monkeypatch.setattr(warping, "search_stores", counting)
     for queries in ([(0, 8), (10, 18), (20, 29)], [(0, 8), (10, 59), (20, 29)]):
         segments = [Segment("t0", *borders) for borders in queries]
         arrays = [target["t0"][start:stop] for start, stop in queries]

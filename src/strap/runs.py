@@ -3,7 +3,7 @@
 RUN/
   segments.json      the queries and how they were cut
   matches.parquet    what was found
-  augmented.hdf5     target ∪ retrieved
+  augmented.hdf5     target ∪ retrieved, where it was asked for
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
 
@@ -15,13 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from strap.artifacts import (
     LOCK,
     Progress,
     cache_folder,
-    fingerprint_json,
     is_free,
     read_json,
     remove_leftovers,
@@ -32,37 +31,73 @@ from strap.artifacts import (
 )
 from strap.augmentation import augment
 from strap.datasets import Dataset, OpenOptions
+from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
-from strap.embeddings import Dtype, choose_cameras, embed
-from strap.encoders import Encoder, load_encoder
-from strap.errors import StrapError
+from strap.embeddings import Dtype
+from strap.errors import StrapError, unknown
+from strap.features import FeatureOptions, prepare_features
 from strap.locks import alone
-from strap.retrieval import MatchOptions, Rule, Shared, retrieve_matches
+from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, retrieve_matches
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, segment, write_segments
-from strap.store import EmbeddingStore, slug
 from strap.types import Matches
+
+Augmented = Literal["robomimic", "none"]
+"""How the augmented dataset is written: as robomimic HDF5, or not at all."""
+
+
+AUGMENTED = "augmented.hdf5"
 
 
 @dataclass(frozen=True)
 class RetrievalOptions:
     """Everything that decides the outcome of a retrieval, besides the data."""
 
-    encoder: str
-    top_k: int = 100
+    encoder: str = ""
+    top_k: int | None = 100
+    """how many matches to keep in all; None where a fraction or a threshold says it"""
+    method: Method = "strap"
     segmentation: Segmentation = field(default_factory=Segmentation)
+    """how the target is cut, for methods whose queries are not whole demonstrations"""
     cameras: tuple[str, ...] = ()
-    steps: str = "strap"
-    metric: str = "l2"
+    steps: str | None = None
+    """None: the method's"""
+    metric: str | None = None
+    """None: the method's"""
     backend: str = "auto"
     rule: Rule = "even"
     shared: Shared = "self"
     matches_per_trajectory: int = 1
     length_ratio: tuple[float, float] | None = None
+    fraction: float | None = None
+    threshold: float | None = None
+    max_cost: float | None = None
+    padding: int = 5
+    text_encoder: str = "minilm"
+    seed: int = 0
+    fuse: tuple[str, ...] = ()
+    """what is compared besides the encoder's features"""
     dtype: Dtype = "float16"
     opening: OpenOptions = field(default_factory=OpenOptions)
+    target_selection: Selection = field(default_factory=Selection)
+    prior_selection: Selection = field(default_factory=Selection)
+    """of each prior dataset"""
     history: int = HISTORY
     chunk: int = CHUNK
+    augmented: Augmented = "robomimic"
+
+    def resolved(self) -> RetrievalOptions:
+        """Return these options with what the method decides where nothing was said."""
+        if self.method not in METHODS:
+            raise unknown("retrieval method", self.method, METHODS)
+        if self.augmented not in get_args(Augmented):
+            raise unknown("form of the augmented dataset", self.augmented, get_args(Augmented))
+        traits = METHODS[self.method]
+        cut = self.segmentation
+        if traits.has_whole_queries:
+            cut = replace(cut, method="full")
+        steps, metric = self.steps or traits.steps, self.metric or traits.metric
+        return replace(self, segmentation=cut, steps=steps, metric=metric)
 
 
 @dataclass(frozen=True)
@@ -78,7 +113,7 @@ class Run:
     @property
     def augmented(self) -> Path:
         """The augmented dataset."""
-        return self.path / "augmented.hdf5"
+        return self.path / AUGMENTED
 
     def datasets(self) -> tuple[Dataset, list[Dataset]]:
         """The target and the priors, opened as they were for the run, and unchanged since."""
@@ -86,7 +121,9 @@ class Run:
         saved: dict[str, Any] = dict(arguments["opening"])
         saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
         opening = OpenOptions(**saved)
-        target, *priors = (opening.open(p) for p in (arguments["target"], *arguments["prior"]))
+        target = _selection(arguments, "target").apply(opening.open(arguments["target"]))
+        chosen = _selection(arguments, "prior")
+        priors = [chosen.apply(opening.open(path)) for path in arguments["prior"]]
         for dataset in (target, *priors):
             if dataset.fingerprint() != self.manifest["inputs"].get(dataset.name):
                 raise StrapError(
@@ -131,9 +168,10 @@ def run_retrieval(
         address: a Ray cluster's address; by default one is started on this machine's loopback.
         progress: called with (what, done, total).
     """
-    out = Path(out).expanduser()
-    ours = options.opening.open(target)
-    priors = [options.opening.open(path) for path in prior]
+    out, options = Path(out).expanduser(), options.resolved()
+    MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
+    ours = options.target_selection.apply(options.opening.open(target))
+    priors = [options.prior_selection.apply(options.opening.open(path)) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     arguments = _arguments(ours, priors, options)
@@ -169,28 +207,25 @@ def _fill(
             out / "segments.json", queries, dataset=ours, segmentation=options.segmentation
         )
     with clock("embed"):
-        encoder = load_encoder(options.encoder, device=device)
-        own, *others = (
-            embed_beside(stores, dataset, encoder, options, progress) for dataset in (ours, *priors)
+        features = FeatureOptions(options.encoder, options.cameras, options.dtype, options.fuse)
+        known, others = prepare_features(
+            ours, priors, options.method, features, stores, device=device, progress=progress
         )
     with clock("search"):
         found = retrieve_matches(
-            queries, own, others, MatchOptions.of(options), execution, progress
+            queries, known, others, MatchOptions.of(options), execution, progress
         )
         matches = found.matches
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
-        augment(
-            ours,
-            priors,
-            matches,
-            out / "augmented.hdf5",
-            history=options.history,
-            chunk=options.chunk,
-            progress=progress,
-        )
+        (out / AUGMENTED).unlink(missing_ok=True)
+        if options.augmented == "robomimic":
+            history, chunk = options.history, options.chunk
+            place = out / AUGMENTED
+            augment(ours, priors, matches, place, history=history, chunk=chunk, progress=progress)
+    used = [catalogue.store for catalogue in (known, *others) if catalogue.store]
     return {
-        "stores": {store.dataset: store.path.as_posix() for store in (own, *others)},
+        "stores": {store.dataset: store.path.as_posix() for store in used},
         "queries": len(queries),
         "matches": len(matches),
         "search": asdict(found.statistics),
@@ -227,10 +262,15 @@ def _wrong_in(manifest: Any) -> str | None:
     opening = arguments.get("opening")
     if not isinstance(opening, dict) or not set(opening) <= set(OpenOptions.__dataclass_fields__):
         return "'opening' does not say how the datasets were opened"
+    chosen = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
+    if not all(isinstance(saved, dict) for saved in chosen):
+        return "which trajectories were chosen is not said"
     texts = [arguments.get("target"), *inputs.values()]
+    texts += [saved.get("episodes", "") for saved in chosen]
     texts += [opening.get(name) or "" for name in ("format", "orientation", "missing")]
     lists = [arguments.get("prior"), arguments.get("cameras")]
     lists += [opening.get(name) for name in ("camera", "language", "action")]
+    lists += [saved.get("tasks", []) for saved in chosen]
     if not all(isinstance(own, list) for own in lists) or not arguments["prior"]:
         return "'prior' or another list is missing"
     if not all(isinstance(text, str) for text in (*texts, *(t for own in lists for t in own))):
@@ -243,22 +283,10 @@ def _wrong_in(manifest: Any) -> str | None:
     return None
 
 
-def embed_beside(
-    folder: Path, dataset: Dataset, encoder: Encoder, options: RetrievalOptions, progress: Progress
-) -> EmbeddingStore:
-    """The dataset's store in `folder`, named after both, embedded as far as it lacks something."""
-    if not len(dataset):
-        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
-    cameras = choose_cameras(dataset, options.cameras)
-    first = dataset[dataset.ids[0]]
-    identity = [dataset.name, dict(encoder.config), cameras, options.dtype, first.orientation]
-    name = f"{slug(dataset.path.stem)}-{options.encoder.replace('/', '_')}"
-    store = folder / f"{name}-{fingerprint_json(identity)[:12]}"
-
-    def named(what: str, done: int, total: int) -> None:
-        progress(f"{what} {dataset.path.name}", done, total)
-
-    return embed(dataset, encoder, store, cameras=cameras, dtype=options.dtype, progress=named)
+def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
+    """Return which trajectories of the target or of each prior a run was made from."""
+    saved = arguments.get(f"{which}_selection", {})
+    return Selection(tuple(saved.get("tasks", ())), saved.get("episodes", ""))
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -299,7 +327,7 @@ def _finished(
         )
     if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
         return None
-    return run if run.augmented.is_file() else None
+    return run if run.augmented.is_file() or arguments["augmented"] == "none" else None
 
 
 class _Clock:

@@ -186,7 +186,7 @@ def positions(trajectory: Trajectory, position: str | None = None) -> Array:
     if bad.size:
         raise StrapError(
             f"trajectory '{trajectory.id}': '{name}' is not finite at frame {bad[0]}; "
-            "mend or leave out that trajectory, or segment by method 'window' or 'full'"
+            "mend or leave out that trajectory, or segment by segmentation 'window' or 'full'"
         )
     return values
 
@@ -207,7 +207,7 @@ def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str
             f"trajectory '{trajectory.id}' has no end-effector position among its proprioception "
             f"({', '.join(known) or 'none'}): say which columns to use with --position NAME or "
             "--position 'NAME[0:3]' (joint angles work too, with their own --epsilon), or segment "
-            "by --method window or full"
+            "by --segmentation window or full"
         )
     name, selection = _split_position(candidates[0], known)
     if name not in known:

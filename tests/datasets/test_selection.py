@@ -62,7 +62,11 @@ def test_a_view_hides_the_others_and_keeps_the_dataset(dataset: Dataset) -> None
 @pytest.mark.parametrize(
     ("tasks", "episodes", "message"),
     [
-        (("close the drawer",), "", "unknown task 'close the drawer': did you mean 'open the drawer'"),
+        (
+            ("close the drawer",),
+            "",
+            "unknown task 'close the drawer': did you mean 'open the drawer'",
+        ),
         ((), "7", "'7' is not among the 6 trajectories"),
         ((), "6:9", "none of the 6 trajectories is chosen"),
         ((), "0:6:2", "'0:6:2' is no place; write 3, 0:10"),

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.policies import Batch, Interface, PolicySettings, build_policy, policy_preset
 from strap.policies.diffusion import cosine_schedule
 from strap.policies.images import centre, crop_by_gathering, crop_by_slices, crop_clips, fit
-from strap.policies.language import embed_instructions
 from strap.policies.mixture import Mixture, MixtureHead
 from strap.policies.transformer import Block
 from strap.policies.vision import (

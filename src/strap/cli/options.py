@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
 
 import tyro
 
@@ -13,7 +14,38 @@ from strap.segments import Segmentation
 
 Json: TypeAlias = Annotated[bool, tyro.conf.arg(name="json")]
 Opening: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="")]
-Cutting: TypeAlias = Annotated[Segmentation, tyro.conf.arg(name="")]
+DEFAULT = Segmentation()
+
+
+def make_segmentation(
+    segmentation: Literal["stops", "window", "full", "manual"] = "stops",
+    epsilon: float = DEFAULT.epsilon,
+    unit: Literal["step", "second"] = DEFAULT.unit,
+    norm: Literal["l1", "l2"] = DEFAULT.norm,
+    min_length: int = DEFAULT.min_length,
+    window: int = DEFAULT.window,
+    position: str | None = None,
+    boundaries: Path | None = None,
+) -> Segmentation:
+    """Read how demonstrations are cut.
+
+    Args:
+        segmentation: how to cut. stops: where the end effector rests; window: equal pieces; full:
+            whole demonstrations; manual: boundaries from a file
+        epsilon: stops: a frame whose movement to the next is below this is a stop
+        unit: epsilon is a movement per step, or per second (then the dataset's frame rate is used)
+        norm: how a movement is measured over the position columns
+        min_length: stops: shorter chunks are merged with the next one
+        window: window: frames per piece
+        position: which proprioception is the position: NAME, NAME[0:3], NAME[1:] or NAME[0,2,5],
+            with columns as Python counts them
+        boundaries: manual: a JSON file, {trajectory id: [first frame of each further segment, …]},
+            or one that `strap segment` wrote
+    """
+    return Segmentation(segmentation, epsilon, unit, norm, min_length, window, position, boundaries)
+
+
+Cutting: TypeAlias = Annotated[Segmentation, tyro.conf.arg(name="", constructor=make_segmentation)]
 
 
 def print_json(value: Mapping[str, Any]) -> None:

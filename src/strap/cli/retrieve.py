@@ -10,12 +10,13 @@ from typing import Literal
 from strap.cli.options import Cutting, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
-from strap.retrieval import Rule, Shared
-from strap.runs import RetrievalOptions, Run, run_retrieval
+from strap.retrieval import Method, Rule, Shared
+from strap.retrieval.options import TOP_K
+from strap.runs import Augmented, RetrievalOptions, Run, run_retrieval
 from strap.search import Engine
-from strap.segments import Segmentation
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,44 @@ class Command:
     """the few demonstrations of the new task"""
     prior: tuple[Path, ...]
     """one or more big datasets"""
-    encoder: str
-    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
-    local folder"""
     out: Path
     """the run folder"""
-    top_k: int = 100
-    """how many matches to keep in all"""
-    segmentation: Cutting = field(default_factory=Segmentation)
+    segmentation: Cutting
+    encoder: str = ""
+    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
+    local folder; not needed by br, fr, random and language"""
+    method: Method = "strap"
+    """strap: segments, by dynamic time warping; d-t: whole trajectories, likewise; d-s: single
+    states, by the encoder's features; br: single states, by features learned from states and
+    actions; fr: likewise, from optical flow; random: segments at random; language: whole
+    trajectories by their instruction. All but strap and random take whole demonstrations as
+    queries"""
+    top_k: int | None = None
+    """how many matches to keep in all (default: 100)"""
+    fraction: float | None = None
+    """instead of --top-k: this share of everything that could be retrieved, the cheapest"""
+    threshold: float | None = None
+    """instead of --top-k: what is at least so similar; 1 is the cheapest of all, 0 the dearest"""
+    max_cost: float | None = None
+    """keep nothing that costs more than this for each frame of its query"""
+    fuse: tuple[str, ...] = ()
+    """compare these too, beside the encoder's features: gripper, position, movement, or any
+    proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
+    target_tasks: tuple[str, ...] = ()
+    """use the target's trajectories with these instructions (or a part of them) alone"""
+    target_episodes: str = ""
+    """use those at these places among them alone: 0:5 or 0:10,17"""
+    prior_tasks: tuple[str, ...] = ()
+    """likewise, of each prior dataset"""
+    prior_episodes: str = ""
+    """likewise, of each prior dataset"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view where there is one, else the mean of all)"""
-    steps: Literal["strap", "fmp", "classic"] = "strap"
+    steps: Literal["strap", "fmp", "classic"] | None = None
     """which moves a warping path may make: strap is the paper's [1, 2], fmp the textbook's
-    (1,1) (1,2) (2,1), classic the paper's equation 1"""
-    metric: Literal["l2", "cosine"] = "l2"
-    """the cost of one frame against another"""
+    (1,1) (1,2) (2,1), classic the paper's equation 1 (default: strap; d-t: classic)"""
+    metric: Literal["l2", "cosine"] | None = None
+    """the cost of one frame against another (default: l2; single states: cosine)"""
     rule: Rule = "even"
     """even: exactly top-k, spread evenly; released: the authors' floor, usually fewer"""
     shared: Shared = "self"
@@ -55,6 +79,12 @@ class Command:
     """how many matches of a query may lie in one prior trajectory, none overlapping another"""
     length_ratio: tuple[float, float] | None = None
     """the least and the greatest length of a match, as multiples of its query's: 1 1.5"""
+    padding: int = 5
+    """d-s, br, fr: frames kept before a retrieved state, and as many from it on"""
+    text_encoder: str = "minilm"
+    """language: what embeds instructions: minilm, clip, words (no model), a hub id, a folder"""
+    seed: int = 0
+    """random: what the draw follows from"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
     """what computes the matches: auto takes a GPU where there is one"""
     engine: Engine = "local"
@@ -72,10 +102,13 @@ class Command:
     """frames kept before a retrieved segment"""
     chunk: int = CHUNK
     """frames kept after a retrieved segment"""
+    augmented: Augmented = "robomimic"
+    """how target ∪ retrieved is written: robomimic (augmented.hdf5), or none: `strap train` reads
+    the datasets themselves where they still lie"""
     stores: Path | None = None
     """where embeddings are kept (default: the user's cache folder, or $STRAP_CACHE)"""
     device: str = "auto"
-    """where the encoder's model runs: auto, cpu, cuda"""
+    """where networks run: auto, cpu, cuda"""
     overwrite: bool = False
     """replace a run that was made with other options"""
     json: Json = False
@@ -83,22 +116,17 @@ class Command:
 
     def run(self) -> None:
         """Retrieve, then show what was found."""
+        says_how_much = self.fraction is not None or self.threshold is not None
+        given = {
+            name: getattr(self, name)
+            for name in RetrievalOptions.__dataclass_fields__
+            if hasattr(self, name)
+        }
+        given["top_k"] = TOP_K if self.top_k is None and not says_how_much else self.top_k
         options = RetrievalOptions(
-            encoder=self.encoder,
-            top_k=self.top_k,
-            segmentation=self.segmentation,
-            cameras=self.cameras,
-            steps=self.steps,
-            metric=self.metric,
-            backend=self.backend,
-            rule=self.rule,
-            shared=self.shared,
-            matches_per_trajectory=self.matches_per_trajectory,
-            length_ratio=self.length_ratio,
-            dtype=self.dtype,
-            opening=self.opening,
-            history=self.history,
-            chunk=self.chunk,
+            **given,
+            target_selection=Selection(self.target_tasks, self.target_episodes),
+            prior_selection=Selection(self.prior_tasks, self.prior_episodes),
         )
         with showing() as progress:
             run = run_retrieval(
@@ -146,5 +174,7 @@ def summary(run: Run) -> str:
     lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
     state = " (nothing had changed: nothing was done)" if run.reused else ""
-    lines += ["", f"{found} → {run.path}{state}", f"augmented dataset: {run.augmented}"]
+    lines += ["", f"{found} → {run.path}{state}"]
+    if run.augmented.is_file():
+        lines.append(f"augmented dataset: {run.augmented}")
     return "\n".join(lines)

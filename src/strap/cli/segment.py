@@ -9,7 +9,7 @@ import tyro
 
 from strap.cli.options import Cutting, Json, Opening, print_json
 from strap.datasets import OpenOptions
-from strap.segments import Segmentation, position_name, segment, write_segments
+from strap.segments import position_name, segment, write_segments
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Command:
     """the target demonstrations"""
     out: Path
     """the JSON file to write"""
-    segmentation: Cutting = field(default_factory=Segmentation)
+    segmentation: Cutting
     opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the segments as JSON"""

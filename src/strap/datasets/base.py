@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +73,17 @@ class Dataset:
                 message = _no_such(trajectory_id, self.reader.ids)
                 raise StrapError(f"'{self.path}': {message}") from error
 
+    def select(self, ids: Sequence[str]) -> Dataset:
+        """Return this dataset with these trajectories alone."""
+        return replace(self, reader=Selected(self.whole.reader, tuple(ids)))
+
+    @property
+    def whole(self) -> Dataset:
+        """The dataset that this is a selection of; itself where nothing is left out."""
+        if isinstance(self.reader, Selected):
+            return replace(self, reader=self.reader.whole)
+        return self
+
     def __repr__(self) -> str:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"
 
@@ -80,6 +91,30 @@ class Dataset:
         """A hash of the files' names, sizes and times: changes when a file does."""
         root = self.path if self.path.is_dir() else self.path.parent
         return fingerprint_files(self.reader.files, root)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A reader that shows some of another's trajectories."""
+
+    whole: Reader
+    ids: Sequence[str]
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Every file of the whole dataset."""
+        return self.whole.files
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Of the whole dataset."""
+        return self.whole.metadata
+
+    def read(self, trajectory_id: str) -> Trajectory:
+        """Return the trajectory, its arrays unread."""
+        if trajectory_id not in self.ids:
+            raise KeyError(trajectory_id)
+        return self.whole.read(trajectory_id)
 
 
 def _no_such(trajectory_id: str, ids: Sequence[str]) -> str:

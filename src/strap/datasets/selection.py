@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from strap.datasets.base import Dataset, Reader
+from strap.datasets.base import Dataset
 from strap.errors import StrapError, unknown
-from strap.types import Trajectory
 
 
 @dataclass(frozen=True)
@@ -29,31 +26,7 @@ class Selection:
         ids = _of_tasks(dataset, self.tasks) if self.tasks else list(dataset.ids)
         if self.episodes:
             ids = [ids[place] for place in _places(self.episodes, len(ids), dataset)]
-        return replace(dataset, reader=_Selected(dataset.reader, tuple(ids)))
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """A reader that shows some of another's trajectories."""
-
-    whole: Reader
-    ids: Sequence[str]
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Every file of the whole dataset."""
-        return self.whole.files
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Of the whole dataset."""
-        return self.whole.metadata
-
-    def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread."""
-        if trajectory_id not in self.ids:
-            raise KeyError(trajectory_id)
-        return self.whole.read(trajectory_id)
+        return dataset.select(ids)
 
 
 def _of_tasks(dataset: Dataset, tasks: Sequence[str]) -> list[str]:

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from strap.encoders.language import embed_instructions
 from strap.errors import StrapError, unknown
 from strap.policies.checkpoints import Checkpoint, Which, as_tensor, load_checkpoint
 from strap.policies.frozen import FrozenVision
 from strap.policies.images import centre, fit
-from strap.policies.language import embed_instructions
 from strap.types import Array
 
 Action = npt.NDArray[np.float64]

@@ -3,11 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from strap.errors import StrapError, unknown
 
+if TYPE_CHECKING:
+    from strap.retrieval.options import MatchOptions
+
 Rule = Literal["even", "released"]
+
+
+def select(
+    costs: Sequence[Sequence[float]], frames: Sequence[int], options: MatchOptions
+) -> list[int]:
+    """Return how many of its cheapest matches each query keeps, as the options say.
+
+    Args:
+        costs: for each query the costs of its matches, ascending.
+        frames: how many frames each query has.
+        options: how much is kept: a number, a fraction or a threshold; and what costs too much.
+    """
+    if options.max_cost is not None:
+        limits = [options.max_cost * count for count in frames]
+        costs = [
+            [c for c in found if c <= limit] for found, limit in zip(costs, limits, strict=True)
+        ]
+    if options.threshold is not None:
+        return _above(costs, frames, options.threshold)
+    available = sum(map(len, costs))
+    if options.fraction is not None:
+        return quotas(costs, max(1, round(options.fraction * available)), rule=options.rule)
+    return quotas(costs, options.top_k or 1, rule=options.rule)
+
+
+def _above(costs: Sequence[Sequence[float]], frames: Sequence[int], threshold: float) -> list[int]:
+    """Return how many matches of each query are at least so similar, by their cost per frame."""
+    every = [c / n for found, n in zip(costs, frames, strict=True) for c in found]
+    if not every:
+        return [0] * len(costs)
+    limit = max(every) - threshold * (max(every) - min(every))
+    return [sum(c / n <= limit for c in found) for found, n in zip(costs, frames, strict=True)]
 
 
 def quotas(costs: Sequence[Sequence[float]], top_k: int, *, rule: Rule = "even") -> list[int]:

@@ -23,10 +23,10 @@ from strap.artifacts import (
     write_json,
     writing,
 )
+from strap.encoders.language import embed_instructions
 from strap.errors import StrapError, unknown
 from strap.locks import locked
 from strap.policies.images import fit
-from strap.policies.language import embed_instructions
 from strap.policies.settings import Interface, Vision
 from strap.training.cache import FORMAT, FrameCache, open_cache, read_content
 from strap.training.data import Clip, TrainingData

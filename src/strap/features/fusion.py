@@ -1,0 +1,179 @@
+"""Further features beside an encoder's: the gripper, the end effector, any proprioception.
+
+Features are concatenated, each divided by its own spread over the prior, so the squared distance
+of two frames is the sum of the features' squared distances, and every search stays as it is:
+
+    fused = encoder's vector ‖ w₁ · (s / s₁) · gripper ‖ w₂ · (s / s₂) · position ‖ …
+
+with s the spread of the encoder's vectors, sᵢ that of a feature, and wᵢ its weight (1 by default:
+as much spread as the encoder's).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.artifacts import fingerprint_json
+from strap.datasets import Dataset
+from strap.embeddings import finish_store, is_embedded, open_or_create
+from strap.errors import StrapError
+from strap.segments import positions
+from strap.store import Begun, EmbeddingStore, Session, StoreConfig, slug
+from strap.types import Array, Trajectory
+
+Floats = npt.NDArray[np.float64]
+GRIPPERS = (
+    "gripper_states",
+    "robot0_gripper_qpos",
+    "gripper_qpos",
+    "gripper_position",
+    "gripper",
+    "observation.gripper_states",
+    "observation.gripper_position",
+    "observation.gripper",
+    "observation.state.gripper_position",
+)
+"""Names under which datasets keep the gripper's opening, tried in this order."""
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature and how much it weighs."""
+
+    name: str
+    weight: float
+
+    @classmethod
+    def parse(cls, text: str) -> Feature:
+        """Read `gripper`, `position=0.5` or `joint_states[0:3]=2`."""
+        name, equals, number = text.rpartition("=")
+        if not equals:
+            return cls(text, 1.0)
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or not (weight > 0 and math.isfinite(weight)):
+            raise StrapError(
+                f"feature '{text}': its weight must be a number above 0, as in gripper=0.5"
+            )
+        return cls(name, weight)
+
+    def read(self, trajectory: Trajectory) -> Floats:
+        """Return its values [t d] of a trajectory."""
+        reader = READERS.get(self.name)
+        return reader(trajectory) if reader else positions(trajectory, self.name)
+
+
+def _gripper(trajectory: Trajectory) -> Floats:
+    for name in GRIPPERS:
+        if name in trajectory.proprioception:
+            return positions(trajectory, name)
+    raise StrapError(
+        f"trajectory '{trajectory.id}' has no gripper among its proprioception "
+        f"({', '.join(trajectory.proprioception) or 'none'}): name its columns instead, as in "
+        "--fuse 'NAME[7]'"
+    )
+
+
+def _movement(trajectory: Trajectory) -> Floats:
+    """Return how the end effector moves to the next frame; nothing at the last."""
+    places = positions(trajectory)
+    return np.diff(places, axis=0, append=places[-1:])
+
+
+READERS: dict[str, Callable[[Trajectory], Floats]] = {
+    "gripper": _gripper,
+    "position": positions,
+    "movement": _movement,
+}
+"""features with names of their own; any other name is a proprioception"""
+
+
+def fuse(
+    stores: Sequence[EmbeddingStore],
+    datasets: Sequence[Dataset],
+    features: Sequence[str],
+    folder: Path,
+) -> list[EmbeddingStore]:
+    """Return stores of fused features, made beside the given ones where they are missing.
+
+    Args:
+        stores: the encoder's features of the target and of each prior.
+        datasets: the target and the priors, in the same order.
+        features: what to add, as `Feature.parse` reads it.
+        folder: where the fused stores are kept.
+    """
+    parsed = [Feature.parse(text) for text in features]
+    spread = _spread(store[key] for store, ds in _pairs(stores, datasets) for key in ds.ids)
+    scales = {}
+    for feature in parsed:
+        values = _spread(
+            feature.read(t) for _, dataset in _pairs(stores, datasets) for t in dataset
+        )
+        if not values:
+            raise StrapError(f"feature '{feature.name}' never changes in the prior: leave it out")
+        scales[feature] = float(np.float32(feature.weight * spread / values))
+    return [
+        _fuse_store(store, dataset, scales, folder)
+        for store, dataset in zip(stores, datasets, strict=True)
+    ]
+
+
+def _pairs(
+    stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
+) -> list[tuple[EmbeddingStore, Dataset]]:
+    """Return the priors' stores and datasets."""
+    return list(zip(stores, datasets, strict=True))[1:]
+
+
+def _spread(arrays: Any) -> float:
+    """Return the root of the mean squared distance of all rows [t d] from their mean."""
+    count, total, squares = 0, 0.0, 0.0
+    for array in arrays:
+        values = np.asarray(array, np.float64)
+        count += len(values)
+        total = total + values.sum(axis=0)
+        squares += float((values**2).sum())
+    mean = np.asarray(total) / max(count, 1)
+    return math.sqrt(max(squares / max(count, 1) - float((mean**2).sum()), 0.0))
+
+
+def _fuse_store(
+    store: EmbeddingStore, dataset: Dataset, scales: dict[Feature, float], folder: Path
+) -> EmbeddingStore:
+    first = dataset[dataset.ids[0]]
+    width = sum(feature.read(first).shape[1] for feature in scales)
+    fused = {feature.name: scale for feature, scale in scales.items()}
+    encoder = {**store.config.encoder, "fused": fused}
+    config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
+    identity = [dataset.name, encoder, store.cameras, store.config.dtype]
+    out = folder / f"{slug(dataset.path.stem)}-fused-{fingerprint_json(identity)[:12]}"
+    made = open_or_create(out, config, dataset)
+    if is_embedded(made, dataset):
+        return made
+    session = Session(out, config)
+    try:
+        for partial in session.adopt():
+            session.discard(partial)
+        missing = [key for key in dataset.ids if key not in session.places]
+        for key in session.claim(dict.fromkeys(missing)):
+            trajectory, entry = dataset[key], store.entry(key)
+            one = Begun(key, entry.length, entry.instruction, entry.stamp)
+            session.add(one, [_fused(store[key], trajectory, scales)], entry.fingerprint)
+        session.flush()
+    finally:
+        session.close()
+    return finish_store(dataset, out)
+
+
+def _fused(vectors: Array, trajectory: Trajectory, scales: dict[Feature, float]) -> Array:
+    columns = [feature.read(trajectory) * scale for feature, scale in scales.items()]
+    return np.concatenate([np.asarray(vectors, np.float32), *columns], axis=1, dtype=np.float32)

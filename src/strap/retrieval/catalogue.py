@@ -1,0 +1,127 @@
+"""The trajectories that a retrieval may use, and which of them a query must not match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strap.artifacts import Progress, silent
+from strap.datasets import Dataset
+from strap.dtw import SearchStatistics
+from strap.errors import StrapError
+from strap.retrieval.options import MatchOptions
+from strap.search import Execution
+from strap.store import EmbeddingStore
+from strap.types import ContentHasher, Match, Matches, Segment
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a trajectory without looking at its frames."""
+
+    length: int
+    instruction: str
+    fingerprint: str
+    """two trajectories with one fingerprint are the same recording"""
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The trajectories of one dataset that take part in a retrieval."""
+
+    dataset: str
+    """the dataset's path, as matches name it"""
+    trajectories: Mapping[str, Known]
+    store: EmbeddingStore | None = None
+    """their features; it may hold further trajectories, which take no part"""
+
+    @classmethod
+    def of_store(cls, store: EmbeddingStore, ids: Sequence[str] | None = None) -> Catalogue:
+        """List the trajectories of a store, or these of them."""
+        entries = {key: store.entry(key) for key in (store.ids if ids is None else ids)}
+        known = {k: Known(e.length, e.instruction, e.fingerprint) for k, e in entries.items()}
+        return cls(store.dataset, known, store)
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> Catalogue:
+        """List the trajectories of a dataset; they are told apart by their actions."""
+        known = {t.id: Known(t.length, t.instruction, ContentHasher(t).finish()) for t in dataset}
+        return cls(dataset.name, known)
+
+
+Trajectories = EmbeddingStore | Catalogue
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a retrieval method is given."""
+
+    queries: Sequence[Segment]
+    target: Catalogue
+    priors: Sequence[Catalogue]
+    options: MatchOptions
+    execution: Execution | None = None
+    progress: Progress = silent
+
+    def stores(self) -> tuple[EmbeddingStore, list[EmbeddingStore]]:
+        """Return the features of the target and of the priors, made by the same encoder."""
+        target, *priors = (catalogue.store for catalogue in (self.target, *self.priors))
+        if target is None or None in priors:
+            raise StrapError(f"method '{self.options.method}' compares features: embed both first")
+        found = [store for store in priors if store is not None]
+        for prior in found:
+            _require_same_encoder(target, prior)
+        return target, found
+
+    def hidden(self) -> list[set[tuple[int, str]]]:
+        """Return for each query the (prior, trajectory) pairs that it must not match."""
+        absent = {
+            (index, key)
+            for index, prior in enumerate(self.priors)
+            if prior.store is not None
+            for key in prior.store.ids
+            if key not in prior.trajectories
+        }
+        if self.options.shared == "keep":
+            return [absent for _ in self.queries]
+        homes: dict[str, set[tuple[int, str]]] = {}
+        for index, prior in enumerate(self.priors):
+            for key, known in prior.trajectories.items():
+                homes.setdefault(known.fingerprint, set()).add((index, key))
+        by_target = {
+            key: homes.get(known.fingerprint, set())
+            for key, known in self.target.trajectories.items()
+        }
+        if self.options.shared == "all":
+            return [absent.union(*by_target.values()) for _ in self.queries]
+        return [absent | by_target[query.trajectory_id] for query in self.queries]
+
+    def match(self, query: Segment, prior: int, found: Segment, cost: float, rank: int) -> Match:
+        """Return a match with a segment of the prior of that number."""
+        catalogue = self.priors[prior]
+        instruction = catalogue.trajectories[found.trajectory_id].instruction
+        return Match(query, found, cost, rank, instruction, catalogue.dataset)
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The matches that are kept, and how they were found."""
+
+    matches: Matches
+    statistics: SearchStatistics
+
+
+def as_catalogue(trajectories: Trajectories) -> Catalogue:
+    """Return a store's catalogue; a catalogue is one already."""
+    if isinstance(trajectories, EmbeddingStore):
+        return Catalogue.of_store(trajectories)
+    return trajectories
+
+
+def _require_same_encoder(target: EmbeddingStore, prior: EmbeddingStore) -> None:
+    ours, theirs = target.config.encoder, prior.config.encoder
+    if ours != theirs or target.dim != prior.dim:
+        raise StrapError(
+            f"store '{prior.path}' was made with encoder {dict(theirs)}, but the target's store "
+            f"'{target.path}' with {dict(ours)}: embed both with the same one"
+        )

@@ -1,0 +1,40 @@
+"""Segments drawn at random: what any retrieval must beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strap.dtw import SearchStatistics
+from strap.errors import StrapError
+from strap.retrieval.catalogue import Problem, Retrieved
+from strap.types import Match, Matches, Segment
+
+
+def retrieve_random(problem: Problem) -> Retrieved:
+    """Draw for each query as many segments of its length, each trajectory as likely as another.
+
+    A trajectory that is shorter than the query is taken whole. Nothing is compared, so every match
+    costs 0.
+    """
+    top_k = problem.options.top_k
+    if top_k is None:
+        raise StrapError("method 'random' has no costs: say how many to draw with --top-k")
+    rng = np.random.default_rng(problem.options.seed)
+    every = [
+        (number, key) for number, prior in enumerate(problem.priors) for key in prior.trajectories
+    ]
+    rows: list[Match] = []
+    each, more = divmod(top_k, len(problem.queries))
+    for place, (query, hidden) in enumerate(zip(problem.queries, problem.hidden(), strict=True)):
+        allowed = [name for name in every if name not in hidden]
+        if not allowed:
+            raise StrapError("no prior trajectory may be drawn from: all are the target's own")
+        for rank in range(1, each + (place < more) + 1):
+            number, key = allowed[int(rng.integers(len(allowed)))]
+            frames = problem.priors[number].trajectories[key].length
+            length = min(len(query), frames)
+            start = int(rng.integers(frames - length + 1))
+            rows.append(
+                problem.match(query, number, Segment(key, start, start + length), 0.0, rank)
+            )
+    return Retrieved(Matches(tuple(rows)), SearchStatistics())

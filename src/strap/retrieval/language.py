@@ -1,0 +1,56 @@
+"""Whole trajectories whose instruction is nearest in meaning to the target's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strap.dtw import SearchStatistics
+from strap.encoders.language import embed_instructions
+from strap.errors import StrapError
+from strap.retrieval.catalogue import Problem, Retrieved
+from strap.retrieval.selection import select
+from strap.types import Matches, Segment
+
+
+def retrieve_by_language(problem: Problem) -> Retrieved:
+    """Retrieve the trajectories whose instructions lie nearest, by the cosine of their vectors.
+
+    Queries with one instruction share its trajectories: the first gets the nearest, the next the
+    second, and so on.
+    """
+    groups: dict[str, list[int]] = {}
+    for number, query in enumerate(problem.queries):
+        instruction = problem.target.trajectories[query.trajectory_id].instruction
+        groups.setdefault(instruction, []).append(number)
+    places = [(n, key) for n, prior in enumerate(problem.priors) for key in prior.trajectories]
+    told = [problem.priors[number].trajectories[key].instruction for number, key in places]
+    _require_instructions([*groups], told)
+    texts = list(dict.fromkeys([*groups, *told]))
+    vectors = embed_instructions(texts, problem.options.text_encoder).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    row = {text: number for number, text in enumerate(texts)}
+    hidden = problem.hidden()
+    found: list[list[tuple[float, int]]] = []  # for each instruction (cost, place), nearest first
+    for instruction, members in groups.items():
+        barred = set.union(*(hidden[number] for number in members))
+        costs = 1 - vectors[[row[text] for text in told]] @ vectors[row[instruction]]
+        pairs = [(max(float(c), 0.0), i) for i, c in enumerate(costs) if places[i] not in barred]
+        found.append(sorted(pairs))
+    kept = select([[c for c, _ in pairs] for pairs in found], [1] * len(found), problem.options)
+    rows = []
+    for members, pairs, count in zip(groups.values(), found, kept, strict=True):
+        for rank, (cost, place) in enumerate(pairs[:count]):
+            query = problem.queries[members[rank % len(members)]]
+            number, key = places[place]
+            whole = Segment(key, 0, problem.priors[number].trajectories[key].length)
+            rows.append(problem.match(query, number, whole, cost, 1 + rank // len(members)))
+    return Retrieved(Matches(tuple(rows)), SearchStatistics())
+
+
+def _require_instructions(ours: list[str], theirs: list[str]) -> None:
+    for whose, texts in (("target", ours), ("prior", theirs)):
+        if not all(texts):
+            raise StrapError(
+                f"method 'language' compares instructions, but a trajectory of the {whose} has "
+                "none: choose another method"
+            )

@@ -1,0 +1,42 @@
+"""The retrieval methods by name, and what each needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from strap.retrieval.catalogue import Problem, Retrieved
+from strap.retrieval.draws import retrieve_random
+from strap.retrieval.language import retrieve_by_language
+from strap.retrieval.options import Method
+from strap.retrieval.states import retrieve_states
+from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
+
+Features = Literal["encoder", "br", "fr", "none"]
+"""What a method compares: an encoder's features, learned ones, or nothing that is embedded."""
+
+
+@dataclass(frozen=True)
+class MethodTraits:
+    """How a retrieval method works, and what it is given where the user does not say."""
+
+    find: Callable[[Problem], Retrieved]
+    features: Features = "encoder"
+    has_whole_queries: bool = False
+    """its queries are whole demonstrations"""
+    steps: str = "strap"
+    metric: str = "l2"
+
+
+METHODS: Mapping[Method, MethodTraits] = {
+    "strap": MethodTraits(retrieve_segments),
+    # A demonstration is often longer than a prior trajectory, which only classic steps allow.
+    "d-t": MethodTraits(retrieve_trajectories, has_whole_queries=True, steps="classic"),
+    "d-s": MethodTraits(retrieve_states, has_whole_queries=True, metric="cosine"),
+    "br": MethodTraits(retrieve_states, features="br", has_whole_queries=True, metric="cosine"),
+    "fr": MethodTraits(retrieve_states, features="fr", has_whole_queries=True, metric="cosine"),
+    "random": MethodTraits(retrieve_random, features="none"),
+    "language": MethodTraits(retrieve_by_language, features="none", has_whole_queries=True),
+}
+"""name -> how it works"""

@@ -1,0 +1,79 @@
+"""What decides which matches are found and kept, besides the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from strap.errors import StrapError, unknown
+from strap.retrieval.selection import Rule
+
+Method = Literal["strap", "d-t", "d-s", "br", "fr", "random", "language"]
+"""What is retrieved and how.
+
+`strap`: segments, by dynamic time warping. `d-t`: whole trajectories, likewise. `d-s`: single
+states, by the encoder's features. `br`, `fr`: single states, by features learned from states and
+actions or from optical flow. `random`: segments of the queries' lengths. `language`: whole
+trajectories whose instruction is nearest in meaning."""
+
+Shared = Literal["self", "all", "keep"]
+"""What to do with trajectories that are both in target and prior, known by their content:
+`self` hides a query's own trajectory from it, `all` hides them from every query, `keep` hides
+none."""
+
+TOP_K = 100
+
+
+@dataclass(frozen=True)
+class MatchOptions:
+    """Everything that decides which matches are found and kept, besides the data."""
+
+    top_k: int | None = TOP_K
+    """how many matches to keep in all; None where a fraction or a threshold says it"""
+    steps: str = "strap"
+    metric: str = "l2"
+    backend: str = "auto"
+    rule: Rule = "even"
+    shared: Shared = "self"
+    matches_per_trajectory: int = 1
+    length_ratio: tuple[float, float] | None = None
+    """the least and the greatest length of a match, as multiples of its query's"""
+    method: Method = "strap"
+    fraction: float | None = None
+    """keep this share of everything that could be retrieved, the cheapest"""
+    threshold: float | None = None
+    """keep what is at least so similar: 1 is the cheapest of all, 0 the dearest"""
+    max_cost: float | None = None
+    """keep nothing that costs more than this for each frame of its query"""
+    padding: int = 5
+    """state methods: frames kept before a retrieved state, and as many from it on"""
+    text_encoder: str = "minilm"
+    """language: what embeds instructions"""
+    seed: int = 0
+    """random: what the draw follows from"""
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise unknown("retrieval method", self.method, get_args(Method))
+        if self.shared not in get_args(Shared):
+            raise unknown("treatment of shared trajectories", self.shared, get_args(Shared))
+        amounts = {"top_k": self.top_k, "fraction": self.fraction, "threshold": self.threshold}
+        given = [name for name, value in amounts.items() if value is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none of top_k, fraction and threshold"
+            raise StrapError(f"how much to keep is said by {said}: give exactly one of the three")
+        if self.top_k is not None and self.top_k < 1:
+            raise StrapError(f"top_k is {self.top_k}: it must be at least 1")
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise StrapError(f"fraction is {self.fraction}: it must be above 0 and at most 1")
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise StrapError(f"threshold is {self.threshold}: it must lie between 0 and 1")
+        if self.max_cost is not None and not self.max_cost >= 0:
+            raise StrapError(f"max_cost is {self.max_cost}: it must be at least 0")
+        if self.padding < 1:
+            raise StrapError(f"padding is {self.padding}: it must be at least 1 frame")
+
+    @classmethod
+    def of(cls, options: Any) -> MatchOptions:
+        """Return those of any object that has fields of the same names."""
+        return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})

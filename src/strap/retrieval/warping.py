@@ -1,0 +1,140 @@
+"""Segments, or whole trajectories, by subsequence dynamic time warping: STRAP and D-T."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strap.dtw import Constraints, SearchOptions
+from strap.errors import StrapError
+from strap.retrieval.catalogue import Problem, Retrieved
+from strap.retrieval.options import MatchOptions
+from strap.retrieval.selection import select
+from strap.search import StoreMatch, StoreSearch, search_stores
+from strap.store import EmbeddingStore
+from strap.types import Array, Matches, Segment
+
+
+def retrieve_segments(problem: Problem) -> Retrieved:
+    """Retrieve for every query the segments that cost least, spread evenly over the queries.
+
+    Each (query, prior trajectory) has one best match: the segment with the lowest accumulated cost
+    under subsequence dynamic time warping. More of them are the best clear of it, and so on.
+    """
+    options = problem.options
+    target, priors = problem.stores()
+    queries = [_frames_of(target, query) for query in problem.queries]
+    ratio = options.length_ratio
+    lengths = ratio and [limits(len(query), ratio) for query in queries]
+    constraints = Constraints(options.matches_per_trajectory, lengths)
+    every = sum(map(len, priors)) * options.matches_per_trajectory
+    most = options.top_k or every
+    # A query's share and one more decide everything, unless some query has fewer than that.
+    share = min(most // len(queries) + 1, most) if options.top_k else most
+    search = SearchOptions(share, options.steps, options.metric, options.backend, constraints)
+    hidden = problem.hidden()
+
+    def find(search: SearchOptions) -> StoreSearch:
+        return search_stores(
+            queries,
+            priors,
+            search,
+            exclude=hidden,
+            execution=problem.execution,
+            progress=problem.progress,
+        )
+
+    found = find(search)
+    if share < most and any(len(matches) < share for matches in found.matches):
+        # It looks at the same pairs again: its statistics take the place of the first search's.
+        found = find(replace(search, k=most))
+    costs = [[match.cost for match in matches] for matches in found.matches]
+    kept = select(costs, [len(query) for query in queries], options)
+    _report_shortfalls(costs, kept, options)
+    numbers = {id(store): number for number, store in enumerate(priors)}
+    rows = [
+        problem.match(query, numbers[id(match.store)], _segment(match), match.cost, rank)
+        for query, matches, count in zip(problem.queries, found.matches, kept, strict=True)
+        for rank, match in enumerate(matches[:count], 1)
+    ]
+    return Retrieved(Matches(tuple(rows)), found.statistics)
+
+
+def retrieve_trajectories(problem: Problem) -> Retrieved:
+    """Retrieve as `retrieve_segments`, then take the whole trajectory of every match."""
+    found = retrieve_segments(problem)
+    lengths = {
+        (prior.dataset, key): known.length
+        for prior in problem.priors
+        for key, known in prior.trajectories.items()
+    }
+    rows = [
+        replace(match, segment=replace(match.segment, start=0, stop=lengths[place]))
+        for match in found.matches
+        for place in [(match.dataset, match.segment.trajectory_id)]
+    ]
+    return replace(found, matches=Matches(tuple(rows)))
+
+
+def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
+    """Return the least and the greatest length of a match for a query of so many frames.
+
+    >>> limits(10, (0.75, 1.5))
+    (8, 15)
+    """
+    least, most = ratio
+    if not 0 < least <= most:
+        raise StrapError(
+            f"the length ratio is {least} to {most}: both must be above 0, the first no more than "
+            "the second (1 1.5: from the query's own length to half as much again)"
+        )
+    low, high = max(1, math.ceil(least * frames - 1e-9)), math.floor(most * frames + 1e-9)
+    if low > high:
+        raise StrapError(
+            f"no whole number of frames is {least} to {most} times the {frames} of a query: widen "
+            "the length ratio"
+        )
+    return low, high
+
+
+def _segment(match: StoreMatch) -> Segment:
+    return Segment(match.trajectory_id, match.start, match.stop)
+
+
+def _report_shortfalls(
+    costs: Sequence[Sequence[float]], kept: Sequence[int], options: MatchOptions
+) -> None:
+    """Warn where fewer matches are kept than one might expect; raise where there is none."""
+    available = sum(map(len, costs))
+    if not available:
+        raise StrapError(
+            "no query fits into any prior trajectory: under steps 'strap' a match is at least as "
+            "long as its query; cut shorter queries (--segmentation window), use --steps classic, "
+            "or widen --length-ratio where you gave one"
+        )
+    top_k = options.top_k
+    if top_k is not None and available < top_k:
+        warnings.warn(
+            f"top_k is {top_k}, but there are only {available} matches of an allowed length and "
+            "number for each query and prior trajectory: all of them are kept",
+            stacklevel=4,
+        )
+    if top_k is not None and top_k < len(costs):
+        empty = "each still gets one" if options.rule == "released" else f"{kept.count(0)} get none"
+        warnings.warn(
+            f"top_k is {top_k}, smaller than the number of queries ({len(costs)}): {empty}; "
+            "raise top_k, or cut fewer queries",
+            stacklevel=4,
+        )
+
+
+def _frames_of(store: EmbeddingStore, query: Segment) -> Array:
+    vectors = store[query.trajectory_id]
+    if query.stop > len(vectors):
+        raise StrapError(
+            f"query {query} goes past the {len(vectors)} frames that '{store.path}' holds of that "
+            "trajectory: segment and embed the same dataset"
+        )
+    return vectors[query.start : query.stop]

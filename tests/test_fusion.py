@@ -1,0 +1,90 @@
+"""Features beside an encoder's: fused stores hold what they should, scaled as documented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import strap
+from strap.cli import main
+from strap.datasets import Dataset, open_dataset
+from strap.encoders import PixelEncoder
+from strap.errors import StrapError
+from strap.features.fusion import Feature, fuse
+from strap.runs import open_run
+from strap.segments import positions
+from strap.store import EmbeddingStore
+from strap.synthetic import Planted
+
+
+def spread(arrays: list[np.ndarray]) -> float:
+    rows = np.concatenate(arrays).astype(np.float64)
+    return float(np.sqrt(((rows - rows.mean(0)) ** 2).sum(1).mean()))
+
+
+@pytest.fixture
+def embedded(planted: Planted, tmp_path: Path) -> tuple[list[EmbeddingStore], list[Dataset]]:
+    datasets = [open_dataset(planted.target), open_dataset(planted.prior)]
+    stores = [
+        strap.embed(dataset, PixelEncoder(), tmp_path / str(n), dtype="float32")
+        for n, dataset in enumerate(datasets)
+    ]
+    return stores, datasets
+
+
+def test_a_fused_store_holds_both_features(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
+) -> None:
+    stores, datasets = embedded
+    fused = fuse(stores, datasets, ["position=0.5", "movement"], tmp_path / "fused")
+    vision = spread([stores[1][key] for key in stores[1].ids])
+    places = [positions(t) for t in datasets[1]]
+    moves = [np.diff(p, axis=0, append=p[-1:]) for p in places]
+    for store, plain, dataset in zip(fused, stores, datasets, strict=True):
+        assert store.ids == plain.ids
+        for key in store.ids:
+            own, place = store[key], positions(dataset[key])
+            assert np.array_equal(own[:, : plain.dim], plain[key])
+            scale = 0.5 * vision / spread(places)
+            assert np.allclose(own[:, plain.dim : plain.dim + 3], place * scale, rtol=1e-5)
+            move = np.diff(place, axis=0, append=place[-1:]) * vision / spread(moves)
+            assert np.allclose(own[:, plain.dim + 3 :], move, rtol=1e-5, atol=1e-6)
+            assert store.entry(key).fingerprint == plain.entry(key).fingerprint
+    again = fuse(stores, datasets, ["position=0.5", "movement"], tmp_path / "fused")
+    assert [store.path for store in again] == [store.path for store in fused]
+    other = fuse(stores, datasets, ["position"], tmp_path / "fused")
+    assert other[1].path != fused[1].path
+
+
+def test_features_are_read_from_texts() -> None:
+    assert Feature.parse("gripper") == Feature("gripper", 1.0)
+    assert Feature.parse("joint_states[0:3]=2") == Feature("joint_states[0:3]", 2.0)
+    for text in ("gripper=0", "gripper=x", "=1", "gripper=nan"):
+        with pytest.raises(StrapError, match="its weight must be a number above 0"):
+            Feature.parse(text)
+
+
+def test_what_cannot_be_fused_is_told(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
+) -> None:
+    stores, datasets = embedded
+    with pytest.raises(StrapError, match="unknown proprioception 'elbow'"):
+        fuse(stores, datasets, ["elbow"], tmp_path)
+
+
+def test_fused_features_from_the_command_line(planted: Planted, tmp_path: Path) -> None:
+    call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
+    call += ["--encoder", "pixels", "--top-k", "72", "--augmented", "none"]
+    call += ["--stores", str(tmp_path / "stores")]
+    assert main([*call, "--out", str(tmp_path / "a")]) == 0
+    assert main([*call, "--out", str(tmp_path / "b"), "--fuse", "position=0.1"]) == 0
+    plain, fused = (open_run(tmp_path / name) for name in "ab")
+    costs = [
+        {(m.query, m.segment.trajectory_id): m.cost for m in run.matches} for run in (plain, fused)
+    ]
+    assert costs[0].keys() == costs[1].keys()  # all pairs
+    # A plant has the position of its query too; elsewhere another place makes a match dearer.
+    assert all(costs[1][pair] >= cost - 1e-4 for pair, cost in costs[0].items())
+    assert sum(costs[1][pair] > cost + 0.01 for pair, cost in costs[0].items()) > 30
