@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from strap.artifacts import write_json
+from strap.atomic import write_json
 from strap.store import EmbeddingStore, ShardWriter, StoreConfig, create_store, open_store
 
 LENGTHS = (70, 1, 90, 33, 128, 40, 64, 25, 100, 57, 80, 19, 110, 46, 60, 77)

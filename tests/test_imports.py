@@ -17,8 +17,11 @@ SOURCE = Path(strap.__file__).parent
 ORDER = (
     "errors",
     "processors",
-    "artifacts",
+    "progress",
+    "atomic",
     "locks",
+    "provenance",
+    "folders",
     "tables",
     "types",
     "jit",

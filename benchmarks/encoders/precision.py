@@ -24,7 +24,7 @@ import numpy as np
 from machine import describe
 
 import strap
-from strap.artifacts import write_json
+from strap.atomic import write_json
 from strap.encoders import Encoder, load_encoder
 from strap.store import EmbeddingStore, ShardWriter, StoreConfig, create_store
 from strap.types import Matches

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from strap.artifacts import write_json
+from strap.atomic import write_json
 from strap.search import SearchOptions, search_corpus
 from strap.search.corpus import Corpus
 from strap.store import ShardWriter, StoreConfig, create_store, open_store

@@ -17,26 +17,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import (
-    LOCK,
-    Progress,
-    cache_folder,
-    fingerprint_json,
-    is_free,
-    read_json,
-    remove_leftovers,
-    silent,
-    versions,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.augmentation import augment
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
-from strap.locks import alone
+from strap.folders import cache_folder
+from strap.locks import LOCK, alone, is_free
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.retrieval import MatchOptions, Rule, Shared, retrieve_matches
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, segment, write_segments

@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from strap.artifacts import LOCK
 from strap.errors import StrapError
 from strap.libero.demonstrations import collection as collection_module
 from strap.libero.demonstrations.collection import (
@@ -34,7 +33,7 @@ from strap.libero.demonstrations.recording import (
 from strap.libero.expert.attempts import solve
 from strap.libero.expert.motion import MAX_CHANGE, SKILLS
 from strap.libero.tasks import Task
-from strap.locks import alone
+from strap.locks import LOCK, alone
 
 SUITE = "libero_90"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.atomic import write_json
 from strap.datasets.base import Dataset
 from strap.embeddings.cluster import embed_on_ray
 from strap.embeddings.local import embed_here
@@ -17,6 +17,8 @@ from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
 from strap.locks import locked
 from strap.processors import processors
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.store import (
     EmbeddingStore,
     Session,

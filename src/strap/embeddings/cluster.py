@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from strap.artifacts import Progress
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
 from strap.embeddings.work import Job, Work
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
+from strap.progress import Progress
 from strap.store import Begun, Session, StoreConfig
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array

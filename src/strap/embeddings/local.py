@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from strap.artifacts import Progress
 from strap.datasets.base import Dataset
 from strap.embeddings import decoding
 from strap.embeddings.batches import Packer
@@ -14,6 +13,7 @@ from strap.embeddings.frames import frames_of
 from strap.embeddings.work import Job, Work
 from strap.encoders import Encoder
 from strap.processors import processors
+from strap.progress import Progress
 from strap.store import Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array

@@ -11,10 +11,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import Progress
 from strap.datasets.base import Dataset
 from strap.encoders import EncoderSpec
 from strap.errors import StrapError
+from strap.progress import Progress
 
 
 @dataclass

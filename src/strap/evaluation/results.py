@@ -17,15 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import (
-    LOCK,
-    Progress,
-    read_json,
-    remove_leftovers,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.errors import StrapError
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
@@ -36,10 +28,11 @@ from strap.evaluation.simulators import (
     make_libero,
 )
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
-from strap.locks import alone
+from strap.locks import LOCK, alone
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import FILES, Which
 from strap.policies.settings import Acting
+from strap.progress import Progress, silent
 
 HORIZON = 520
 """Steps of an episode: LIBERO-10's demonstrations take up to 505."""

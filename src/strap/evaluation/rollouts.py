@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from strap.artifacts import Progress, silent
 from strap.errors import StrapError
 from strap.evaluation.simulators import Maker, Seen, Worker
 from strap.policies.acting import Observation, Policy
 from strap.processors import processors
+from strap.progress import Progress, silent
 from strap.types import Array
 
 RETRIES = 2

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from strap.artifacts import Progress, silent
 from strap.dtw import Constraints, SearchOptions, SearchStatistics
 from strap.errors import StrapError, unknown
+from strap.progress import Progress, silent
 from strap.retrieval.selection import Rule, quotas
 from strap.search import Engine, Execution, StoreMatch, StoreSearch, search_stores
 from strap.store import EmbeddingStore

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from strap import dtw
-from strap.artifacts import Progress, silent
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics
 from strap.errors import StrapError, unknown
+from strap.progress import Progress, silent
 from strap.search.corpus import Corpus
 from strap.store import EmbeddingStore
 from strap.types import Array

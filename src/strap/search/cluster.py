@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import Progress
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
 from strap.embeddings.cluster import running
 from strap.errors import StrapError
+from strap.progress import Progress
 from strap.search import Execution, search_corpus
 from strap.search.corpus import Corpus
 from strap.store import open_store

@@ -10,9 +10,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from strap import dtw
-from strap.artifacts import Progress
 from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.types import Ints
+from strap.progress import Progress
 from strap.store import EmbeddingStore
 from strap.store.sketches import StoreSketches, open_sketches
 from strap.types import Array

@@ -28,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from strap.artifacts import writing
+from strap.atomic import writing
 from strap.errors import StrapError
 from strap.locks import Lock, try_lock
 from strap.store.journal import Line, pack, read_journal, unpack

@@ -25,18 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strap.artifacts import (
-    Progress,
-    fingerprint_json,
-    read_json,
-    replacing,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, replacing, write_json, writing
 from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
 from strap.dtw.types import Ints
 from strap.errors import StrapError, printable
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json
 from strap.store.layout import Entry, Shard
 from strap.store.reading import EmbeddingStore
 from strap.types import Array

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.atomic import write_json
 from strap.errors import StrapError
 from strap.locks import is_held, locked
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.store.journal import read_journal, unpack
 from strap.store.layout import (
     PARTIAL,

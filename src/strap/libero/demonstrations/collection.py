@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from strap.artifacts import LOCK, Progress, remove_leftovers, silent
+from strap.atomic import remove_leftovers
 from strap.errors import StrapError, unknown
 from strap.libero.demonstrations.recording import (
     Labels,
@@ -33,7 +33,8 @@ from strap.libero.environment import LiberoEnv
 from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.rendering.backend import select_backend
 from strap.libero.tasks import Task, select_tasks
-from strap.locks import alone
+from strap.locks import LOCK, alone
+from strap.progress import Progress, silent
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
 DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's default, and that of the benchmark's fixed states
