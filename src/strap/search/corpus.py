@@ -10,9 +10,10 @@ from functools import cached_property, partial
 import numpy as np
 
 from strap import dtw
+from strap.dtw import SearchOptions, SearchResult
 from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.types import Ints
-from strap.progress import Progress
+from strap.progress import Progress, silent
 from strap.store import EmbeddingStore
 from strap.store.sketches import StoreSketches, open_sketches
 from strap.types import Array
@@ -130,3 +131,19 @@ class Corpus:
                 for earlier, name_before in finished:
                     self.stores[earlier].let_go(self.stores[earlier].shards[name_before])
         progress("searching", done, len(self.names))
+
+
+def search_corpus(
+    queries: Sequence[Array],
+    corpus: Corpus,
+    options: SearchOptions,
+    exclude: Sequence[Collection[int]] | None,
+    progress: Progress = silent,
+) -> SearchResult:
+    """Return the k best of a corpus's shards, by global numbers, in this process."""
+    # Only the CPU backend under l2 looks at sketches: the others need not open them.
+    has_use = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
+    sketches = corpus.sketches(options.k, progress) if has_use else []
+    stream = dtw.stream_blocks(corpus.blocks(progress))
+    library = dtw.Library(stream, corpus.fetch, corpus.describe, sketches)
+    return dtw.search_library(queries, library, options, exclude)
