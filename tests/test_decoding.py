@@ -66,20 +66,26 @@ def test_the_frames_are_the_same(videos: Dataset) -> None:
             assert np.array_equal(images(*piece), frames_of(*piece))
 
 
+def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.Decoder]:
+    """Return a list to which every decoder is added that is started."""
+    started: list[decoding.Decoder] = []
+
+    class Watched(decoding.Decoder):
+        def __init__(self, dataset: bytes, count: int) -> None:
+            super().__init__(dataset, count)
+            started.append(self)
+
+    monkeypatch.setattr(decoding, "Decoder", Watched)
+    return started
+
+
 def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    start = decoding._Helper.__init__
-
-    def watched(self: decoding._Helper, *arguments: object) -> None:
-        start(self, *arguments)  # type: ignore[arg-type]
-        started.append(self._process)
-
-    monkeypatch.setattr(decoding._Helper, "__init__", watched)
+    started = watch_decoders(monkeypatch)
     first, *rest = all_pieces(videos)
     with decoding.decoders(videos, 1) as images:
         assert np.array_equal(images(*first), frames_of(*first))
-        os.kill(started[0].pid, signal.SIGKILL)
-        started[0].wait()
+        os.kill(started[0].worker.process.pid, signal.SIGKILL)
+        started[0].worker.process.wait()
         with pytest.warns(UserWarning, match="was killed"):
             assert np.array_equal(images(*rest[0]), frames_of(*rest[0]))
         for piece in rest[1:]:
@@ -104,16 +110,11 @@ def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    helpers = []
-    monkeypatch.setattr(
-        decoding,
-        "_Helper",
-        lambda *a, make=decoding._Helper: helpers.append(make(*a)) or helpers[-1],
-    )
+    started = watch_decoders(monkeypatch)
     with decoding.decoders(videos, 3):
         pass
-    assert len(helpers) == 3
-    assert all(helper._process.poll() is not None for helper in helpers)
+    assert len(started) == 3
+    assert all(decoder.worker.process.poll() is not None for decoder in started)
 
 
 def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
@@ -121,10 +122,10 @@ def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
 import time, strap
 from strap.embeddings import decoding
 dataset = strap.open_dataset({str(videos.path)!r})
-made, make = [], decoding._Helper
-decoding._Helper = lambda *given: made.append(make(*given)) or made[-1]
+made, make = [], decoding.Decoder
+decoding.Decoder = lambda *given: made.append(make(*given)) or made[-1]
 with decoding.decoders(dataset, 2):
-    print(*(helper._process.pid for helper in made), flush=True)
+    print(*(decoder.worker.process.pid for decoder in made), flush=True)
     time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)

@@ -10,6 +10,7 @@ from strap.embeddings import decoding
 from strap.embeddings.batches import Packer
 from strap.embeddings.decoding import Images
 from strap.embeddings.frames import frames_of
+from strap.embeddings.settings import EmbeddingSettings
 from strap.embeddings.work import Job, Work
 from strap.encoders import Encoder
 from strap.processors import processors
@@ -78,15 +79,14 @@ def embed_here(
     dataset: Dataset,
     encoder: Encoder,
     session: Session,
-    *,
-    batch: int,
-    workers: int | None,
+    settings: EmbeddingSettings,
     progress: Progress,
-    part: tuple[int, int] = (0, 1),
 ) -> None:
     """Embed what the store lacks, until nothing is lacking: neither ours nor another writer's."""
     cameras = session.config.cameras
-    work = Work(dataset, session, cameras, part=part)
+    batch, workers = settings.batch_for(encoder), settings.workers
+    encoder = settings.tune(encoder, dataset, len(cameras))
+    work = Work(dataset, session, cameras, part=settings.part)
     sink = StoreSink(session, work, progress)
     try:
         with ExitStack() as stack:

@@ -181,16 +181,6 @@ def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:
         trajectory.camera(camera)
 
 
-def parse_part(text: str | None) -> tuple[int, int]:
-    """`2/4`, the second of four parts, as (1, 4)."""
-    if text is None:
-        return 0, 1
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
-        raise StrapError(f"part is '{text}': give it as 1/4 … 4/4 for four machines")
-    return int(index) - 1, int(count)
-
-
 def same_place(one: str, other: str) -> bool:
     """Whether two paths of a dataset are one place, or the first is gone (it was moved)."""
     return one in ("", other) or not Path(one).exists()

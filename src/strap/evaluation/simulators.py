@@ -1,11 +1,9 @@
-"""Environments in processes of their own, spoken to over a pipe."""
+"""Simulated tasks that a worker serves: begun from numbered states, moved step by step."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,8 +11,11 @@ import numpy.typing as npt
 
 from strap.errors import StrapError
 from strap.types import Array
+from strap.workers import serve
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from strap.libero.environment import LiberoEnv
 
 Action = npt.NDArray[np.float64]
@@ -45,55 +46,15 @@ class Simulator(Protocol):
 Maker = Callable[..., Simulator]
 
 
-class Worker:
-    """A simulator in a process of its own; `send` does not wait, `receive` does."""
+def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
+    """Make a simulator in a worker; answer ("begin", state) and ("step", action) with a `Seen`."""
+    simulator = maker(*arguments)
 
-    def __init__(self, maker: Maker, arguments: tuple[Any, ...]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, maker, arguments), daemon=True)
-        self.process.start()
-        theirs.close()
+    def answer(request: tuple[str, Any]) -> Seen:
+        what, value = request
+        return simulator.begin(value) if what == "begin" else simulator.step(value)
 
-    def begin(self, state: int) -> None:
-        """Ask for a reset."""
-        self.connection.send(("begin", state))
-
-    def step(self, action: Action) -> None:
-        """Ask for a step."""
-        self.connection.send(("step", action))
-
-    def receive(self) -> Seen | str:
-        """What was asked for, or in words why it did not come."""
-        try:
-            answer: Seen | str = self.connection.recv()
-            return answer
-        except (EOFError, OSError):
-            self.process.join(5)
-            return f"its process ended (exit code {self.process.exitcode})"
-
-    def close(self) -> None:
-        """End the process."""
-        self.connection.close()
-        self.process.terminate()
-        self.process.join(10)
-        if self.process.is_alive():
-            self.process.kill()
-
-
-def _serve(connection: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
-    simulator: Simulator | None = None
-    while True:
-        try:
-            what, value = connection.recv()
-        except EOFError:
-            return
-        try:
-            simulator = simulator or maker(*arguments)
-            connection.send(simulator.begin(value) if what == "begin" else simulator.step(value))
-        except Exception as error:
-            connection.send(f"{type(error).__name__}: {error}")
-            return
+    serve(line, answer)
 
 
 def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:

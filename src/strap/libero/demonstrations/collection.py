@@ -28,13 +28,13 @@ from strap.libero.demonstrations.recording import (
     write_part,
     write_settings,
 )
-from strap.libero.demonstrations.workers import run_each
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.rendering.backend import select_backend
 from strap.libero.tasks import Task, select_tasks
 from strap.locks import LOCK, alone
 from strap.progress import Progress, silent
+from strap.workers import run_each
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
 DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's default, and that of the benchmark's fixed states
