@@ -18,8 +18,8 @@ from strap import processors
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import write_lerobot
 from strap.embeddings import decoding
-from strap.embeddings.frames import Piece, frames_of, pieces
-from strap.embeddings.work import Job
+from strap.embeddings.frames import FrameSpan, read_frames, split_job
+from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
 from strap.synthetic import Planted
 from strap.types import Source, Trajectory, lazy
@@ -54,16 +54,16 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return strap.open_dataset(path)
 
 
-def all_pieces(dataset: Dataset) -> list[tuple[Piece, str]]:
+def all_spans(dataset: Dataset) -> list[tuple[FrameSpan, str]]:
     own = tuple(dataset)
-    job = Job(own, ("",) * len(own), (0,) * len(CAMERAS))
-    return [(piece, CAMERAS[piece.camera]) for piece in pieces(job, CAMERAS)]
+    job = EmbeddingJob(own, ("",) * len(own), (0,) * len(CAMERAS))
+    return [(span, CAMERAS[span.camera]) for span in split_job(job, CAMERAS)]
 
 
 def test_the_frames_are_the_same(videos: Dataset) -> None:
     with decoding.decoders(videos, 2) as images:
-        for piece in all_pieces(videos):
-            assert np.array_equal(images(*piece), frames_of(*piece))
+        for span in all_spans(videos):
+            assert np.array_equal(images(*span), read_frames(*span))
 
 
 def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.Decoder]:
@@ -81,23 +81,23 @@ def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.Decoder]:
 
 def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_decoders(monkeypatch)
-    first, *rest = all_pieces(videos)
+    first, *rest = all_spans(videos)
     with decoding.decoders(videos, 1) as images:
-        assert np.array_equal(images(*first), frames_of(*first))
+        assert np.array_equal(images(*first), read_frames(*first))
         os.kill(started[0].worker.process.pid, signal.SIGKILL)
         started[0].worker.process.wait()
         with pytest.warns(UserWarning, match="was killed"):
-            assert np.array_equal(images(*rest[0]), frames_of(*rest[0]))
-        for piece in rest[1:]:
-            assert np.array_equal(images(*piece), frames_of(*piece))
+            assert np.array_equal(images(*rest[0]), read_frames(*rest[0]))
+        for span in rest[1:]:
+            assert np.array_equal(images(*span), read_frames(*span))
 
 
 def test_errors_come_through(videos: Dataset) -> None:
-    (piece, _), *_ = all_pieces(videos)
+    (span, _), *_ = all_spans(videos)
     with decoding.decoders(videos, 1) as images:
         with pytest.raises(StrapError, match="unknown camera 'side'"):
-            images(piece, "side")
-        assert len(images(piece, CAMERAS[0])) == piece.stop - piece.start
+            images(span, "side")
+        assert len(images(span, CAMERAS[0])) == span.stop - span.start
 
 
 def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ def test_a_dataset_that_cannot_be_sent_is_read_here(videos: Dataset) -> None:
 
     dataset = Dataset(videos.path, "own", Own())
     with decoding.decoders(dataset, 2) as images:
-        assert images is frames_of
+        assert images is read_frames
 
 
 def test_a_store_is_the_same(
@@ -165,7 +165,7 @@ def test_a_store_is_the_same(
 ) -> None:
     by_threads = strap.embed(videos, "pixels", tmp_path / "threads", workers=4)
     assert not decoding.pays(videos, 80, 4)
-    monkeypatch.setattr(decoding, "WORTH", 1)
+    monkeypatch.setattr(decoding, "MIN_IMAGES", 1)
     assert decoding.pays(videos, 80, 4)
     assert not decoding.pays(videos, 80, 2)
     by_processes = strap.embed(videos, "pixels", tmp_path / "processes", workers=4)

@@ -13,8 +13,8 @@ from strap.errors import StrapError
 from strap.libero.demonstrations import collection as collection_module
 from strap.libero.demonstrations.collection import (
     Collection,
-    Job,
-    JobReport,
+    CollectionJob,
+    CollectionReport,
     collect,
     placement_seeds,
     run_job,
@@ -165,7 +165,7 @@ def test_resuming_after_a_kill_makes_no_duplicates(
         for job in jobs:
             asked.append(job.slots)
             _copy_demo(demo_file, "demo_1", folder / "00001.hdf5")
-            yield job, JobReport(1, 0, (), 0)
+            yield job, CollectionReport(1, 0, (), 0)
 
     monkeypatch.setattr(collection_module, "run_each", run_each)
     done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
@@ -249,7 +249,7 @@ def test_what_a_killed_process_of_a_job_made_is_not_made_again(
     for slot in range(2):
         _copy_demo(demo_file, f"demo_{slot}", folder / f"0000{slot}.hdf5")
     before = {part: part.stat().st_mtime_ns for part in folder.iterdir()}
-    report = run_job(Job(task, (0, 1), tmp_path, Settings(0, 0.04, 64)))
+    report = run_job(CollectionJob(task, (0, 1), tmp_path, Settings(0, 0.04, 64)))
     assert (report.recorded, report.failed_placements, report.given_up) == (2, 0, ())
     assert {part: part.stat().st_mtime_ns for part in folder.iterdir()} == before
 

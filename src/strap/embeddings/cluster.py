@@ -21,7 +21,7 @@ import pyarrow as pa
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
 from strap.embeddings.settings import EmbeddingSettings
-from strap.embeddings.work import Job, Work
+from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
 from strap.progress import Progress
@@ -60,22 +60,22 @@ class CollectingSink:
         self._dtype = dtype
         self.found: list[Embedded] = []
 
-    def rows(self, job: Job, camera: int, vectors: Array) -> None:  # noqa: ARG002
+    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:  # noqa: ARG002
         """Keep them, as they will be stored; the store refuses what overflows, by name."""
         with np.errstate(over="ignore"):
             self._rows[camera].append(vectors.astype(self._dtype))
 
-    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
+    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
         """Keep the fingerprint."""
         self._prints[index] = fingerprint
 
-    def end(self, job: Job) -> None:
+    def end(self, job: EmbeddingJob) -> None:
         """Cut the rows at the borders of the trajectories."""
         cuts = np.cumsum([t.length for t in job.trajectories])[:-1]
         cameras = [np.split(np.concatenate(rows), cuts) for rows in self._rows]
         for index in range(len(job.trajectories)):
-            own = tuple(parts[index] for parts in cameras)
-            self.found.append(Embedded(own, self._prints[index]()))
+            vectors = tuple(rows[index] for rows in cameras)
+            self.found.append(Embedded(vectors, self._prints[index]()))
 
 
 class RefusedError(Exception):
@@ -116,8 +116,8 @@ class Worker:
         return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
 
     def _embed(self, ids: Sequence[str]) -> list[Embedded]:
-        own = tuple(self._dataset[key] for key in ids)
-        job = Job(own, ("",) * len(own), (0,) * len(self._cameras))
+        trajectories = tuple(self._dataset[key] for key in ids)
+        job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
         Packer(self._encoder, self._cameras, self._batch, sink).run([job], self._threads)
         return sink.found

@@ -3,7 +3,7 @@
 Decoders let go of the interpreter while they work, but come back to it several times for every
 frame: more than a few threads wait for each other more than they decode (16 processors: 2,800
 images a second by 8 threads and 2,000 by 16, but 4,000 and 5,200 by as many processes). A process
-is asked for a piece, writes its frames to memory that both know as a file without a name, and the
+is asked for a span, writes its frames to memory that both know as a file without a name, and the
 thread that asked reads them from there at once.
 
 A process that dies is a warning: its frames are read here.
@@ -23,21 +23,21 @@ from typing import TypeAlias
 import numpy as np
 
 from strap.datasets.base import Dataset
-from strap.embeddings.frames import Piece, frames_of
+from strap.embeddings.frames import FrameSpan, read_frames
 from strap.processors import share
 from strap.types import Array
 from strap.workers import Worker, WorkerError, serve
 
 VIDEOS = {".mp4", ".mkv", ".webm", ".avi", ".mov"}
-WORTH = 10_000
+MIN_IMAGES = 10_000
 """images from which on processes pay: they take a second to start"""
-Images: TypeAlias = Callable[[Piece, str], Array]
-"""a piece and its camera -> images [n h w 3]"""
+Images: TypeAlias = Callable[[FrameSpan, str], Array]
+"""a span and its camera -> images [n h w 3]"""
 
 
 def pays(dataset: Dataset, images: int, workers: int) -> bool:
     """Whether a dataset of about so many images is better read by processes."""
-    if not hasattr(os, "memfd_create") or workers < 4 or images < WORTH:
+    if not hasattr(os, "memfd_create") or workers < 4 or images < MIN_IMAGES:
         return False
     return any(file.suffix in VIDEOS for file in dataset[dataset.ids[0]].source.files)
 
@@ -48,18 +48,18 @@ def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
     try:
         sent = pickle.dumps(dataset)
     except (pickle.PicklingError, AttributeError, TypeError):  # a reader of the user's own
-        yield frames_of
+        yield read_frames
         return
     free: queue.LifoQueue[Decoder | None] = queue.LifoQueue()
     started = [Decoder(sent, count) for _ in range(count)]
     for decoder in started:
         free.put(decoder)
 
-    def images(piece: Piece, camera: str) -> Array:
+    def images(span: FrameSpan, camera: str) -> Array:
         decoder = free.get()
         try:
             if decoder is not None:
-                return decoder.images(piece, camera)
+                return decoder.images(span, camera)
         except (WorkerError, EOFError) as error:
             decoder = None
             warnings.warn(
@@ -67,7 +67,7 @@ def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
             )
         finally:
             free.put(decoder)
-        return frames_of(piece, camera)
+        return read_frames(span, camera)
 
     try:
         yield images
@@ -85,9 +85,9 @@ class Decoder:
             _serve_frames, dataset, self._memory, count, descriptors=[self._memory]
         )
 
-    def images(self, piece: Piece, camera: str) -> Array:
-        """Ask for a piece's images and wait; `WorkerError` where the process is gone."""
-        self.worker.send((piece.trajectory.id, camera, piece.start, piece.stop))
+    def images(self, span: FrameSpan, camera: str) -> Array:
+        """Ask for a span's images and wait; `WorkerError` where the process is gone."""
+        self.worker.send((span.trajectory.id, camera, span.start, span.stop))
         shape, dtype = self.worker.receive()
         out = np.empty(shape, dtype)
         if out.nbytes:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from strap.errors import StrapError
-from strap.evaluation.simulators import Maker, Seen, serve_simulator
+from strap.evaluation.simulators import Maker, TimeStep, serve_simulator
 from strap.policies.acting import Observation, Policy
 from strap.processors import processors
 from strap.progress import Progress, silent
@@ -128,7 +128,7 @@ class _Rollout:
         self._begin()
         while self.supervisor.n_unfinished:
             assignments = self._wait()
-            shown: dict[Worker, tuple[int, Seen]] = {}
+            shown: dict[Worker, tuple[int, TimeStep]] = {}
             for assignment in assignments:
                 seen = self._receive(assignment)
                 if seen is None:
@@ -158,17 +158,17 @@ class _Rollout:
             )
         return ready
 
-    def _receive(self, assignment: Assignment[int]) -> Seen | None:
+    def _receive(self, assignment: Assignment[int]) -> TimeStep | None:
         """Return what an environment shows; None where it failed, to be begun again."""
         try:
-            seen: Seen = assignment.worker.receive()
+            seen: TimeStep = assignment.worker.receive()
         except (WorkerError, StrapError) as error:
             if not self.supervisor.retry(assignment):
                 self.lost[assignment.job] = error
             return None
         return seen
 
-    def _note(self, episode: _EpisodeUnderWay, seen: Seen) -> Episode | None:
+    def _note(self, episode: _EpisodeUnderWay, seen: TimeStep) -> Episode | None:
         """Take in what was seen; return the episode where it has ended."""
         episode.steps += 1
         for goal, holds in seen.goals.items():
@@ -190,7 +190,7 @@ class _Rollout:
             np.stack(episode.frames) if episode.frames else np.zeros((0, 1, 1, 3), np.uint8),
         )
 
-    def _act(self, shown: Mapping[Worker, tuple[int, Seen]]) -> None:
+    def _act(self, shown: Mapping[Worker, tuple[int, TimeStep]]) -> None:
         if not shown:
             return
         observations = {

@@ -22,7 +22,7 @@ Action = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class TimeStep:
     """What an environment shows after a reset or a step."""
 
     images: Mapping[str, Array]
@@ -36,10 +36,10 @@ class Seen:
 class Simulator(Protocol):
     """One task that can be begun from numbered initial states."""
 
-    def begin(self, state: int) -> Seen:
+    def begin(self, state: int) -> TimeStep:
         """Go to an initial state, settled."""
 
-    def step(self, action: Action) -> Seen:
+    def step(self, action: Action) -> TimeStep:
         """Apply one action."""
 
 
@@ -47,10 +47,10 @@ Maker = Callable[..., Simulator]
 
 
 def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
-    """Make a simulator in a worker; answer ("begin", state) and ("step", action) with a `Seen`."""
+    """Make a simulator in a worker; answer ("begin", state) and ("step", action)."""
     simulator = maker(*arguments)
 
-    def answer(request: tuple[str, Any]) -> Seen:
+    def answer(request: tuple[str, Any]) -> TimeStep:
         what, value = request
         return simulator.begin(value) if what == "begin" else simulator.step(value)
 
@@ -71,7 +71,7 @@ class LiberoSimulator:
     def __init__(self, env: LiberoEnv, demos: str = "") -> None:
         self.env, self.demos = env, demos
 
-    def begin(self, state: int) -> Seen:
+    def begin(self, state: int) -> TimeStep:
         """The benchmark's initial state of that number, after its settling steps."""
         if self.demos:
             self._begin_as(f"demo_{state}")
@@ -91,16 +91,16 @@ class LiberoSimulator:
         self.env.place_fixtures(model)
         self.env.restore(first)
 
-    def step(self, action: Action) -> Seen:
+    def step(self, action: Action) -> TimeStep:
         """A twentieth of a second."""
         return self._see(self.env.step(np.clip(action, -1, 1)))
 
-    def _see(self, solved: bool) -> Seen:
+    def _see(self, solved: bool) -> TimeStep:
         seen = self.env.observe()
         goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
         images = {f"{name}_rgb": seen.upright(name) for name in seen.images}
         state = {key: np.asarray(getattr(seen, key)) for key in LIBERO_STATES}
-        return Seen(images, state, solved, goals)
+        return TimeStep(images, state, solved, goals)
 
 
 LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")

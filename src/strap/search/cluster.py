@@ -102,7 +102,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Part:
+class SearchTask:
     """The shards of one task, and where it should run; None: anywhere."""
 
     shards: tuple[Shard, ...]
@@ -142,12 +142,12 @@ def find_present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
     return {shard for shard, paths in files.items() if all(Path(p).is_file() for p in paths)}
 
 
-def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[Part]:
+def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
     """Return every shard once, in parts of about equal size, each where its vectors lie."""
     everything = set(corpus.shards)
     if all(machine.shards >= everything for machine in machines):
         count = TASKS * sum(machine.cpus for machine in machines)
-        return [Part(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
+        return [SearchTask(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
     load = {machine.id: 0.0 for machine in machines}
     assigned: dict[str, list[Shard]] = {machine.id: [] for machine in machines}
     # Those that few have go first, then the large ones, each to the machine with the least to do.
@@ -163,7 +163,7 @@ def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[Part]:
         load[chosen.id] += _count_frames(corpus, shard) / chosen.cpus
         assigned[chosen.id].append(shard)
     return [
-        Part(tuple(span), machine.id)
+        SearchTask(tuple(span), machine.id)
         for machine in machines
         if assigned[machine.id]
         for span in _split(corpus, assigned[machine.id], TASKS * machine.cpus)

@@ -119,17 +119,17 @@ class Corpus:
                     next_store = self.stores[later]
                     ahead.submit(next_store.read_ahead, next_store.shards[next_name])
                 frames = store.shard_frames(shard)
-                for run in store.live_runs(shard):
+                for span in store.live_spans(shard):
                     progress("searching", done, len(self.names))
-                    first, last = run[0].offset, run[-1].stop
-                    offsets = np.array([*(e.offset - first for e in run), last - first])
-                    ids = np.array([self.numbers[index, e.id] for e in run])
+                    first, last = span[0].offset, span[-1].stop
+                    offsets = np.array([*(e.offset - first for e in span), last - first])
+                    ids = np.array([self.numbers[index, e.id] for e in span])
                     yield dtw.Block(frames[first:last], offsets, ids)
-                    done += len(run)
+                    done += len(span)
                 # The one before too: its last trajectories may have been looked at only now.
                 finished = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
                 for earlier, name_before in finished:
-                    self.stores[earlier].let_go(self.stores[earlier].shards[name_before])
+                    self.stores[earlier].release_pages(self.stores[earlier].shards[name_before])
         progress("searching", done, len(self.names))
 
 

@@ -141,7 +141,7 @@ class EmbeddingStore:
                 while handle.readinto(buffer):
                     pass
 
-    def let_go(self, shard: Shard) -> None:
+    def release_pages(self, shard: Shard) -> None:
         """Give back the memory through which a shard was read; it stays in the page cache."""
         for camera in self.cameras:
             rows = self._maps.get((shard.name, camera))
@@ -158,16 +158,16 @@ class EmbeddingStore:
         """The shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
 
-    def live_runs(self, shard: Shard) -> Iterator[list[Entry]]:
-        """Runs of live entries that lie end to end (where none between them was replaced)."""
-        run: list[Entry] = []
+    def live_spans(self, shard: Shard) -> Iterator[list[Entry]]:
+        """Yield live entries that lie end to end (where none between them was replaced)."""
+        span: list[Entry] = []
         for entry in self.live_entries(shard):
-            if run and run[-1].stop != entry.offset:
-                yield run
-                run = []
-            run.append(entry)
-        if run:
-            yield run
+            if span and span[-1].stop != entry.offset:
+                yield span
+                span = []
+            span.append(entry)
+        if span:
+            yield span
 
     def verify(self) -> list[str]:
         """Read everything; the messages of what is damaged (none: the store is sound)."""

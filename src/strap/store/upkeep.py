@@ -63,12 +63,12 @@ def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
     """Take what is damaged out of the store, so that the next embed makes it anew."""
     with locked(path / "lock"):
         for name in dict.fromkeys(damage.shard for damage in damages):
-            own = [damage.entry for damage in damages if damage.shard == name]
+            damaged = [damage.entry for damage in damages if damage.shard == name]
             file = path / SHARDS / f"{name}.json"
             left: tuple[Entry, ...] = ()
-            if None not in own:
+            if None not in damaged:
                 shard = read_shard(file, read_identity(path)[0])
-                left = tuple(entry for entry in shard.entries if entry not in own)
+                left = tuple(entry for entry in shard.entries if entry not in damaged)
             if left:
                 write_shard(path, replace(shard, entries=left))
             else:

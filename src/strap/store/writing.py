@@ -104,8 +104,8 @@ class Session:
 
     def _busy(self) -> set[str]:
         """What others have claimed; of one that died too, until what it left is adopted."""
-        own = self.partial.name if self.partial else None
-        names = [name for name in list_partials(self.path) if name != own]
+        ours = self.partial.name if self.partial else None
+        names = [name for name in list_partials(self.path) if name != ours]
         return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
 
     def _current(self) -> Partial:
