@@ -9,8 +9,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from strap.artifacts import write_json
-from strap.store import EmbeddingStore, ShardWriter, StoreConfig, create_store, open_store
+from strap.atomic import write_json
+from strap.store import Begun, EmbeddingStore, Session, StoreConfig, create_store, open_store
 
 LENGTHS = (70, 1, 90, 33, 128, 40, 64, 25, 100, 57, 80, 19, 110, 46, 60, 77)
 IMAGES = 2 * sum(LENGTHS)
@@ -50,17 +50,12 @@ def make_store(
     first = next(iter(arrays.values()))
     config = StoreConfig({"name": name}, dtype, first.shape[1], ("camera",))
     create_store(path, config)
-    writer = ShardWriter(path, config)
+    session = Session(path, config)
     for index, (key, array) in enumerate(arrays.items(), 1):
-        writer.add(
-            [array],
-            id=key,
-            instruction=f"do {key}",
-            fingerprint=(fingerprints or {}).get(key, f"{path}/{key}"),
-            stamp="",
-        )
+        fingerprint = (fingerprints or {}).get(key, f"{path}/{key}")
+        session.add(Begun(key, len(array), f"do {key}", ""), [array], fingerprint)
         if per_shard and index % per_shard == 0:
-            writer.flush()
-    writer.flush()
+            session.flush()
+    session.flush()
     write_json(path / "manifest.json", {"dataset": f"{path}.data"})
     return open_store(path)

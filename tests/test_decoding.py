@@ -18,8 +18,8 @@ from strap import processors
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import write_lerobot
 from strap.embeddings import decoding
-from strap.embeddings.frames import Piece, frames_of, pieces
-from strap.embeddings.work import Job
+from strap.embeddings.frames import FrameSpan, read_frames, split_job
+from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
 from strap.synthetic import Planted
 from strap.types import Source, Trajectory, lazy
@@ -54,44 +54,50 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return strap.open_dataset(path)
 
 
-def all_pieces(dataset: Dataset) -> list[tuple[Piece, str]]:
+def all_spans(dataset: Dataset) -> list[tuple[FrameSpan, str]]:
     own = tuple(dataset)
-    job = Job(own, ("",) * len(own), (0,) * len(CAMERAS))
-    return [(piece, CAMERAS[piece.camera]) for piece in pieces(job, CAMERAS)]
+    job = EmbeddingJob(own, ("",) * len(own), (0,) * len(CAMERAS))
+    return [(span, CAMERAS[span.camera]) for span in split_job(job, CAMERAS)]
 
 
 def test_the_frames_are_the_same(videos: Dataset) -> None:
     with decoding.decoders(videos, 2) as images:
-        for piece in all_pieces(videos):
-            assert np.array_equal(images(*piece), frames_of(*piece))
+        for span in all_spans(videos):
+            assert np.array_equal(images(*span), read_frames(*span))
+
+
+def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.Decoder]:
+    """Return a list to which every decoder is added that is started."""
+    started: list[decoding.Decoder] = []
+
+    class Watched(decoding.Decoder):
+        def __init__(self, dataset: bytes, count: int) -> None:
+            super().__init__(dataset, count)
+            started.append(self)
+
+    monkeypatch.setattr(decoding, "Decoder", Watched)
+    return started
 
 
 def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    start = decoding._Helper.__init__
-
-    def watched(self: decoding._Helper, *arguments: object) -> None:
-        start(self, *arguments)  # type: ignore[arg-type]
-        started.append(self._process)
-
-    monkeypatch.setattr(decoding._Helper, "__init__", watched)
-    first, *rest = all_pieces(videos)
+    started = watch_decoders(monkeypatch)
+    first, *rest = all_spans(videos)
     with decoding.decoders(videos, 1) as images:
-        assert np.array_equal(images(*first), frames_of(*first))
-        os.kill(started[0].pid, signal.SIGKILL)
-        started[0].wait()
+        assert np.array_equal(images(*first), read_frames(*first))
+        os.kill(started[0].worker.process.pid, signal.SIGKILL)
+        started[0].worker.process.wait()
         with pytest.warns(UserWarning, match="was killed"):
-            assert np.array_equal(images(*rest[0]), frames_of(*rest[0]))
-        for piece in rest[1:]:
-            assert np.array_equal(images(*piece), frames_of(*piece))
+            assert np.array_equal(images(*rest[0]), read_frames(*rest[0]))
+        for span in rest[1:]:
+            assert np.array_equal(images(*span), read_frames(*span))
 
 
 def test_errors_come_through(videos: Dataset) -> None:
-    (piece, _), *_ = all_pieces(videos)
+    (span, _), *_ = all_spans(videos)
     with decoding.decoders(videos, 1) as images:
         with pytest.raises(StrapError, match="unknown camera 'side'"):
-            images(piece, "side")
-        assert len(images(piece, CAMERAS[0])) == piece.stop - piece.start
+            images(span, "side")
+        assert len(images(span, CAMERAS[0])) == span.stop - span.start
 
 
 def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,16 +110,11 @@ def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    helpers = []
-    monkeypatch.setattr(
-        decoding,
-        "_Helper",
-        lambda *a, make=decoding._Helper: helpers.append(make(*a)) or helpers[-1],
-    )
+    started = watch_decoders(monkeypatch)
     with decoding.decoders(videos, 3):
         pass
-    assert len(helpers) == 3
-    assert all(helper._process.poll() is not None for helper in helpers)
+    assert len(started) == 3
+    assert all(decoder.worker.process.poll() is not None for decoder in started)
 
 
 def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
@@ -121,10 +122,10 @@ def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
 import time, strap
 from strap.embeddings import decoding
 dataset = strap.open_dataset({str(videos.path)!r})
-made, make = [], decoding._Helper
-decoding._Helper = lambda *given: made.append(make(*given)) or made[-1]
+made, make = [], decoding.Decoder
+decoding.Decoder = lambda *given: made.append(make(*given)) or made[-1]
 with decoding.decoders(dataset, 2):
-    print(*(helper._process.pid for helper in made), flush=True)
+    print(*(decoder.worker.process.pid for decoder in made), flush=True)
     time.sleep(60)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -156,7 +157,7 @@ def test_a_dataset_that_cannot_be_sent_is_read_here(videos: Dataset) -> None:
 
     dataset = Dataset(videos.path, "own", Own())
     with decoding.decoders(dataset, 2) as images:
-        assert images is frames_of
+        assert images is read_frames
 
 
 def test_a_store_is_the_same(
@@ -164,7 +165,7 @@ def test_a_store_is_the_same(
 ) -> None:
     by_threads = strap.embed(videos, "pixels", tmp_path / "threads", workers=4)
     assert not decoding.pays(videos, 80, 4)
-    monkeypatch.setattr(decoding, "WORTH", 1)
+    monkeypatch.setattr(decoding, "MIN_IMAGES", 1)
     assert decoding.pays(videos, 80, 4)
     assert not decoding.pays(videos, 80, 2)
     by_processes = strap.embed(videos, "pixels", tmp_path / "processes", workers=4)

@@ -48,7 +48,7 @@ def test_pixels_are_area_averages() -> None:
 def test_fingerprints_are_of_the_frames_in_order(
     planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trajectories are hashed beside each other, each one's pieces one after the other."""
+    """Trajectories are hashed beside each other, each one's spans one after the other."""
 
     class Slow(ContentHasher):
         begun = False
@@ -60,7 +60,7 @@ def test_fingerprints_are_of_the_frames_in_order(
             super().update(images)
 
     monkeypatch.setattr(batches, "ContentHasher", Slow)
-    monkeypatch.setattr(frames, "PIECE_FRAMES", 16)
+    monkeypatch.setattr(frames, "SPAN_FRAMES", 16)
     dataset = strap.open_dataset(planted.target)
     cameras = tuple(dataset["demo_1"].cameras)
     store = strap.embed(dataset, "pixels", tmp_path / "s", cameras=cameras, workers=4)
@@ -71,7 +71,9 @@ def test_fingerprints_are_of_the_frames_in_order(
 def test_every_thread_has_a_piece_to_go_on_with(planted: Planted) -> None:
     trajectory = strap.open_dataset(planted.target)["demo_1"]
     many = [
-        frames.Piece(work.Job((trajectory,), ("",), (0,)), 0, 0, i, i + 1, i, final=False)
+        frames.FrameSpan(
+            work.EmbeddingJob((trajectory,), ("",), (0,)), 0, 0, i, i + 1, i, final=False
+        )
         for i in range(20)
     ]
     taken = iter(many)

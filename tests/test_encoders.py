@@ -238,7 +238,7 @@ def test_packed_weights_multiply_alike() -> None:
     import torch
     from torch import nn
 
-    from strap.encoders.network import PackedLinear, pack_linear
+    from strap.encoders.packing import PackedLinear, pack_linear
 
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(24, 40), nn.GELU(), nn.Linear(40, 8, bias=False))
@@ -253,7 +253,7 @@ def test_packed_weights_multiply_alike() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_runs_on_packed_weights(family: str, tmp_path: Path) -> None:
-    from strap.encoders.network import pack_linear
+    from strap.encoders.packing import pack_linear
 
     encoder = load_encoder(saved(family, tmp_path / family), device="cpu", precision="float32")
     plain = encoder.encode(smooth_images())

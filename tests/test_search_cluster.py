@@ -13,15 +13,14 @@ import pytest
 from tests.stores import make_store
 
 from strap.dtw import SearchStatistics
-from strap.embeddings.cluster import running
 from strap.errors import StrapError
+from strap.ray import connect, place_near
 from strap.search import Execution, SearchOptions, search_stores
 from strap.search.cluster import (
     Machine,
     find_machines,
     find_present,
     merge_results,
-    near,
     schedule,
     search_shards,
 )
@@ -154,12 +153,12 @@ def test_two_machines_share_a_search(tmp_path):
         cluster.add_node(num_cpus=1)
         execution = Execution("ray", address=cluster.address)
         found = search_stores(queries, corpus.stores, SearchOptions(5), execution=execution)
-        with running(cluster.address, 1) as ray:
+        with connect(cluster.address, 1) as ray:
             nodes = find_machines(ray, corpus)
             assert [node.shards for node in nodes] == [frozenset(corpus.shards)] * 2
             # A task asked for on a machine runs there.
             where = ray.remote(num_cpus=0)(lambda: ray.get_runtime_context().get_node_id())
-            assert [ray.get(where.options(**near(node.id)).remote()) for node in nodes] == [
+            assert [ray.get(where.options(**place_near(node.id)).remote()) for node in nodes] == [
                 node.id for node in nodes
             ]
     finally:

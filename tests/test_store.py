@@ -15,11 +15,11 @@ from tests.killing import execute
 from tests.stores import IMAGES, LENGTHS, assert_same, make_store, write_dataset
 
 import strap
-from strap.artifacts import silent
 from strap.cli import main
 from strap.embeddings import work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
+from strap.progress import silent
 from strap.search.corpus import Corpus
 from strap.store import EmbeddingStore, Session, upkeep
 from strap.store.journal import pack, unpack

@@ -24,9 +24,9 @@ import numpy as np
 from machine import describe
 
 import strap
-from strap.artifacts import write_json
+from strap.atomic import write_json
 from strap.encoders import Encoder, load_encoder
-from strap.store import EmbeddingStore, ShardWriter, StoreConfig, create_store
+from strap.store import Begun, EmbeddingStore, Session, StoreConfig, create_store
 from strap.types import Matches
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "libero-mini"
@@ -70,10 +70,10 @@ def make_store(
     dim = next(iter(vectors.values())).shape[1]
     config = StoreConfig({"name": "benchmark"}, "float16", dim, (CAMERA,))
     create_store(path, config, dataset=dataset.name)
-    writer = ShardWriter(path, config)
-    for key, own in vectors.items():
-        writer.add([own], id=key, instruction=dataset[key].instruction, fingerprint=key, stamp="")
-    writer.flush()
+    session = Session(path, config)
+    for key, rows in vectors.items():
+        session.add(Begun(key, len(rows), dataset[key].instruction, ""), [rows], key)
+    session.flush()
     write_json(path / "manifest.json", {"dataset": dataset.name})
     return strap.open_store(path)
 

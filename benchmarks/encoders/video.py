@@ -38,8 +38,8 @@ from machine import describe
 import strap
 from strap.datasets.lerobot import write_lerobot
 from strap.embeddings import decoding
-from strap.embeddings.frames import frames_of, pieces, read_ahead
-from strap.embeddings.work import Job
+from strap.embeddings.frames import read_ahead, read_frames, split_job
+from strap.embeddings.work import EmbeddingJob
 from strap.encoders import Encoder, EncoderSpec
 from strap.types import LazyArray, Source, Trajectory, lazy
 
@@ -86,13 +86,13 @@ def episodes(count: int, size: int) -> Iterator[Trajectory]:
 
 def decode_rate(dataset: strap.Dataset, cameras: tuple[str, ...], workers: int) -> float:
     own = tuple(dataset)
-    job = Job(own, ("",) * len(own), (0,) * len(cameras))
+    job = EmbeddingJob(own, ("",) * len(own), (0,) * len(cameras))
     begin, count = time.perf_counter(), 0
     with ExitStack() as stack:
-        images = frames_of
+        images = read_frames
         if decoding.pays(dataset, sum(t.length for t in own) * len(cameras), workers):
             images = stack.enter_context(decoding.decoders(dataset, workers))
-        for read in read_ahead(pieces(job, cameras), cameras, workers, images):
+        for read in read_ahead(split_job(job, cameras), cameras, workers, images):
             count += len(read.images)
         return count / (time.perf_counter() - begin)
 
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[min(8, os.cpu_count() or 1)])
     parser.add_argument("--by", nargs="+", default=["auto"], choices=["auto", "threads"])
     options = parser.parse_args()
-    known = decoding.WORTH
+    known = decoding.MIN_IMAGES
     print(describe("av", "numpy"))
     encoder = EncoderSpec(options.encoder).load()
     device = str(getattr(encoder, "device", "cpu"))
@@ -137,7 +137,7 @@ def main() -> None:
         print(f"{options.codec} {options.size}×{options.size}, two cameras, {count} episodes")
         print(f"encode alone           {encode:8.0f} images/s ({options.encoder} on {device})")
         for by, workers in itertools.product(options.by, options.workers):
-            decoding.WORTH = sys.maxsize if by == "threads" else known
+            decoding.MIN_IMAGES = sys.maxsize if by == "threads" else known
             decode = decode_rate(dataset, cameras, workers)
             store = Path(folder) / f"store-{by}-{workers}"
             both = embed_rate(dataset, encoder, store, cameras, workers)

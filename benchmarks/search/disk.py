@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
-from strap.artifacts import write_json
+from strap.atomic import write_json
 from strap.search import SearchOptions, search_corpus
 from strap.search.corpus import Corpus
-from strap.store import ShardWriter, StoreConfig, create_store, open_store
+from strap.store import Begun, Session, StoreConfig, create_store, open_store
 
 DIM, QUERY, LENGTH, QUERIES, K = 768, 50, 250, 5, 100
 PER_SHARD = 700  # trajectories: 268 MB
@@ -57,13 +57,13 @@ def build(path: Path, count: int) -> None:
         write_json(path / "manifest.json", {"dataset": "random"})
     done = len(open_store(path))
     for first in range(done, count, PER_SHARD):
-        writer = ShardWriter(path, config)
+        session = Session(path, config)
         random = np.random.default_rng(first)
         for number in range(first, min(first + PER_SHARD, count)):
             frames = random.standard_normal((LENGTH, DIM), np.float32).astype(np.float16)
             name = f"t{number:06}"
-            writer.add([frames], id=name, instruction="", fingerprint=name, stamp="")
-        writer.flush()
+            session.add(Begun(name, LENGTH, "", ""), [frames], name)
+        session.flush()
         print(f"\r{min(first + PER_SHARD, count)} of {count}", end="", flush=True)
     print()
 

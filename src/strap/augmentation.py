@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import Progress, fingerprint_json, silent
 from strap.datasets.base import Dataset
 from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
 from strap.errors import StrapError, unknown
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json
 from strap.types import LazyArray, Match, Matches, Segment, Trajectory
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from strap.artifacts import Progress, silent
 from strap.datasets.base import Dataset
 from strap.datasets.hdf5 import SUFFIXES
 from strap.errors import StrapError, unknown
+from strap.progress import Progress, silent
 from strap.types import Trajectory
 
 Format = Literal["robomimic", "lerobot"]

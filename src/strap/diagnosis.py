@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 
-from strap.artifacts import cache_folder
 from strap.errors import StrapError
+from strap.folders import cache_folder
 from strap.processors import processors
 
 

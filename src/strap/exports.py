@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strap.artifacts import replacing, write_json
+from strap.atomic import replacing, write_json
 from strap.datasets.base import Dataset, natural
 from strap.errors import StrapError
 from strap.types import Matches

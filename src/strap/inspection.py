@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import replacing
+from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable
 from strap.segments import position_candidates

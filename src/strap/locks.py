@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from strap.artifacts import writing
+from strap.atomic import remove_leftovers, writing
 from strap.errors import StrapError
 
+LOCK = ".lock"
+"""the file by which one process holds a folder"""
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -79,6 +81,14 @@ def alone(lock_file: Path, doing: str) -> Iterator[None]:
         if made:  # a call that failed before it wrote anything leaves no empty folder
             with suppress(OSError):
                 lock_file.parent.rmdir()
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nothing but the leftovers of killed writers lies there; those are removed."""
+    if not folder.is_dir():
+        return not folder.exists()
+    remove_leftovers(folder)
+    return not any(file.name != LOCK for file in folder.iterdir())
 
 
 @contextmanager

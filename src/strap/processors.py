@@ -12,8 +12,8 @@ def processors() -> int:
     several that share them.
     """
     confined = hasattr(os, "sched_getaffinity")
-    own = len(os.sched_getaffinity(0)) if confined else os.cpu_count() or 1
-    return max(1, own // _sharing)
+    available = len(os.sched_getaffinity(0)) if confined else os.cpu_count() or 1
+    return max(1, available // _sharing)
 
 
 def share(processes: int) -> None:

@@ -17,18 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from strap.artifacts import (
-    LOCK,
-    Progress,
-    cache_folder,
-    is_free,
-    read_json,
-    remove_leftovers,
-    silent,
-    versions,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.augmentation import augment
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
@@ -36,7 +25,10 @@ from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, prepare_features
-from strap.locks import alone
+from strap.folders import cache_folder
+from strap.locks import LOCK, alone, is_free
+from strap.progress import Progress, silent
+from strap.provenance import versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, retrieve_matches
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, segment, write_segments

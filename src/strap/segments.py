@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from strap.artifacts import read_json, write_json
+from strap.atomic import read_json, write_json
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, unknown
 from strap.types import Array, Segment, Trajectory

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from strap.artifacts import replacing, write_json
+from strap.atomic import replacing, write_json
 from strap.errors import StrapError
 from strap.types import Array, Segment
 

@@ -271,7 +271,7 @@ class Matches(Sequence[Match]):
         """Write the table, atomically."""
         import pyarrow.parquet as pq
 
-        from strap.artifacts import replacing
+        from strap.atomic import replacing
 
         with replacing(Path(path)) as temporary:
             pq.write_table(self.to_table(), temporary)

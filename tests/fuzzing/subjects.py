@@ -27,7 +27,7 @@ from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
 from strap.runs import RetrievalOptions, run_retrieval
 from strap.segments import Segmentation
-from strap.store import ShardWriter, StoreConfig, create_store
+from strap.store import Begun, Session, StoreConfig, create_store
 from strap.synthetic import make_planted
 
 SIZE = (16, 16)
@@ -130,14 +130,14 @@ def _store(path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = StoreConfig({"name": "made"}, "float32", 12, uses.CAMERAS)
     create_store(path, config, dataset="recorded.hdf5")
-    writer = ShardWriter(path, config)
+    session = Session(path, config)
     for index, length in enumerate((9, 5, 12, 1, 7, 8, 6, 10, 4)):
         rows = [rng.random((length, 12), np.float32) for _ in uses.CAMERAS]
-        about = {"instruction": uses.INSTRUCTION, "fingerprint": f"{seed}.{index}", "stamp": "s"}
-        writer.add(rows, id=f"demo_{index}", **about)
+        begun = Begun(f"demo_{index}", length, uses.INSTRUCTION, "s")
+        session.add(begun, rows, f"{seed}.{index}")
         if index == 5:
-            writer.flush()
-    writer.flush()
+            session.flush()
+    session.flush()
     manifest = {"dataset": "recorded.hdf5", "fingerprint": "f", "dropped": ["demo_3"]}
     manifest["shards"] = ["000000", "000001"]
     (path / "manifest.json").write_text(json.dumps(manifest))

@@ -9,13 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
-from strap.artifacts import LOCK
 from strap.errors import StrapError
 from strap.libero.demonstrations import collection as collection_module
 from strap.libero.demonstrations.collection import (
     Collection,
-    Job,
-    JobReport,
+    CollectionJob,
+    CollectionReport,
     collect,
     placement_seeds,
     run_job,
@@ -34,7 +33,7 @@ from strap.libero.demonstrations.recording import (
 from strap.libero.expert.attempts import solve
 from strap.libero.expert.motion import MAX_CHANGE, SKILLS
 from strap.libero.tasks import Task
-from strap.locks import alone
+from strap.locks import LOCK, alone
 
 SUITE = "libero_90"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
@@ -166,7 +165,7 @@ def test_resuming_after_a_kill_makes_no_duplicates(
         for job in jobs:
             asked.append(job.slots)
             _copy_demo(demo_file, "demo_1", folder / "00001.hdf5")
-            yield job, JobReport(1, 0, (), 0)
+            yield job, CollectionReport(1, 0, (), 0)
 
     monkeypatch.setattr(collection_module, "run_each", run_each)
     done = collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
@@ -250,7 +249,7 @@ def test_what_a_killed_process_of_a_job_made_is_not_made_again(
     for slot in range(2):
         _copy_demo(demo_file, f"demo_{slot}", folder / f"0000{slot}.hdf5")
     before = {part: part.stat().st_mtime_ns for part in folder.iterdir()}
-    report = run_job(Job(task, (0, 1), tmp_path, Settings(0, 0.04, 64)))
+    report = run_job(CollectionJob(task, (0, 1), tmp_path, Settings(0, 0.04, 64)))
     assert (report.recorded, report.failed_placements, report.given_up) == (2, 0, ())
     assert {part: part.stat().st_mtime_ns for part in folder.iterdir()} == before
 

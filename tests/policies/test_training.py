@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 import strap
-from strap import artifacts
-from strap.artifacts import LOCK
+from strap import atomic
 from strap.cli import main
 from strap.errors import StrapError
-from strap.locks import alone
+from strap.locks import LOCK, alone
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
 from strap.policies.checkpoints import read_tensors
 from strap.synthetic import Planted
@@ -85,7 +84,7 @@ def test_a_cache_begun_with_other_options_is_not_gone_on_with(
     def write_json(path: Path, value: object) -> None:
         if path.name == "building.json":
             raise KeyboardInterrupt
-        artifacts.write_json(path, value)
+        atomic.write_json(path, value)
 
     source, smaller = open_training_data(run), replace(OPTIONS, image_size=16)
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from strap.evaluation.simulators import Seen
+from strap.evaluation.simulators import TimeStep
 
 
 class Toy:
@@ -18,11 +18,11 @@ class Toy:
         with (self.folder / "made").open("a") as file:
             file.write("x")
 
-    def begin(self, state: int) -> Seen:
+    def begin(self, state: int) -> TimeStep:
         self.state, self.place, self.count = state, np.zeros(3), 0
         return self._see()
 
-    def step(self, action: np.ndarray) -> Seen:
+    def step(self, action: np.ndarray) -> TimeStep:
         self.count += 1
         if self.count == 2 and self.state == self.always:
             os._exit(3)
@@ -32,13 +32,13 @@ class Toy:
         self.place = self.place + 0.25
         return self._see()
 
-    def _see(self) -> Seen:
+    def _see(self) -> TimeStep:
         image = np.full((32, 32, 3), 40 * self.count % 256, np.uint8)
         state = {"ee_pos": self.place, "gripper_states": np.zeros(2)}
         near = bool(self.place[0] >= 0.5)
         solved = bool(self.place[0] >= 1) and self.state != 1
         goals = {"near": near, "there": solved}
-        return Seen({"agentview_rgb": image}, state, solved, goals)
+        return TimeStep({"agentview_rgb": image}, state, solved, goals)
 
 
 def make(folder: str, always: int = -1, once: int = -1) -> Toy:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strap.artifacts import Progress, silent
 from strap.errors import printable
+from strap.progress import Progress, silent
 
 LOG_SECONDS = 10.0
 

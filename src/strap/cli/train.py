@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from strap.artifacts import cache_folder, fingerprint_json, read_json
+from strap.atomic import read_json
 from strap.cli.options import Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.errors import StrapError
+from strap.folders import cache_folder
+from strap.provenance import fingerprint_json
 
 if TYPE_CHECKING:
     from strap.training import FrameCache, Trained

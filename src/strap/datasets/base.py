@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from strap.artifacts import fingerprint_files
 from strap.datasets.boundary import reading
 from strap.errors import StrapError, unknown
+from strap.provenance import fingerprint_files
 from strap.types import Trajectory
 
 

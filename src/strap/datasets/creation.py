@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import h5py
 
-from strap.artifacts import replacing
+from strap.atomic import replacing
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -11,19 +11,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from strap.artifacts import (
-    Progress,
-    discard,
-    fingerprint_json,
-    read_json,
-    remove_leftovers,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
 from strap.locks import alone
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json
 from strap.types import LazyArray, Orientation, Trajectory
 
 PLAN = "strap_plan"

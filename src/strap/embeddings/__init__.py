@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.atomic import write_json
 from strap.datasets.base import Dataset
 from strap.embeddings.cluster import embed_on_ray
+from strap.embeddings.devices import embed_on_devices
 from strap.embeddings.local import embed_here
-from strap.embeddings.processes import embed_on_devices
-from strap.embeddings.work import parse_part, same_place
+from strap.embeddings.settings import Compile, EmbeddingSettings, Engine, parse_part
+from strap.embeddings.work import same_place
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
 from strap.locks import locked
-from strap.processors import processors
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.store import (
     EmbeddingStore,
     Session,
@@ -27,21 +28,22 @@ from strap.store import (
 )
 from strap.store.layout import list_partials
 
-__all__ = ["EmbeddingStore", "embed", "open_store"]
+__all__ = [
+    "Compile",
+    "Dtype",
+    "EmbeddingStore",
+    "Engine",
+    "choose_cameras",
+    "embed",
+    "finish_store",
+    "is_embedded",
+    "open_or_create",
+    "open_store",
+]
 
 Dtype = Literal["float16", "float32"]
-Engine = Literal["local", "ray"]
-Compile = Literal["auto", "on", "off"]
 AGENT_VIEWS = ("agentview_rgb", "agentview_image", "observation.images.agentview")
 """Cameras the paper retrieves by alone (LIBERO); where none of them is there, all are averaged."""
-BATCH = 64
-"""for encoders that do not say how many images they like at a time"""
-MAX_WORKERS = 8
-"""of Ray on one machine, or threads of all devices' processes together"""
-RAY_THREADS = 2
-"""that read frames, in each of Ray's workers"""
-COMPILE_IMAGES = 3_000_000
-"""from here on a minute of compiling is less than it saves on a fast GPU"""
 
 
 def embed(
@@ -85,134 +87,38 @@ def embed(
             `strap store merge` joins their stores.
         progress: called with (what, images done, images in all).
     """
-    settings = _Settings(dtype, batch, workers, compile, engine, address, part, progress)
-    settings.check()
+    if dtype not in get_args(Dtype):
+        raise unknown("dtype", dtype, get_args(Dtype))
+    settings = EmbeddingSettings(batch, workers, compile, engine, address, parse_part(part))
+    settings.validate()
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
-    out = Path(out).expanduser()
     spec = EncoderSpec(encoder) if isinstance(encoder, str) else encoder
     places = resolve_devices(spec, devices) if engine == "local" else ("cpu",)
     model = spec.load(places[0]) if isinstance(spec, EncoderSpec) else spec
-    chosen = choose_cameras(dataset, cameras)
-    config = StoreConfig(dict(model.config), dtype, model.dim, chosen)
-    store = open_or_create(out, config, dataset)
+    config = StoreConfig(dict(model.config), dtype, model.dim, choose_cameras(dataset, cameras))
+    store = open_or_create(Path(out).expanduser(), config, dataset)
     if is_embedded(store, dataset):
         return store
-    (out / "manifest.json").unlink(missing_ok=True)
-    if len(places) > 1:
-        assert isinstance(spec, EncoderSpec)
+    (store.path / "manifest.json").unlink(missing_ok=True)
+    if isinstance(spec, EncoderSpec) and len(places) > 1:
         del model  # each process loads its own
-        options = settings.for_child(chosen, len(places))
-        embed_on_devices(dataset, spec, out, places, options, progress)
+        embed_on_devices(dataset, spec, store, places, settings, progress)
     elif engine == "ray":
-        _on_ray(dataset, spec, model, Session(out, config), settings)
+        batch = settings.batch_for(model)
+        embed_on_ray(dataset, spec, Session(store.path, config), batch, settings, progress)
     else:
-        _here(dataset, model, Session(out, config), settings)
-    return finish_store(dataset, out)
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The arguments of `embed` that decide how, not what."""
-
-    dtype: Dtype
-    batch: int | None
-    workers: int | None
-    compile: Compile
-    engine: Engine
-    address: str | None
-    part: str | None
-    progress: Progress
-
-    def check(self) -> None:
-        for kind, value, known in (
-            ("dtype", self.dtype, get_args(Dtype)),
-            ("choice for compile", self.compile, get_args(Compile)),
-            ("engine", self.engine, get_args(Engine)),
-        ):
-            if value not in known:
-                raise unknown(kind, value, known)
-        for name, number in (("batch", self.batch), ("workers", self.workers)):
-            if number is not None and number < 1:
-                raise StrapError(f"{name} is {number}: give at least 1")
-        parse_part(self.part)
-
-    @property
-    def count(self) -> int:
-        return self.workers or min(MAX_WORKERS, processors())
-
-    def batch_of(self, encoder: Encoder) -> int:
-        return self.batch or int(getattr(encoder, "batch", BATCH))
-
-    def for_child(self, cameras: Sequence[str], children: int) -> dict[str, Any]:
-        """What a process of its own is told; together they use as many threads."""
-        names = ("dtype", "batch", "compile", "part")
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return {**options, "cameras": cameras, "workers": max(1, self.count // children)}
-
-
-def _here(dataset: Dataset, model: Encoder, session: Session, settings: _Settings) -> None:
-    cameras = session.config.cameras
-    embed_here(
-        dataset,
-        _tuned(model, settings.batch, _should_compile(settings.compile, dataset, cameras)),
-        session,
-        batch=settings.batch_of(model),
-        workers=settings.workers,
-        part=parse_part(settings.part),
-        progress=settings.progress,
-    )
-
-
-def _on_ray(
-    dataset: Dataset,
-    spec: Encoder | EncoderSpec,
-    model: Encoder,
-    session: Session,
-    settings: _Settings,
-) -> None:
-    embed_on_ray(
-        dataset,
-        spec,
-        session,
-        batch=settings.batch_of(model),
-        workers=settings.count,
-        threads=RAY_THREADS,
-        address=settings.address,
-        part=parse_part(settings.part),
-        progress=settings.progress,
-    )
+        embed_here(dataset, model, Session(store.path, config), settings, progress)
+    return finish_store(dataset, store.path)
 
 
 def finish_store(dataset: Dataset, out: Path) -> EmbeddingStore:
-    """The store, with its manifest where nothing is lacking (one part alone is not all)."""
+    """Return the store, with its manifest where nothing is lacking (one part alone is not all)."""
     with locked(out / "lock"):
         store = open_store(out)
         if all(key in store for key in dataset.ids):
             _write_manifest(dataset, store)
     return open_store(out)
-
-
-def _should_compile(compile: Compile, dataset: Dataset, cameras: Sequence[str]) -> bool | None:
-    """None: leave it to the encoder's device."""
-    if compile != "auto":
-        return compile == "on"
-    about = len(dataset) * dataset[dataset.ids[0]].length * len(cameras)
-    return None if about >= COMPILE_IMAGES else False
-
-
-def _tuned(encoder: Any, batch: int | None, compiled: bool | None) -> Encoder:
-    """An encoder that has such settings, with these."""
-    changes: dict[str, Any] = {}
-    if not is_dataclass(encoder):
-        return encoder  # type: ignore[no-any-return]
-    if batch and hasattr(encoder, "batch"):
-        changes["batch"] = batch
-    if hasattr(encoder, "compiled"):
-        on_gpu = getattr(getattr(encoder, "device", None), "type", "") == "cuda"
-        changes["compiled"] = on_gpu if compiled is None else compiled
-    plain: Any = encoder
-    return replace(plain, **changes) if changes else plain  # type: ignore[no-any-return]
 
 
 def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str, ...]:

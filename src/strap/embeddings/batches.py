@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from strap.embeddings.frames import Piece, Read, frames_of, pieces, read_ahead
-from strap.embeddings.work import Job
+from strap.embeddings.frames import FrameSpan, SpanImages, read_ahead, read_frames, split_job
+from strap.embeddings.work import EmbeddingJob
 from strap.encoders import Encoder, check_vectors
 from strap.types import Array, ContentHasher
 
 UNHASHED = 8
-"""pieces that may wait to be hashed; bounds the memory"""
+"""spans that may wait to be hashed; bounds the memory"""
 HASHERS = 4
 """threads that hash at most: one makes 3,000 to 4,000 images of 256×256 a second"""
 GATHERED = 1
@@ -28,19 +28,19 @@ GATHERED = 1
 class Sink(Protocol):
     """Takes what was encoded."""
 
-    def rows(self, job: Job, camera: int, vectors: Array) -> None:
+    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
         """The next rows of a camera."""
 
-    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:
+    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:
         """A trajectory's frames have all been read; its rows are there or come before long."""
 
-    def end(self, job: Job) -> None:
+    def end(self, job: EmbeddingJob) -> None:
         """The job's last row has come."""
 
 
 @dataclass
 class _Batch:
-    job: Job
+    job: EmbeddingJob
     camera: int
     names: list[tuple[str, int, int]] = field(default_factory=list)
     """(trajectory, first frame, frames) of each part, for messages"""
@@ -52,7 +52,7 @@ class _Batch:
 class _Flight:
     """A batch on its way, or the end of a job, which follows its batches."""
 
-    batch: _Batch | Job
+    batch: _Batch | EmbeddingJob
     gathered: Future[Any] | None = None
     """its images, once they lie together"""
     wait: Callable[[], Array] | None = None
@@ -71,12 +71,12 @@ class Packer:
 
     def run(
         self,
-        jobs: Iterable[Job],
+        jobs: Iterable[EmbeddingJob],
         workers: int,
-        images: Callable[[Piece, str], Array] = frames_of,
+        images: Callable[[FrameSpan, str], Array] = read_frames,
     ) -> None:
-        """Embed the jobs; `images` reads a piece."""
-        todo = (piece for job in jobs for piece in pieces(job, self._cameras))
+        """Embed the jobs; `images` reads a span."""
+        todo = (span for job in jobs for span in split_job(job, self._cameras))
         with ExitStack() as stack:
             hashing = [
                 stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="hash"))
@@ -86,52 +86,52 @@ class Packer:
                 ThreadPoolExecutor(1, thread_name_prefix="gather")
             )
             for read in read_ahead(todo, self._cameras, workers, images):
-                self._hash(read, hashing[read.piece.index % len(hashing)])
+                self._hash(read, hashing[read.span.index % len(hashing)])
                 self._pack(read)
-                if read.piece.final:
+                if read.span.final:
                     self._send()
                     self._hashers.clear()
-                    self._flying.append(_Flight(read.piece.job))
+                    self._flying.append(_Flight(read.span.job))
             self._start(0)
             self._land(0)
 
-    def _hash(self, read: Read, hashing: ThreadPoolExecutor) -> None:
-        """In a thread, always the same for a trajectory, whose pieces must come in order."""
-        piece = read.piece
-        hasher = self._hashers.setdefault(piece.index, ContentHasher(piece.trajectory))
+    def _hash(self, read: SpanImages, hashing: ThreadPoolExecutor) -> None:
+        """In a thread, always the same for a trajectory, whose spans must come in order."""
+        span = read.span
+        hasher = self._hashers.setdefault(span.index, ContentHasher(span.trajectory))
         self._unhashed.append(hashing.submit(hasher.update, read.images))
         if len(self._unhashed) > UNHASHED:
             self._unhashed.popleft().result()
         if read.actions is not None:
             fingerprint = hashing.submit(hasher.finish, read.actions)
-            self._sink.whole(piece.job, piece.index, fingerprint.result)
+            self._sink.whole(span.job, span.index, fingerprint.result)
 
-    def _pack(self, read: Read) -> None:
-        piece = read.piece
-        skip = max(piece.job.done[piece.camera] - piece.row, 0)
-        images, frame = read.images[skip:], piece.start + skip
+    def _pack(self, read: SpanImages) -> None:
+        span = read.span
+        skip = max(span.job.done[span.camera] - span.row, 0)
+        images, frame = read.images[skip:], span.start + skip
         while len(images):
             batch = self._fitting(read, images)
             room = self._limit - batch.size
             part = images[:room]
             batch.parts.append(part)
-            batch.names.append((piece.trajectory.id, frame, len(part)))
+            batch.names.append((span.trajectory.id, frame, len(part)))
             batch.size += len(part)
             images, frame = images[room:], frame + room
             if batch.size == self._limit:
                 self._send()
 
-    def _fitting(self, read: Read, images: Array) -> _Batch:
+    def _fitting(self, read: SpanImages, images: Array) -> _Batch:
         """The open batch, or a new one where camera, job or image size changes."""
-        batch, piece = self._batch, read.piece
+        batch, span = self._batch, read.span
         if batch and (
-            batch.job is not piece.job
-            or batch.camera != piece.camera
+            batch.job is not span.job
+            or batch.camera != span.camera
             or batch.parts[0].shape[1:] != images.shape[1:]
         ):
             self._send()
         if self._batch is None:
-            self._batch = _Batch(piece.job, piece.camera)
+            self._batch = _Batch(span.job, span.camera)
         return self._batch
 
     def _send(self) -> None:
@@ -167,7 +167,7 @@ class Packer:
         started = sum(flight.wait is not None for flight in self._flying)
         while self._flying:
             batch, wait = self._flying[0].batch, self._flying[0].wait
-            if isinstance(batch, Job):
+            if isinstance(batch, EmbeddingJob):
                 self._sink.end(batch)
             elif wait is not None and started > left:
                 started -= 1

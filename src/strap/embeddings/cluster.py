@@ -8,10 +8,8 @@ every machine; the store need not.
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -20,12 +18,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from strap.artifacts import Progress
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
-from strap.embeddings.work import Job, Work
+from strap.embeddings.settings import EmbeddingSettings
+from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
+from strap.progress import Progress
+from strap.ray import connect, silence_data
 from strap.store import Begun, Session, StoreConfig
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
@@ -33,14 +33,14 @@ from strap.types import Array
 WINDOW = 256
 """groups per worker that are claimed at a time and pass through one pipeline: more leave less to
 other writers, fewer start the workers and load their encoders more often"""
+THREADS = 2
+"""that read frames, in each worker"""
 WAITING_BYTES = 64 << 20
 """of vectors per worker that may wait to be written"""
 FOUND = pa.schema(
     [("id", pa.string()), ("fingerprint", pa.string()), ("vectors", pa.large_binary())]
 )
 """a row per trajectory; its vectors [c t d] as bytes, in the store's dtype"""
-ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-MISSING = "--engine ray needs Ray: pip install 'strap-robot[ray]'"
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,22 @@ class CollectingSink:
         self._dtype = dtype
         self.found: list[Embedded] = []
 
-    def rows(self, job: Job, camera: int, vectors: Array) -> None:  # noqa: ARG002
+    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:  # noqa: ARG002
         """Keep them, as they will be stored; the store refuses what overflows, by name."""
         with np.errstate(over="ignore"):
             self._rows[camera].append(vectors.astype(self._dtype))
 
-    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
+    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
         """Keep the fingerprint."""
         self._prints[index] = fingerprint
 
-    def end(self, job: Job) -> None:
+    def end(self, job: EmbeddingJob) -> None:
         """Cut the rows at the borders of the trajectories."""
         cuts = np.cumsum([t.length for t in job.trajectories])[:-1]
         cameras = [np.split(np.concatenate(rows), cuts) for rows in self._rows]
         for index in range(len(job.trajectories)):
-            own = tuple(parts[index] for parts in cameras)
-            self.found.append(Embedded(own, self._prints[index]()))
+            vectors = tuple(rows[index] for rows in cameras)
+            self.found.append(Embedded(vectors, self._prints[index]()))
 
 
 class RefusedError(Exception):
@@ -116,75 +116,28 @@ class Worker:
         return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
 
     def _embed(self, ids: Sequence[str]) -> list[Embedded]:
-        own = tuple(self._dataset[key] for key in ids)
-        job = Job(own, ("",) * len(own), (0,) * len(self._cameras))
+        trajectories = tuple(self._dataset[key] for key in ids)
+        job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
         Packer(self._encoder, self._cameras, self._batch, sink).run([job], self._threads)
         return sink.found
-
-
-@contextmanager
-def running(address: str | None, workers: int) -> Iterator[Any]:
-    """Ray: the cluster at `address`, or one on this machine's loopback for the block."""
-    if address is None:
-        # Ray on one machine still listens on all of its interfaces, unless it believes that
-        # clusters are not supported here; it reads this when it is imported.
-        os.environ[ONE_MACHINE] = "0"
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-        import ray._private.ray_constants
-    except ImportError as error:
-        raise StrapError(MISSING) from error
-    if ray.is_initialized():
-        yield ray
-        return
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False  # where it was imported before
-        options |= {"num_cpus": workers, "include_dashboard": False}
-    try:
-        ray.init(address=address or "local", **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise StrapError(f"cannot reach Ray at '{address or 'local'}': {error}") from error
-    try:
-        if address is None:
-            nodes: Any = ray.nodes
-            _require_loopback(nodes())
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _require_loopback(nodes: Sequence[Mapping[str, Any]]) -> None:
-    for node in nodes:
-        ip = node["NodeManagerAddress"]
-        if ip not in ("127.0.0.1", "::1"):
-            raise StrapError(
-                f"Ray would listen on {ip}, for everybody in the network: set {ONE_MACHINE}=0 in "
-                "the environment, or start a cluster yourself and give its address"
-            )
 
 
 def embed_on_ray(
     dataset: Dataset,
     encoder: Encoder | EncoderSpec,
     session: Session,
-    *,
     batch: int,
-    workers: int,
-    threads: int,
-    address: str | None,
-    part: tuple[int, int],
+    settings: EmbeddingSettings,
     progress: Progress,
 ) -> None:
     """Embed what the store lacks on a cluster, beside whatever other writers there are."""
-    config = session.config
-    work = Work(dataset, session, config.cameras, part=part, resume=False)
-    given = (dataset, encoder, config.cameras, config.dtype, batch, threads)
+    config, workers = session.config, settings.n_workers
+    work = Work(dataset, session, config.cameras, part=settings.part, resume=False)
+    given = (dataset, encoder, config.cameras, config.dtype, batch, THREADS)
     done = 0
     try:
-        with running(address, workers) as ray, _silent():
+        with connect(settings.address, workers) as ray, silence_data():
             for groups in _windows(work, WINDOW * workers):
                 begun = {one.id: one for group in groups for one in group}
                 for found in _embedded(ray, groups, workers, given):
@@ -202,22 +155,6 @@ def _windows(work: Work, size: int) -> Iterator[list[list[Begun]]]:
     for jobs in work.rounds():
         while window := [job.begun for job in islice(jobs, size)]:
             yield window
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """No words of Ray Data's on the terminal; what goes wrong is raised."""
-    try:
-        import ray.data  # noqa: F401 - sets its logger up
-    except ImportError as error:
-        raise StrapError(MISSING) from error
-    logger = logging.getLogger("ray.data")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _embedded(

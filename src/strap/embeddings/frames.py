@@ -16,20 +16,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strap.embeddings.work import Job
+from strap.embeddings.work import EmbeddingJob
 from strap.types import Array, Trajectory
 
-PIECE_BYTES = 32 << 20
-PIECE_FRAMES = 256
+SPAN_BYTES = 32 << 20
+SPAN_FRAMES = 256
 AHEAD = 2
-"""pieces read or waiting to be, for each thread; bounds the memory"""
+"""spans read or waiting to be, for each thread; bounds the memory"""
 
 
 @dataclass(frozen=True)
-class Piece:
+class FrameSpan:
     """Consecutive frames of one trajectory by one camera."""
 
-    job: Job
+    job: EmbeddingJob
     camera: int
     index: int
     """which of the job's trajectories"""
@@ -47,46 +47,46 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Read:
-    """A piece's images [n h w 3], and with a trajectory's last ones its actions."""
+class SpanImages:
+    """A span's images [n h w 3], and with a trajectory's last ones its actions."""
 
-    piece: Piece
+    span: FrameSpan
     images: Array
     actions: Array | None
 
 
-def pieces(job: Job, cameras: tuple[str, ...]) -> Iterator[Piece]:
+def split_job(job: EmbeddingJob, cameras: tuple[str, ...]) -> Iterator[FrameSpan]:
     """A job's frames: camera by camera, so that neighbours in a batch have one size."""
     total = sum(t.length for t in job.trajectories)
     for camera, name in enumerate(cameras):
         row = 0
         for index, trajectory in enumerate(job.trajectories):
             frame_bytes = int(np.prod(trajectory.camera(name).shape[1:]))
-            step = min(max(PIECE_BYTES // max(frame_bytes, 1), 16), PIECE_FRAMES)
+            step = min(max(SPAN_BYTES // max(frame_bytes, 1), 16), SPAN_FRAMES)
             for start in range(0, trajectory.length, step):
                 stop = min(start + step, trajectory.length)
                 final = camera == len(cameras) - 1 and row + stop == total
-                yield Piece(job, camera, index, start, stop, row + start, final)
+                yield FrameSpan(job, camera, index, start, stop, row + start, final)
             row += trajectory.length
 
 
-def frames_of(piece: Piece, camera: str) -> Array:
-    """A piece's images, read here."""
-    return piece.trajectory.frames(camera, piece.start, piece.stop)
+def read_frames(span: FrameSpan, camera: str) -> Array:
+    """A span's images, read here."""
+    return span.trajectory.frames(camera, span.start, span.stop)
 
 
 def read_ahead(
-    todo: Iterable[Piece],
+    todo: Iterable[FrameSpan],
     cameras: tuple[str, ...],
     workers: int,
-    images: Callable[[Piece, str], Array] = frames_of,
-) -> Iterator[Read]:
-    """The pieces' images, in order, read by `workers` threads while the caller is busy.
+    images: Callable[[FrameSpan, str], Array] = read_frames,
+) -> Iterator[SpanImages]:
+    """The spans' images, in order, read by `workers` threads while the caller is busy.
 
     Threads that begin together end together: while the caller works through what they bring, each
-    needs another piece to go on with.
+    needs another span to go on with.
     """
-    waiting: deque[Future[Read]] = deque()
+    waiting: deque[Future[SpanImages]] = deque()
     source = iter(todo)
     with ThreadPoolExecutor(workers, thread_name_prefix="decode") as threads:
         try:
@@ -102,8 +102,10 @@ def read_ahead(
                 future.cancel()
 
 
-def _read(piece: Piece, cameras: tuple[str, ...], images: Callable[[Piece, str], Array]) -> Read:
-    trajectory = piece.trajectory
-    found = images(piece, cameras[piece.camera])
-    ends = piece.camera == len(cameras) - 1 and piece.stop == trajectory.length
-    return Read(piece, found, trajectory.actions[:] if ends else None)
+def _read(
+    span: FrameSpan, cameras: tuple[str, ...], images: Callable[[FrameSpan, str], Array]
+) -> SpanImages:
+    trajectory = span.trajectory
+    found = images(span, cameras[span.camera])
+    ends = span.camera == len(cameras) - 1 and span.stop == trajectory.length
+    return SpanImages(span, found, trajectory.actions[:] if ends else None)

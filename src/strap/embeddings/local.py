@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from strap.artifacts import Progress
 from strap.datasets.base import Dataset
 from strap.embeddings import decoding
 from strap.embeddings.batches import Packer
 from strap.embeddings.decoding import Images
-from strap.embeddings.frames import frames_of
-from strap.embeddings.work import Job, Work
+from strap.embeddings.frames import read_frames
+from strap.embeddings.settings import EmbeddingSettings
+from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders import Encoder
 from strap.processors import processors
+from strap.progress import Progress
 from strap.store import Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
@@ -30,11 +31,11 @@ class StoreSink:
 
     def __init__(self, session: Session, work: Work, progress: Progress) -> None:
         self._session, self._work, self._progress = session, work, progress
-        self._job: Job | None = None
+        self._job: EmbeddingJob | None = None
         self._fingerprints: dict[tuple[int, int], Callable[[], str]] = {}
         self._done = 0
 
-    def rows(self, job: Job, camera: int, vectors: Array) -> None:
+    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
         """Append them, and enter the trajectories that are whole with them."""
         self._start(job)
         self._session.append(camera, vectors)
@@ -42,11 +43,11 @@ class StoreSink:
         self._done += len(vectors)
         self._progress("embedding", self._done, max(self._work.images, self._done))
 
-    def whole(self, job: Job, index: int, fingerprint: Callable[[], str]) -> None:
+    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:
         """Remember the fingerprint until the rows are there."""
         self._fingerprints[id(job), index] = fingerprint
 
-    def end(self, job: Job) -> None:
+    def end(self, job: EmbeddingJob) -> None:
         """Finish the shard when it is big enough."""
         self._start(job)
         self._enter(job)
@@ -55,7 +56,7 @@ class StoreSink:
         if job.partial is not None or self._session.nbytes > SHARD_BYTES:
             self._session.flush()
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: EmbeddingJob) -> None:
         if self._job is job:
             return
         self._job = job
@@ -64,7 +65,7 @@ class StoreSink:
         else:
             self._session.begin(job.begun)
 
-    def _enter(self, job: Job) -> None:
+    def _enter(self, job: EmbeddingJob) -> None:
         shard = self._session.partial
         while shard and shard.next_is_whole:
             index = len(job.trajectories) - len(shard.begun)
@@ -78,19 +79,18 @@ def embed_here(
     dataset: Dataset,
     encoder: Encoder,
     session: Session,
-    *,
-    batch: int,
-    workers: int | None,
+    settings: EmbeddingSettings,
     progress: Progress,
-    part: tuple[int, int] = (0, 1),
 ) -> None:
     """Embed what the store lacks, until nothing is lacking: neither ours nor another writer's."""
     cameras = session.config.cameras
-    work = Work(dataset, session, cameras, part=part)
+    batch, workers = settings.batch_for(encoder), settings.workers
+    encoder = settings.tune(encoder, dataset, len(cameras))
+    work = Work(dataset, session, cameras, part=settings.part)
     sink = StoreSink(session, work, progress)
     try:
         with ExitStack() as stack:
-            images: Images = frames_of
+            images: Images = read_frames
             count = workers or min(MAX_PROCESSES, processors() // 2)
             if decoding.pays(dataset, work.expected, count):
                 images = stack.enter_context(decoding.decoders(dataset, count))

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Job:
+class EmbeddingJob:
     """Trajectories embedded together, and how far a killed writer got with them."""
 
     trajectories: tuple[Trajectory, ...]
@@ -74,7 +74,7 @@ class Work:
         """How many images are missing, by the first trajectory's length: before any was seen."""
         return self._unknown * self.dataset[self.dataset.ids[0]].length * len(self.cameras)
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[EmbeddingJob]:
         """Everything that can be claimed now."""
         yield from self._resumed()
         if self._scanned < len(self.dataset):
@@ -87,7 +87,7 @@ class Work:
             if missing:
                 yield from self._claim(missing)
 
-    def rounds(self) -> Iterator[Iterator[Job]]:
+    def rounds(self) -> Iterator[Iterator[EmbeddingJob]]:
         """What can be claimed, again and again until nothing is lacking, ours or another's."""
         while True:
             yield self.jobs()
@@ -108,8 +108,8 @@ class Work:
         The same file read the other way up holds other images.
         """
         source = trajectory.source
-        own = source.stamp() if source.files or source.path.is_file() else self._stamp
-        return f"{own} {trajectory.orientation}"
+        files = source.stamp() if source.files or source.path.is_file() else self._stamp
+        return f"{files} {trajectory.orientation}"
 
     def _scan(self) -> Iterator[list[Trajectory]]:
         """Groups in the dataset's order; of n parts, every n-th of them."""
@@ -135,32 +135,35 @@ class Work:
         if group:
             yield group
 
-    def _claim(self, missing: Sequence[Trajectory]) -> Iterator[Job]:
+    def _claim(self, missing: Sequence[Trajectory]) -> Iterator[EmbeddingJob]:
         seen: dict[str, Entry | None] = {t.id: self.session.places.get(t.id) for t in missing}
         free = set(self.session.claim(seen))
-        own = tuple(t for t in missing if t.id in free)
-        if len(own) < len(missing):
+        claimed = tuple(t for t in missing if t.id in free)
+        if len(claimed) < len(missing):
             self._waiting.append([t.id for t in missing if t.id not in free])
-        if own:
-            yield Job(own, tuple(map(self.stamp, own)), (0,) * len(self.cameras))
+        if claimed:
+            stamps = tuple(map(self.stamp, claimed))
+            yield EmbeddingJob(claimed, stamps, (0,) * len(self.cameras))
 
-    def _resumed(self) -> Iterator[Job]:
+    def _resumed(self) -> Iterator[EmbeddingJob]:
         """What dead writers had begun, where it still is what the dataset holds."""
         for partial in self.session.adopt():
-            own = self._still_there(partial.begun) if self._resume else None
-            if own is None:
+            trajectories = self._find_again(partial.begun) if self._resume else None
+            if trajectories is None:
                 self.session.discard(partial)
                 continue
             done = tuple(rows - partial.rows for rows in partial.done)
-            yield Job(own, tuple(one.stamp for one in partial.begun), done, partial)
+            yield EmbeddingJob(
+                trajectories, tuple(one.stamp for one in partial.begun), done, partial
+            )
 
-    def _still_there(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
+    def _find_again(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
         known = set(self.dataset.ids)
         if not all(one.id in known for one in begun):
             return None
-        own = tuple(self.dataset[one.id] for one in begun)
-        now = [Begun(t.id, t.length, t.instruction, self.stamp(t)) for t in own]
-        return own if now == list(begun) else None
+        trajectories = tuple(self.dataset[one.id] for one in begun)
+        now = [Begun(t.id, t.length, t.instruction, self.stamp(t)) for t in trajectories]
+        return trajectories if now == list(begun) else None
 
     def _is_current(self, trajectory: Trajectory) -> bool:
         """Whether the store holds this very content: by the files' stamp, else by reading it."""
@@ -179,16 +182,6 @@ def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:
         raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
     for camera in cameras:
         trajectory.camera(camera)
-
-
-def parse_part(text: str | None) -> tuple[int, int]:
-    """`2/4`, the second of four parts, as (1, 4)."""
-    if text is None:
-        return 0, 1
-    index, slash, count = text.partition("/")
-    if not (slash and index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
-        raise StrapError(f"part is '{text}': give it as 1/4 … 4/4 for four machines")
-    return int(index) - 1, int(count)
 
 
 def same_place(one: str, other: str) -> bool:

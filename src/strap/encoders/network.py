@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from strap.encoders.packing import pack_linear, packs_bfloat16
 from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
 from strap.types import Array
@@ -146,41 +147,9 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
     """Frozen, in evaluation mode, on the device, in its precision and memory layout."""
     model = model.eval().requires_grad_(False).to(device, dtype)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if device.type == "cpu" and dtype == torch.bfloat16 and _packs_bf16():
+    if device.type == "cpu" and dtype == torch.bfloat16 and packs_bfloat16():
         pack_linear(model)
     return model
-
-
-def _packs_bf16() -> bool:
-    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return bool(there) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-class PackedLinear(nn.Module):
-    """A frozen linear layer whose weights lie as the CPU's matrix units read them.
-
-    `nn.Linear` puts bfloat16 weights in that order anew in every call.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
-        self.bias = None if layer.bias is None else layer.bias.detach()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[… i] -> [… o]"""
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, self.weight, self.bias, "none", [], ""
-        )
-        return product
-
-
-def pack_linear(model: nn.Module) -> None:
-    """Replace every linear layer below a frozen model by a packed one."""
-    for module in model.modules():
-        for name, child in module.named_children():
-            if type(child) is nn.Linear:
-                setattr(module, name, PackedLinear(child))
 
 
 def all_devices() -> list[str]:

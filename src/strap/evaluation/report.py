@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strap.artifacts import Progress, silent
 from strap.evaluation.results import (
     Evaluation,
     EvaluationSettings,
@@ -13,6 +12,7 @@ from strap.evaluation.results import (
     open_evaluation,
     table,
 )
+from strap.progress import Progress, silent
 
 
 def run_and_report(

@@ -17,15 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import (
-    LOCK,
-    Progress,
-    read_json,
-    remove_leftovers,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.errors import StrapError
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
@@ -36,10 +28,11 @@ from strap.evaluation.simulators import (
     make_libero,
 )
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
-from strap.locks import alone
+from strap.locks import LOCK, alone
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import FILES, Which
 from strap.policies.settings import Acting
+from strap.progress import Progress, silent
 
 HORIZON = 520
 """Steps of an episode: LIBERO-10's demonstrations take up to 505."""
@@ -203,7 +196,7 @@ def open_evaluation(out: str | Path, episodes: int | None = None) -> Evaluation:
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
     """Two evaluations of one task, state by state."""
-    tasks = [read_json(own.path / "evaluation.json") for own in (first, second)]
+    tasks = [read_json(one.path / "evaluation.json") for one in (first, second)]
     for key in ("suite", "task", "horizon"):
         if tasks[0][key] != tasks[1][key]:
             raise StrapError(
@@ -228,22 +221,23 @@ def read_records(out: Path) -> dict[int, Mapping[str, Any]]:
 
 def check_interface(policy: Policy) -> None:
     """Whether LIBERO can show the policy what it was trained to see."""
-    own = policy.interface
-    for name in own.cameras:
+    interface = policy.interface
+    for name in interface.cameras:
         if name not in LIBERO_CAMERAS:
             raise StrapError(
                 f"the policy was trained with camera '{name}': LIBERO has "
                 f"{', '.join(LIBERO_CAMERAS)}"
             )
-    for key, size in own.proprioception.items():
+    for key, size in interface.proprioception.items():
         if LIBERO_STATES.get(key) != size:
             known = ", ".join(f"{name} ({count})" for name, count in LIBERO_STATES.items())
             raise StrapError(
                 f"the policy was trained with proprioception '{key}' ({size}): LIBERO has {known}"
             )
-    if own.action_size != LIBERO_ACTION:
+    if interface.action_size != LIBERO_ACTION:
         raise StrapError(
-            f"the policy's actions have {own.action_size} numbers: LIBERO's have {LIBERO_ACTION}"
+            f"the policy's actions have {interface.action_size} numbers: LIBERO's have "
+            f"{LIBERO_ACTION}"
         )
 
 
@@ -319,9 +313,9 @@ def write_video(path: Path, frames: Any) -> None:
 def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
     """Markdown rows: name, successes, rate with interval, sub-goals."""
     lines = ["| policy | successes | rate (95 % interval) | sub-goals |", "|---|---|---|---|"]
-    for name, own in evaluations:
-        low, high = own.interval
-        count = f"{sum(own.successes.values())} / {len(own.records)}"
-        rate = f"{own.rate:.0%} ({low:.0%} to {high:.0%})"
-        lines.append(f"| {name} | {count} | {rate} | {own.partial:.0%} |")
+    for name, evaluation in evaluations:
+        low, high = evaluation.interval
+        count = f"{sum(evaluation.successes.values())} / {len(evaluation.records)}"
+        rate = f"{evaluation.rate:.0%} ({low:.0%} to {high:.0%})"
+        lines.append(f"| {name} | {count} | {rate} | {evaluation.partial:.0%} |")
     return "\n".join(lines)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import wait
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from strap.artifacts import Progress, silent
 from strap.errors import StrapError
-from strap.evaluation.simulators import Maker, Seen, Worker
+from strap.evaluation.simulators import Maker, TimeStep, serve_simulator
 from strap.policies.acting import Observation, Policy
 from strap.processors import processors
+from strap.progress import Progress, silent
 from strap.types import Array
+from strap.workers import Assignment, Supervisor, Worker, WorkerError
 
 RETRIES = 2
 """How often a crashed episode is begun again."""
@@ -48,18 +49,6 @@ class Episode:
         return sum(reached) / len(reached) if reached else float(self.success)
 
 
-@dataclass(eq=False)
-class _Running:
-    """An episode under way on a worker."""
-
-    worker: Worker
-    state: int
-    began: float
-    steps: int = -1
-    goals: dict[str, int | None] = field(default_factory=dict)
-    frames: list[Array] = field(default_factory=list)
-
-
 def roll_out(
     policy: Policy,
     instruction: str,
@@ -78,70 +67,47 @@ def roll_out(
 
     A crashed environment is replaced and its episode begun again, twice at most; the others go on.
     """
-    rollout = _Rollout(policy, instruction, horizon, seed, videos)
-    left, crashes = deque(states), Counter[int]()
-    running: dict[int, _Running] = {}
-    lost: dict[int, str] = {}
+    start = partial(Worker, serve_simulator, maker, arguments)
     done = 0
-    for slot in range(min(workers, len(left))):
-        running[slot] = rollout.begin(slot, Worker(maker, arguments), left.popleft())
+    with (
+        Supervisor(start, states, workers=workers, attempts=RETRIES + 1) as supervisor,
+        _leave_processors(min(workers, len(states))),
+    ):
+        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor)
+        for done, episode in enumerate(rollout.run(), start=1):
+            finished(episode)
+            progress("episodes", done, len(states))
+    for state, error in rollout.lost.items():
+        raise StrapError(
+            f"the environment failed {RETRIES + 1} times on initial state {state}: {error}; "
+            f"{done} finished episodes are kept, run the same command again to try the rest"
+        ) from error
+
+
+@contextmanager
+def _leave_processors(environments: int) -> Iterator[None]:
+    """Give the policy the processors that the environments do not use.
+
+    Threads that wait for each other and are kept from running by an environment cost many times
+    what they gain.
+    """
     threads = torch.get_num_threads()
-    # What the environments use is not the policy's: threads that wait for each other and are kept
-    # from running by an environment cost many times what they gain.
-    torch.set_num_threads(max(1, min(threads, processors() - len(running))))
+    torch.set_num_threads(max(1, min(threads, processors() - environments)))
     try:
-        while running:
-            ready = _ready(running)
-            waiting: dict[int, Seen] = {}
-            for slot in ready:
-                own = running[slot]
-                answer = own.worker.receive()
-                if isinstance(answer, str):
-                    crashes[own.state] += 1
-                    if crashes[own.state] > RETRIES:
-                        lost[own.state] = answer
-                    else:
-                        left.appendleft(own.state)
-                    own.worker.close()
-                    del running[slot]
-                    if left:
-                        fresh = Worker(maker, arguments)
-                        running[slot] = rollout.begin(slot, fresh, left.popleft())
-                    continue
-                episode = rollout.note(own, answer)
-                if episode is None:
-                    waiting[slot] = answer
-                    continue
-                finished(episode)
-                done += 1
-                progress("episodes", done, len(states))
-                if left:
-                    running[slot] = rollout.begin(slot, own.worker, left.popleft())
-                else:
-                    own.worker.close()
-                    del running[slot]
-            rollout.act(running, waiting)
+        yield
     finally:
         torch.set_num_threads(threads)
-        for own in running.values():
-            own.worker.close()
-    if lost:
-        state, reason = next(iter(lost.items()))
-        raise StrapError(
-            f"the environment failed {RETRIES + 1} times on initial state {state}: {reason}; "
-            f"{done} finished episodes are kept, run the same command again to try the rest"
-        )
 
 
-def _ready(running: Mapping[int, _Running]) -> list[int]:
-    connections = {own.worker.connection: slot for slot, own in running.items()}
-    ready = wait(list(connections), timeout=SILENCE)
-    if not ready:
-        raise StrapError(
-            f"no environment has answered for {SILENCE:.0f} s: use fewer --workers; finished "
-            "episodes are kept"
-        )
-    return sorted(connections[one] for one in ready)  # type: ignore[index]
+@dataclass(eq=False)
+class _EpisodeUnderWay:
+    """What is known of an episode before its end."""
+
+    state: int
+    began: float
+    steps: int = -1
+    goals: dict[str, int | None] = field(default_factory=dict)
+    frames: list[Array] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,44 +117,89 @@ class _Rollout:
     horizon: int
     seed: int
     videos: bool
+    supervisor: Supervisor[int]
+    under_way: dict[int, _EpisodeUnderWay] = field(default_factory=dict)
+    """slot -> its episode"""
+    lost: dict[int, Exception] = field(default_factory=dict)
+    """initial state -> why its environment failed the last time"""
 
-    def begin(self, slot: int, worker: Worker, state: int) -> _Running:
-        self.policy.reset(slot, seed=self._seed(state))
-        worker.begin(state)
-        return _Running(worker, state, time.perf_counter())
+    def run(self) -> Iterator[Episode]:
+        """Yield the episodes as they end."""
+        self._begin()
+        while self.supervisor.n_unfinished:
+            assignments = self._wait()
+            shown: dict[Worker, tuple[int, TimeStep]] = {}
+            for assignment in assignments:
+                seen = self._receive(assignment)
+                if seen is None:
+                    continue
+                episode = self._note(self.under_way[assignment.slot], seen)
+                if episode is None:
+                    shown[assignment.worker] = assignment.slot, seen
+                    continue
+                self.supervisor.finish(assignment, keep_worker=True)
+                yield episode
+            self._begin()
+            self._act(shown)
 
-    def note(self, own: _Running, seen: Seen) -> Episode | None:
-        """Take in what was seen; the episode where it has ended."""
-        own.steps += 1
+    def _begin(self) -> None:
+        for assignment in self.supervisor.assign():
+            slot, state = assignment.slot, assignment.job
+            self.policy.reset(slot, seed=self._seed(state))
+            self.under_way[slot] = _EpisodeUnderWay(state, time.perf_counter())
+            assignment.worker.send(("begin", state))
+
+    def _wait(self) -> list[Assignment[int]]:
+        ready = self.supervisor.wait(SILENCE)
+        if not ready:
+            raise StrapError(
+                f"no environment has answered for {SILENCE:.0f} s: use fewer --workers; finished "
+                "episodes are kept"
+            )
+        return ready
+
+    def _receive(self, assignment: Assignment[int]) -> TimeStep | None:
+        """Return what an environment shows; None where it failed, to be begun again."""
+        try:
+            seen: TimeStep = assignment.worker.receive()
+        except (WorkerError, StrapError) as error:
+            if not self.supervisor.retry(assignment):
+                self.lost[assignment.job] = error
+            return None
+        return seen
+
+    def _note(self, episode: _EpisodeUnderWay, seen: TimeStep) -> Episode | None:
+        """Take in what was seen; return the episode where it has ended."""
+        episode.steps += 1
         for goal, holds in seen.goals.items():
-            if own.goals.setdefault(goal, None) is None and holds:
-                own.goals[goal] = own.steps
+            if episode.goals.setdefault(goal, None) is None and holds:
+                episode.goals[goal] = episode.steps
         if self.videos:
-            views = list(seen.images.values())
-            own.frames.append(np.concatenate(views, axis=1))
+            episode.frames.append(np.concatenate(list(seen.images.values()), axis=1))
         # A task that is solved before the first action counts once something was done.
-        if not (seen.solved and own.steps) and own.steps < self.horizon:
+        if not (seen.solved and episode.steps) and episode.steps < self.horizon:
             return None
         return Episode(
-            own.state,
-            self._seed(own.state),
-            own.steps,
+            episode.state,
+            self._seed(episode.state),
+            episode.steps,
             seen.solved,
-            dict(own.goals),
+            dict(episode.goals),
             dict(seen.goals),
-            round(time.perf_counter() - own.began, 2),
-            np.stack(own.frames) if own.frames else np.zeros((0, 1, 1, 3), np.uint8),
+            round(time.perf_counter() - episode.began, 2),
+            np.stack(episode.frames) if episode.frames else np.zeros((0, 1, 1, 3), np.uint8),
         )
 
-    def act(self, running: Mapping[int, _Running], waiting: Mapping[int, Seen]) -> None:
-        if not waiting:
+    def _act(self, shown: Mapping[Worker, tuple[int, TimeStep]]) -> None:
+        if not shown:
             return
         observations = {
             slot: Observation(seen.images, seen.proprioception, self.instruction)
-            for slot, seen in waiting.items()
+            for slot, seen in shown.values()
         }
-        for slot, action in self.policy.act_many(observations).items():
-            running[slot].worker.step(action)
+        actions = self.policy.act_many(observations)
+        for worker, (slot, _) in shown.items():
+            worker.send(("step", actions[slot]))
 
     def _seed(self, state: int) -> int:
         return self.seed * 100_000 + state

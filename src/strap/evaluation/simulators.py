@@ -1,11 +1,9 @@
-"""Environments in processes of their own, spoken to over a pipe."""
+"""Simulated tasks that a worker serves: begun from numbered states, moved step by step."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,15 +11,18 @@ import numpy.typing as npt
 
 from strap.errors import StrapError
 from strap.types import Array
+from strap.workers import serve
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from strap.libero.environment import LiberoEnv
 
 Action = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class TimeStep:
     """What an environment shows after a reset or a step."""
 
     images: Mapping[str, Array]
@@ -35,65 +36,25 @@ class Seen:
 class Simulator(Protocol):
     """One task that can be begun from numbered initial states."""
 
-    def begin(self, state: int) -> Seen:
+    def begin(self, state: int) -> TimeStep:
         """Go to an initial state, settled."""
 
-    def step(self, action: Action) -> Seen:
+    def step(self, action: Action) -> TimeStep:
         """Apply one action."""
 
 
 Maker = Callable[..., Simulator]
 
 
-class Worker:
-    """A simulator in a process of its own; `send` does not wait, `receive` does."""
+def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
+    """Make a simulator in a worker; answer ("begin", state) and ("step", action)."""
+    simulator = maker(*arguments)
 
-    def __init__(self, maker: Maker, arguments: tuple[Any, ...]) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, maker, arguments), daemon=True)
-        self.process.start()
-        theirs.close()
+    def answer(request: tuple[str, Any]) -> TimeStep:
+        what, value = request
+        return simulator.begin(value) if what == "begin" else simulator.step(value)
 
-    def begin(self, state: int) -> None:
-        """Ask for a reset."""
-        self.connection.send(("begin", state))
-
-    def step(self, action: Action) -> None:
-        """Ask for a step."""
-        self.connection.send(("step", action))
-
-    def receive(self) -> Seen | str:
-        """What was asked for, or in words why it did not come."""
-        try:
-            answer: Seen | str = self.connection.recv()
-            return answer
-        except (EOFError, OSError):
-            self.process.join(5)
-            return f"its process ended (exit code {self.process.exitcode})"
-
-    def close(self) -> None:
-        """End the process."""
-        self.connection.close()
-        self.process.terminate()
-        self.process.join(10)
-        if self.process.is_alive():
-            self.process.kill()
-
-
-def _serve(connection: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
-    simulator: Simulator | None = None
-    while True:
-        try:
-            what, value = connection.recv()
-        except EOFError:
-            return
-        try:
-            simulator = simulator or maker(*arguments)
-            connection.send(simulator.begin(value) if what == "begin" else simulator.step(value))
-        except Exception as error:
-            connection.send(f"{type(error).__name__}: {error}")
-            return
+    serve(line, answer)
 
 
 def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
@@ -110,7 +71,7 @@ class LiberoSimulator:
     def __init__(self, env: LiberoEnv, demos: str = "") -> None:
         self.env, self.demos = env, demos
 
-    def begin(self, state: int) -> Seen:
+    def begin(self, state: int) -> TimeStep:
         """The benchmark's initial state of that number, after its settling steps."""
         if self.demos:
             self._begin_as(f"demo_{state}")
@@ -130,16 +91,16 @@ class LiberoSimulator:
         self.env.place_fixtures(model)
         self.env.restore(first)
 
-    def step(self, action: Action) -> Seen:
+    def step(self, action: Action) -> TimeStep:
         """A twentieth of a second."""
         return self._see(self.env.step(np.clip(action, -1, 1)))
 
-    def _see(self, solved: bool) -> Seen:
+    def _see(self, solved: bool) -> TimeStep:
         seen = self.env.observe()
         goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
         images = {f"{name}_rgb": seen.upright(name) for name in seen.images}
         state = {key: np.asarray(getattr(seen, key)) for key in LIBERO_STATES}
-        return Seen(images, state, solved, goals)
+        return TimeStep(images, state, solved, goals)
 
 
 LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")

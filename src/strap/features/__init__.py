@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from strap.artifacts import Progress, fingerprint_json
 from strap.datasets import Dataset
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
 from strap.features.fusion import fuse
+from strap.progress import Progress
+from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
 from strap.store import EmbeddingStore, slug
 

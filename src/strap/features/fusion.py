@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strap.artifacts import fingerprint_json
 from strap.datasets import Dataset
 from strap.embeddings import finish_store, is_embedded, open_or_create
 from strap.errors import StrapError
+from strap.provenance import fingerprint_json
 from strap.segments import positions
 from strap.store import Begun, EmbeddingStore, Session, StoreConfig, slug
 from strap.types import Array, Trajectory

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from strap.artifacts import read_json, replacing, versions, write_json
+from strap.atomic import read_json, replacing, write_json
 from strap.datasets.boundary import describe
 from strap.errors import StrapError
 from strap.policies.diffusion import DiffusionPolicy
@@ -36,6 +36,7 @@ from strap.policies.validation import (
     require_projection,
     require_weights,
 )
+from strap.provenance import versions
 
 FORMAT = "strap-policy"
 Which = Literal["last", "best"]

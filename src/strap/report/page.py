@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import Progress, replacing, silent
+from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
+from strap.progress import Progress, silent
 from strap.report import figures
 from strap.report.skills import Precision
 from strap.runs import Run

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from strap.artifacts import replacing
+from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError
 from strap.types import Match, Segment

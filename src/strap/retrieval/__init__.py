@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strap.artifacts import Progress, silent
 from strap.errors import StrapError
+from strap.progress import Progress, silent
 from strap.retrieval.catalogue import Catalogue, Problem, Retrieved, Trajectories, as_catalogue
 from strap.retrieval.methods import METHODS, Features, MethodTraits
 from strap.retrieval.options import MatchOptions, Method, Shared

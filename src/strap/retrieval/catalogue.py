@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strap.artifacts import Progress, silent
 from strap.datasets import Dataset
 from strap.dtw import SearchStatistics
 from strap.errors import StrapError
+from strap.progress import Progress, silent
 from strap.retrieval.options import MatchOptions
 from strap.search import Execution
 from strap.store import EmbeddingStore

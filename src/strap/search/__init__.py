@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 from strap import dtw
-from strap.artifacts import Progress, silent
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics
 from strap.errors import StrapError, unknown
-from strap.search.corpus import Corpus
+from strap.progress import Progress, silent
+from strap.search.cluster import search_on_ray
+from strap.search.corpus import Corpus, search_corpus
 from strap.store import EmbeddingStore
 from strap.types import Array
 
@@ -93,9 +95,9 @@ def search_stores(
         excluded = hidden and [hidden[q] for q in numbers]
         limited = replace(options, k=min(k, len(corpus.names)), constraints=dtw.Constraints())
         if execution.engine == "ray":
-            from strap.search.cluster import search_on_ray
-
-            return search_on_ray(chosen, corpus, limited, excluded, execution, progress)
+            address, workers = execution.address, execution.workers
+            on_cluster = partial(search_on_ray, address=address, workers=workers)
+            return on_cluster(chosen, corpus, limited, excluded, progress)
         return search_corpus(chosen, corpus, limited, excluded, progress)
 
     align = dtw.align_with(options)
@@ -108,19 +110,3 @@ def _name(corpus: Corpus, top: dtw.TopK, row: int) -> StoreMatch:
     index, key = corpus.names[int(top.trajectory[row])]
     start, stop, cost = int(top.start[row]), int(top.stop[row]), float(top.cost[row])
     return StoreMatch(corpus.stores[index], key, start, stop, cost)
-
-
-def search_corpus(
-    queries: Sequence[Array],
-    corpus: Corpus,
-    options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
-    progress: Progress = silent,
-) -> SearchResult:
-    """Return the k best of a corpus's shards, by global numbers, in this process."""
-    # Only the CPU backend under l2 looks at sketches: the others need not open them.
-    has_use = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
-    sketches = corpus.sketches(options.k, progress) if has_use else []
-    stream = dtw.stream_blocks(corpus.blocks(progress))
-    library = dtw.Library(stream, corpus.fetch, corpus.describe, sketches)
-    return dtw.search_library(queries, library, options, exclude)

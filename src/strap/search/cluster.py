@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import Progress
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
-from strap.embeddings.cluster import running
 from strap.errors import StrapError
-from strap.search import Execution, search_corpus
-from strap.search.corpus import Corpus
+from strap.progress import Progress
+from strap.ray import connect, place_near
+from strap.search.corpus import Corpus, search_corpus
 from strap.store import open_store
 from strap.types import Array
 
@@ -41,15 +40,17 @@ def search_on_ray(
     corpus: Corpus,
     options: SearchOptions,
     exclude: Excluded,
-    execution: Execution,
     progress: Progress,
+    *,
+    address: str | None,
+    workers: int,
 ) -> SearchResult:
     """Return the k best of all shards, by global numbers, and the sum of what tasks counted."""
-    with running(execution.address, execution.workers) as ray:
+    with connect(address, workers) as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_shards)
         fixed = ray.put((list(queries), _locate_stores(corpus), options, exclude))
         pending = [
-            task.options(**near(part.machine)).remote(fixed, part.shards)
+            task.options(**place_near(part.machine)).remote(fixed, part.shards)
             for part in schedule(corpus, find_machines(ray, corpus))
         ]
         total = len(pending)
@@ -101,7 +102,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Part:
+class SearchTask:
     """The shards of one task, and where it should run; None: anywhere."""
 
     shards: tuple[Shard, ...]
@@ -126,7 +127,7 @@ def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
         (index, name): [str(file) for file in corpus.stores[index].files(name)]
         for index, name in corpus.shards
     }
-    answers = {name: ask.options(**near(name, soft=False)).remote(files) for name in up}
+    answers = {name: ask.options(**place_near(name, soft=False)).remote(files) for name in up}
     found = []
     for name, answer in answers.items():
         with suppress(ray.exceptions.RayError):  # lost since: the others do its part
@@ -141,12 +142,12 @@ def find_present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
     return {shard for shard, paths in files.items() if all(Path(p).is_file() for p in paths)}
 
 
-def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[Part]:
+def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
     """Return every shard once, in parts of about equal size, each where its vectors lie."""
     everything = set(corpus.shards)
     if all(machine.shards >= everything for machine in machines):
         count = TASKS * sum(machine.cpus for machine in machines)
-        return [Part(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
+        return [SearchTask(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
     load = {machine.id: 0.0 for machine in machines}
     assigned: dict[str, list[Shard]] = {machine.id: [] for machine in machines}
     # Those that few have go first, then the large ones, each to the machine with the least to do.
@@ -162,7 +163,7 @@ def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[Part]:
         load[chosen.id] += _count_frames(corpus, shard) / chosen.cpus
         assigned[chosen.id].append(shard)
     return [
-        Part(tuple(span), machine.id)
+        SearchTask(tuple(span), machine.id)
         for machine in machines
         if assigned[machine.id]
         for span in _split(corpus, assigned[machine.id], TASKS * machine.cpus)
@@ -181,15 +182,6 @@ def _split(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Sha
         [shard for shard, place in zip(shards, numbers, strict=True) if place == number]
         for number in np.unique(numbers)
     ]
-
-
-def near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
-    """Return Ray's options for a task that should run on a machine; soft: or elsewhere if lost."""
-    if machine is None:
-        return {}
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=soft)}
 
 
 def _get_result(ray: Any, task: object) -> SearchResult:

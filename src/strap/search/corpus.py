@@ -10,9 +10,10 @@ from functools import cached_property, partial
 import numpy as np
 
 from strap import dtw
-from strap.artifacts import Progress
+from strap.dtw import SearchOptions, SearchResult
 from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.types import Ints
+from strap.progress import Progress, silent
 from strap.store import EmbeddingStore
 from strap.store.sketches import StoreSketches, open_sketches
 from strap.types import Array
@@ -118,15 +119,31 @@ class Corpus:
                     next_store = self.stores[later]
                     ahead.submit(next_store.read_ahead, next_store.shards[next_name])
                 frames = store.shard_frames(shard)
-                for run in store.live_runs(shard):
+                for span in store.live_spans(shard):
                     progress("searching", done, len(self.names))
-                    first, last = run[0].offset, run[-1].stop
-                    offsets = np.array([*(e.offset - first for e in run), last - first])
-                    ids = np.array([self.numbers[index, e.id] for e in run])
+                    first, last = span[0].offset, span[-1].stop
+                    offsets = np.array([*(e.offset - first for e in span), last - first])
+                    ids = np.array([self.numbers[index, e.id] for e in span])
                     yield dtw.Block(frames[first:last], offsets, ids)
-                    done += len(run)
+                    done += len(span)
                 # The one before too: its last trajectories may have been looked at only now.
                 finished = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
                 for earlier, name_before in finished:
-                    self.stores[earlier].let_go(self.stores[earlier].shards[name_before])
+                    self.stores[earlier].release_pages(self.stores[earlier].shards[name_before])
         progress("searching", done, len(self.names))
+
+
+def search_corpus(
+    queries: Sequence[Array],
+    corpus: Corpus,
+    options: SearchOptions,
+    exclude: Sequence[Collection[int]] | None,
+    progress: Progress = silent,
+) -> SearchResult:
+    """Return the k best of a corpus's shards, by global numbers, in this process."""
+    # Only the CPU backend under l2 looks at sketches: the others need not open them.
+    has_use = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
+    sketches = corpus.sketches(options.k, progress) if has_use else []
+    stream = dtw.stream_blocks(corpus.blocks(progress))
+    library = dtw.Library(stream, corpus.fetch, corpus.describe, sketches)
+    return dtw.search_library(queries, library, options, exclude)

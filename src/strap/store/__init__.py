@@ -15,7 +15,7 @@ shards hold the same trajectory, the later name counts. `docs/store.md` has it b
 from strap.store.layout import Entry, Shard, StoreConfig, create_store, slug
 from strap.store.partial import Begun, Partial
 from strap.store.reading import EmbeddingStore, average, open_store
-from strap.store.writing import Session, ShardWriter
+from strap.store.writing import Session
 
 __all__ = [
     "Begun",
@@ -24,7 +24,6 @@ __all__ = [
     "Partial",
     "Session",
     "Shard",
-    "ShardWriter",
     "StoreConfig",
     "average",
     "create_store",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import read_json, write_json
+from strap.atomic import read_json, write_json
 from strap.errors import StrapError, printable
 from strap.store.parsing import (
     parse_list,

@@ -5,7 +5,7 @@
       journal      claims, begun trajectories, rows with their checksums, whole trajectories
       CAMERA.npy   128 bytes of header, then rows
 
-A group of trajectories is begun together; its rows come camera by camera, in any number of pieces:
+A group of trajectories is begun together; its rows come camera by camera, any number at a time:
 
     row        0 ....... 90 ........ 170 ...... 260
     group      | demo_0  | demo_1    | demo_2   |
@@ -28,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from strap.artifacts import writing
+from strap.atomic import writing
 from strap.errors import StrapError
 from strap.locks import Lock, try_lock
 from strap.store.journal import Line, pack, read_journal, unpack
@@ -70,7 +70,7 @@ class Partial:
         """of the group at hand, those not whole yet"""
         self.done = [0] * len(config.cameras)
         """rows that are there, camera by camera"""
-        self._sums: list[list[int]] = [[] for _ in config.cameras]
+        self._checksums: list[list[int]] = [[] for _ in config.cameras]
         self._lock = lock
         self._data: list[IO[bytes]] = []
         self._journal: IO[bytes] | None = None
@@ -147,8 +147,10 @@ class Partial:
         return entry
 
     def _next_entry(self, fingerprint: str) -> Entry:
-        one, sums = self.begun[0], tuple(own[0] for own in self._sums)
-        return Entry(one.id, self.rows, one.length, one.instruction, fingerprint, one.stamp, sums)
+        one, checksums = self.begun[0], tuple(each[0] for each in self._checksums)
+        return Entry(
+            one.id, self.rows, one.length, one.instruction, fingerprint, one.stamp, checksums
+        )
 
     def drop_group(self) -> None:
         """Forget the begun trajectories and their rows."""
@@ -249,10 +251,10 @@ class Partial:
             if camera >= len(data) or first != self.done[camera] or first + count > self._end:
                 return False
             width = self.config.row_bytes
-            piece = data[camera][HEADER_BYTES + first * width :][: count * width]
-            if len(piece) < count * width or zlib.crc32(piece) != crc:
+            rows = data[camera][HEADER_BYTES + first * width :][: count * width]
+            if len(rows) < count * width or zlib.crc32(rows) != crc:
                 return False
-            self._accumulate(camera, piece)
+            self._accumulate(camera, rows)
         elif "entry" in line:
             entry = parse_entry(line["entry"], len(line["entry"]["checksums"]))
             if not self.next_is_whole or entry != self._next_entry(entry.fingerprint):
@@ -269,7 +271,7 @@ class Partial:
 
     def _begin(self, group: list[Begun]) -> None:
         self.begun = group
-        self._sums = [[0] * len(group) for _ in self.config.cameras]
+        self._checksums = [[0] * len(group) for _ in self.config.cameras]
 
     def _accumulate(self, camera: int, data: memoryview) -> None:
         """Add rows to the checksums of the trajectories they belong to."""
@@ -278,16 +280,16 @@ class Partial:
         for index, one in enumerate(self.begun):
             low, high = max(at, offset), min(stop, offset + one.length)
             if low < high:
-                piece = data[(low - at) * width : (high - at) * width]
-                self._sums[camera][index] = zlib.crc32(piece, self._sums[camera][index])
+                rows = data[(low - at) * width : (high - at) * width]
+                self._checksums[camera][index] = zlib.crc32(rows, self._checksums[camera][index])
             offset += one.length
         self.done[camera] = stop
 
     def _complete(self, entry: Entry) -> None:
         self.entries.append(entry)
         self.begun.pop(0)
-        for own in self._sums:
-            own.pop(0)
+        for checksums in self._checksums:
+            checksums.pop(0)
 
     def _drop(self) -> None:
         self._begin([])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,18 +17,17 @@ from strap.datasets.base import natural
 from strap.errors import StrapError, unknown
 from strap.processors import processors
 from strap.store.layout import (
-    HEADER_BYTES,
     SHARDS,
     Entry,
     Shard,
     StoreConfig,
     list_shards,
     missing_shards,
-    npy_header,
     read_identity,
     read_manifest,
     read_shard,
 )
+from strap.store.verification import damage_message, is_sound, load_rows, verify_shard
 from strap.types import Array
 
 READ_BYTES = 1 << 20
@@ -143,7 +141,7 @@ class EmbeddingStore:
                 while handle.readinto(buffer):
                     pass
 
-    def let_go(self, shard: Shard) -> None:
+    def release_pages(self, shard: Shard) -> None:
         """Give back the memory through which a shard was read; it stays in the page cache."""
         for camera in self.cameras:
             rows = self._maps.get((shard.name, camera))
@@ -160,22 +158,21 @@ class EmbeddingStore:
         """The shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
 
-    def live_runs(self, shard: Shard) -> Iterator[list[Entry]]:
-        """Runs of live entries that lie end to end (where none between them was replaced)."""
-        run: list[Entry] = []
+    def live_spans(self, shard: Shard) -> Iterator[list[Entry]]:
+        """Yield live entries that lie end to end (where none between them was replaced)."""
+        span: list[Entry] = []
         for entry in self.live_entries(shard):
-            if run and run[-1].stop != entry.offset:
-                yield run
-                run = []
-            run.append(entry)
-        if run:
-            yield run
+            if span and span[-1].stop != entry.offset:
+                yield span
+                span = []
+            span.append(entry)
+        if span:
+            yield span
 
     def verify(self) -> list[str]:
         """Read everything; the messages of what is damaged (none: the store is sound)."""
-        from strap.store.upkeep import verify
-
-        return [damage.message for damage in verify(self)]
+        found = (verify_shard(self.path, self.config, shard) for shard in self.shards.values())
+        return [damage.message for damages in found for damage in damages]
 
     def _map(self, shard: Shard, camera: str) -> Array:
         key = (shard.name, camera)
@@ -195,21 +192,6 @@ class EmbeddingStore:
     def _check(self, shard: Shard, camera: str, entry: Entry) -> None:
         if not is_sound(self._map(shard, camera), entry, self.config.cameras.index(camera)):
             raise StrapError(damage_message(self.path, self.config, shard, camera, entry))
-
-
-def is_sound(rows: Array, entry: Entry, camera: int) -> bool:
-    """Whether a trajectory's rows still have the checksum they were written with."""
-    return zlib.crc32(rows[entry.offset : entry.stop].data) == entry.checksums[camera]
-
-
-def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, entry: Entry) -> str:
-    """Which file is damaged where, and what to do."""
-    file = shard.files[config.cameras.index(camera)]
-    return (
-        f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
-        f"{entry.stop - 1}): run `strap store verify {path} --drop` and embed again; only what is "
-        "damaged is made anew"
-    )
 
 
 def average(rows: Sequence[Array]) -> Array:
@@ -245,30 +227,3 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     ordered = {key: places[key] for key in sorted(places, key=natural)}
     chosen = tuple(cameras or config.cameras)
     return EmbeddingStore(path, config, shards, ordered, manifest, chosen, dataset)
-
-
-def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
-    """A shard's file as a memory map [frames dim], its header checked to the byte."""
-    remedy = "delete the .json beside it and embed again; only that shard is made anew"
-    try:
-        with file.open("rb") as handle:
-            header, size = handle.read(HEADER_BYTES), file.stat().st_size
-    except OSError as error:
-        raise StrapError(f"cannot read shard '{file}' ({error}): {remedy}") from error
-    if header != npy_header(config, frames):
-        shape = (frames, config.dim)
-        raise StrapError(
-            f"shard '{file}' holds {_held(file)}, not {config.dtype} {shape}: {remedy}"
-        )
-    if size != HEADER_BYTES + frames * config.row_bytes:
-        raise StrapError(f"shard '{file}' is cut off or has bytes after its last row: {remedy}")
-    return np.memmap(file, np.dtype(config.dtype), "r", HEADER_BYTES, (frames, config.dim))
-
-
-def _held(file: Path) -> str:
-    """What a file with another header than ours is, for the message."""
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception:  # NumPy lets whatever its parser meets escape
-        return "a damaged header"
-    return f"{array.dtype} {array.shape}"

@@ -25,18 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strap.artifacts import (
-    Progress,
-    fingerprint_json,
-    read_json,
-    replacing,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, replacing, write_json, writing
 from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
 from strap.dtw.types import Ints
 from strap.errors import StrapError, printable
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json
 from strap.store.layout import Entry, Shard
 from strap.store.reading import EmbeddingStore
 from strap.types import Array
@@ -82,7 +76,7 @@ def usual_kinds(dim: int) -> list[Kind]:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class ShardSpan:
     """Trajectories in use that lie end to end in a shard."""
 
     shard: str
@@ -101,7 +95,7 @@ class StoreSketches:
     """all of the store's"""
     sketched: tuple[str, ...]
     """names of the shards that have sketches"""
-    spans: Sequence[Span]
+    spans: Sequence[ShardSpan]
     """all of the store's, whichever have sketches"""
     stays_mapped: bool
     _mapped: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
@@ -218,11 +212,11 @@ def _read_sketches(store: EmbeddingStore) -> list[StoreSketches]:
     return sorted(found, key=lambda kind: kind.sketcher.size / kind.sketcher.every**2)
 
 
-def _list_spans(store: EmbeddingStore) -> Iterator[Span]:
+def _list_spans(store: EmbeddingStore) -> Iterator[ShardSpan]:
     for name, shard in store.shards.items():
         places = {entry.offset: place for place, entry in enumerate(shard.entries)}
-        for entries in store.live_runs(shard):
-            yield Span(name, entries, places[entries[0].offset])
+        for entries in store.live_spans(shard):
+            yield ShardSpan(name, entries, places[entries[0].offset])
 
 
 def _cameras(store: EmbeddingStore) -> str:

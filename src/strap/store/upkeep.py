@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import Progress, fingerprint_json, silent, versions, write_json
+from strap.atomic import write_json
 from strap.errors import StrapError
 from strap.locks import is_held, locked
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.store.journal import read_journal, unpack
 from strap.store.layout import (
     PARTIAL,
@@ -28,41 +30,16 @@ from strap.store.layout import (
     write_shard,
 )
 from strap.store.partial import Begun
-from strap.store.reading import (
-    EmbeddingStore,
-    damage_message,
-    is_sound,
-    load_rows,
-    open_store,
-)
+from strap.store.reading import EmbeddingStore, open_store
+from strap.store.verification import Damage, verify_shard
 from strap.store.writing import Session
 
 SMALL = SHARD_BYTES // 8
 """shards below this are joined when there are several"""
 
 
-@dataclass(frozen=True)
-class Damage:
-    """Something that is not as it was written."""
-
-    shard: str
-    entry: Entry | None
-    """the trajectory, or None: the whole shard"""
-    message: str
-
-
-def verify(store: EmbeddingStore, progress: Progress = silent) -> list[Damage]:
-    """Read every byte of every shard and compare with the checksums."""
-    found: list[Damage] = []
-    for done, shard in enumerate(store.shards.values()):
-        progress("verifying", done, len(store.shards))
-        found += _verify_shard(store.path, store.config, shard)
-    progress("verifying", len(store.shards), len(store.shards))
-    return found
-
-
 def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
-    """The same for a store that may not open: damaged descriptions of shards are found too."""
+    """Compare every byte of a store, which may not open, with the checksums."""
     path = Path(path).expanduser()
     if not (path / "store.json").is_file():
         open_store(path)  # which says what is missing
@@ -75,36 +52,23 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
     for done, file in enumerate(files):
         progress("verifying", done, len(files))
         try:
-            found += _verify_shard(path, config, read_shard(file, config))
+            found += verify_shard(path, config, read_shard(file, config))
         except StrapError as error:
             found.append(Damage(file.stem, None, str(error)))
     progress("verifying", len(files), len(files))
     return found
 
 
-def _verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Damage]:
-    for index, camera in enumerate(config.cameras):
-        try:
-            rows = load_rows(path / SHARDS / shard.files[index], shard.frames, config)
-        except StrapError as error:
-            yield Damage(shard.name, None, str(error))
-            continue
-        for entry in shard.entries:
-            if not is_sound(rows, entry, index):
-                message = damage_message(path, config, shard, camera, entry)
-                yield Damage(shard.name, entry, message)
-
-
 def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
     """Take what is damaged out of the store, so that the next embed makes it anew."""
     with locked(path / "lock"):
         for name in dict.fromkeys(damage.shard for damage in damages):
-            own = [damage.entry for damage in damages if damage.shard == name]
+            damaged = [damage.entry for damage in damages if damage.shard == name]
             file = path / SHARDS / f"{name}.json"
             left: tuple[Entry, ...] = ()
-            if None not in own:
+            if None not in damaged:
                 shard = read_shard(file, read_identity(path)[0])
-                left = tuple(entry for entry in shard.entries if entry not in own)
+                left = tuple(entry for entry in shard.entries if entry not in damaged)
             if left:
                 write_shard(path, replace(shard, entries=left))
             else:

@@ -104,8 +104,8 @@ class Session:
 
     def _busy(self) -> set[str]:
         """What others have claimed; of one that died too, until what it left is adopted."""
-        own = self.partial.name if self.partial else None
-        names = [name for name in list_partials(self.path) if name != own]
+        ours = self.partial.name if self.partial else None
+        names = [name for name in list_partials(self.path) if name != ours]
         return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
 
     def _current(self) -> Partial:
@@ -167,26 +167,3 @@ class Session:
         for partial in self._unpublished():
             partial.close()
         self.partial, self._adopted = None, []
-
-
-class ShardWriter:
-    """Writes whole trajectories as shards, without the rest of embedding."""
-
-    def __init__(self, path: Path, config: StoreConfig) -> None:
-        self._session = Session(path, config)
-
-    def add(
-        self, vectors: Sequence[Array], *, id: str, instruction: str, fingerprint: str, stamp: str
-    ) -> None:
-        """Add one trajectory: vectors [t d] for each camera of the store, in its order."""
-        one = Begun(id, len(vectors[0]), instruction, stamp)
-        self._session.add(one, vectors, fingerprint)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes collected since the last flush."""
-        return self._session.nbytes
-
-    def flush(self) -> None:
-        """Make what was added a shard."""
-        self._session.flush()

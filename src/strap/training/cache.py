@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from strap.artifacts import read_json
+from strap.atomic import read_json
 from strap.errors import StrapError
 from strap.policies.settings import Interface
 from strap.types import Array

@@ -11,23 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from strap.artifacts import (
-    LOCK,
-    Progress,
-    fingerprint_json,
-    read_json,
-    remove_leftovers,
-    replacing,
-    silent,
-    versions,
-    write_json,
-    writing,
-)
+from strap.atomic import read_json, remove_leftovers, replacing, write_json, writing
 from strap.encoders.language import embed_instructions
 from strap.errors import StrapError, unknown
-from strap.locks import locked
+from strap.locks import LOCK, locked
 from strap.policies.images import fit
 from strap.policies.settings import Interface, Vision
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
 from strap.training.cache import FORMAT, FrameCache, open_cache, read_content
 from strap.training.data import Clip, TrainingData
 from strap.types import Array, Trajectory

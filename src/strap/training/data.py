@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strap.artifacts import fingerprint_json
 from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.errors import StrapError
+from strap.provenance import fingerprint_json
 from strap.types import Matches, Trajectory
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strap.artifacts import replacing, writing
+from strap.atomic import replacing, writing
 
 
 class Log:

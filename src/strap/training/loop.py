@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from strap.artifacts import LOCK, fingerprint_json, read_json, remove_leftovers
+from strap.atomic import read_json, remove_leftovers
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
-from strap.locks import alone
+from strap.locks import LOCK, alone
 from strap.policies.checkpoints import (
     FILES,
     Checkpoint,
@@ -31,6 +31,7 @@ from strap.policies.checkpoints import (
 from strap.policies.frozen import Projection
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
+from strap.provenance import fingerprint_json
 from strap.training.batches import Loader, Sampler
 from strap.training.cache import FrameCache
 from strap.training.initialisation import load_imagenet_weights, normalise

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.artifacts import replacing, write_json
+from strap.atomic import replacing, write_json
 from strap.datasets.lerobot.features import bookkeeping_specs
 from strap.datasets.lerobot.layout import INFO, PROVENANCE
 from strap.datasets.lerobot.pieces import Piece, Workplace

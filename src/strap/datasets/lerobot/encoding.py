@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.artifacts import replacing
+from strap.atomic import replacing
 from strap.datasets.lerobot.video import import_av
 from strap.errors import StrapError, unknown
 from strap.types import Array

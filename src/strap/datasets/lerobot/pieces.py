@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.artifacts import discard, read_json, replacing, write_json
+from strap.atomic import discard, read_json, replacing, write_json
 from strap.datasets.lerobot.encoding import Encoding, encode
 from strap.datasets.lerobot.features import Column, camera_key, columns_of, to_arrow
 from strap.datasets.lerobot.statistics import PictureStats, Stats, number_stats

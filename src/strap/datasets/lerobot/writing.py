@@ -12,17 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.artifacts import (
-    Progress,
-    discard,
-    fingerprint_json,
-    read_json,
-    remove_leftovers,
-    replacing,
-    silent,
-    write_json,
-    writing,
-)
+from strap.atomic import discard, read_json, remove_leftovers, replacing, write_json, writing
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Codec, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
@@ -36,6 +26,8 @@ from strap.datasets.lerobot.pieces import (
 )
 from strap.errors import StrapError
 from strap.locks import alone
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json
 from strap.types import Trajectory
 
 CHUNKS_SIZE = 1000

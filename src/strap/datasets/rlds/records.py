@@ -23,7 +23,7 @@ from typing import IO
 
 import numpy as np
 
-from strap.artifacts import replacing
+from strap.atomic import replacing
 from strap.datasets.boundary import MAX_TRAJECTORIES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array

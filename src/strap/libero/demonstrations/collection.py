@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from strap.artifacts import LOCK, Progress, remove_leftovers, silent
+from strap.atomic import remove_leftovers
 from strap.errors import StrapError, unknown
 from strap.libero.demonstrations.recording import (
     Labels,
@@ -28,12 +28,13 @@ from strap.libero.demonstrations.recording import (
     write_part,
     write_settings,
 )
-from strap.libero.demonstrations.workers import run_each
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.rendering.backend import select_backend
 from strap.libero.tasks import Task, select_tasks
-from strap.locks import alone
+from strap.locks import LOCK, alone
+from strap.progress import Progress, silent
+from strap.workers import run_each
 
 PLACEMENTS = 4  # placements to try for one demonstration before giving it up
 DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's default, and that of the benchmark's fixed states
@@ -42,7 +43,7 @@ SEED_STRIDE = 10_000  # placement seeds of one --seed; also the most demonstrati
 
 
 @dataclass(frozen=True)
-class Job:
+class CollectionJob:
     """Some demonstrations of one task, made in one process."""
 
     task: Task
@@ -52,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class JobReport:
+class CollectionReport:
     """What one job made."""
 
     recorded: int  # demonstrations, also those of its processes that were killed
@@ -144,10 +145,10 @@ def collect(
 
 
 def _run_jobs(
-    jobs: Sequence[Job], workers: int, report_done: Callable[[int], None]
-) -> list[tuple[Task, JobReport]]:
+    jobs: Sequence[CollectionJob], workers: int, report_done: Callable[[int], None]
+) -> list[tuple[Task, CollectionReport]]:
     """Run all jobs, assembling each task's file as its last job ends."""
-    reports: list[tuple[Task, JobReport]] = []
+    reports: list[tuple[Task, CollectionReport]] = []
     n_waiting, done = Counter(job.task for job in jobs), 0
     for job, report in run_each(run_job, jobs, workers):
         reports.append((job.task, report))
@@ -159,13 +160,13 @@ def _run_jobs(
     return reports
 
 
-def run_job(job: Job) -> JobReport:
+def run_job(job: CollectionJob) -> CollectionReport:
     """Make the demonstrations of one job in this process."""
     task, settings = job.task, job.settings
     # A process that was killed may have made some of them.
     slots = sorted(set(job.slots) - recorded_slots(task, job.out))
     if not slots:
-        return JobReport(len(job.slots), 0, (), 0)
+        return CollectionReport(len(job.slots), 0, (), 0)
     n_failed, given_up = 0, []
     with LiberoEnv(
         task, size=settings.size, antialias=settings.antialias, arm_noise=settings.arm_noise
@@ -181,7 +182,7 @@ def run_job(job: Job) -> JobReport:
             else:
                 given_up.append(slot)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return JobReport(len(job.slots) - len(given_up), n_failed, tuple(given_up), peak)
+    return CollectionReport(len(job.slots) - len(given_up), n_failed, tuple(given_up), peak)
 
 
 def placement_seeds(seed: int, slot: int) -> Iterator[int]:
@@ -202,7 +203,7 @@ def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int
 
 def split_jobs(
     missing: Mapping[Task, Sequence[int]], out: Path, settings: Settings, workers: int
-) -> list[Job]:
+) -> list[CollectionJob]:
     """Split the missing slots into large jobs first, smaller ones at the end.
 
     So no worker waits long for the others. Jobs don't get tiny: a process takes as long to begin
@@ -213,7 +214,7 @@ def split_jobs(
     for task, slots in missing.items():
         while slots:
             size = min(SLOTS_PER_JOB, max(2, -(-n_remaining // workers)))
-            jobs.append(Job(task, tuple(slots[:size]), out, settings))
+            jobs.append(CollectionJob(task, tuple(slots[:size]), out, settings))
             n_remaining -= len(slots[:size])
             slots = slots[size:]
     return jobs

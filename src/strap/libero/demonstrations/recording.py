@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.artifacts import discard, read_json, write_json
+from strap.atomic import discard, read_json, write_json
 from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
 from strap.libero.distribution import import_libero

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from strap.artifacts import Progress, read_json, replacing, silent, write_json
+from strap.atomic import read_json, replacing, write_json
 from strap.errors import StrapError
 from strap.libero.demonstrations.collection import DEFAULT_ARM_NOISE
-from strap.libero.demonstrations.workers import run_each
 from strap.libero.environment import LiberoEnv
 from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.tasks import Task, select_tasks
+from strap.progress import Progress, silent
+from strap.workers import run_each
 
 SUITES = ("libero_90", "libero_10")
 # Far from the seeds that `collect` starts from, so that a survey measures other placements.

@@ -1,18 +1,15 @@
-"""Files that are whole or absent: temporary name, then rename; and the manifests beside them."""
+"""Files that are whole or absent: written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,6 @@ from strap.errors import StrapError
 
 TEMPORARY = ".tmp"
 """the ending of names that are not there yet: files being written, folders being removed"""
-LOCK = ".lock"
-"""the file by which one process holds a folder"""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
@@ -127,14 +122,6 @@ def discard(folder: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-def is_free(folder: Path) -> bool:
-    """Whether nothing but the leftovers of killed writers lies there; those are removed."""
-    if not folder.is_dir():
-        return not folder.exists()
-    remove_leftovers(folder)
-    return not any(file.name != LOCK for file in folder.iterdir())
-
-
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn the system's errors about writing `path` into one that says what to do."""
@@ -180,49 +167,3 @@ def read_json(path: Path) -> Any:
         raise StrapError(
             f"cannot read '{path}' as JSON ({error}): put back a copy of it, or make it again"
         ) from error
-
-
-def fingerprint_files(files: Iterable[Path], root: Path) -> str:
-    """A hash of names, sizes and modification times: cheap, and changes when a file does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for file in sorted(files):
-        try:
-            stat = file.stat()
-        except OSError as error:
-            raise StrapError(f"cannot read '{file}' ({error.strerror}): copy it again") from error
-        name = file.relative_to(root).as_posix() if file != root else file.name
-        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
-
-
-def fingerprint_json(value: Any) -> str:
-    """A hash of a JSON-able value."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def cache_folder() -> Path:
-    """Where stores go that were given no place: $STRAP_CACHE, else the user's cache folder."""
-    if own := os.environ.get("STRAP_CACHE"):
-        return Path(own).expanduser()
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser() / "strap"
-
-
-def versions() -> dict[str, str]:
-    """Python, platform and the packages that decide results, as installed (none is imported)."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("strap-robot", "numpy", "numba", "h5py", "pyarrow", "torch", "transformers"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-Progress = Callable[[str, int, int], None]
-"""Called as (what is being done, how many done, of how many)."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""

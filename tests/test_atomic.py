@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from strap.artifacts import discard, is_free, remove_leftovers, replacing, write_json
+from strap.atomic import discard, remove_leftovers, replacing, write_json
 from strap.errors import StrapError
-from strap.locks import alone
+from strap.locks import alone, is_free
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from strap.artifacts import replacing
+from strap.atomic import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

@@ -1,3 +1,5 @@
+"""Workers: jobs of killed ones are done again, errors come through, none outlives its parent."""
+
 from __future__ import annotations
 
 import os
@@ -6,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from strap.errors import StrapError
-from strap.libero.demonstrations.workers import run_each
+from strap.workers import Worker, WorkerFailedError, WorkerLostError, run_each, serve
 
 
 def die_once(marker: str) -> int:
@@ -52,6 +55,53 @@ def test_an_error_reaches_the_one_who_asked() -> None:
         list(run_each(fail, ["luck"], 2))
 
 
+def divide(number: int) -> float:
+    return 1 / number
+
+
+def name_function(_: int) -> object:
+    return lambda: None  # which cannot be sent
+
+
+def test_a_bug_is_told_with_its_traceback_and_the_worker_goes_on() -> None:
+    with closing(Worker(serve, divide)) as worker:
+        worker.send(0)
+        with pytest.raises(WorkerFailedError, match="ZeroDivisionError: division by zero") as told:
+            worker.receive()
+        assert "in divide" in told.value.__notes__[0]
+        worker.send(4)
+        assert worker.receive() == 0.25
+
+
+def test_an_answer_that_cannot_be_sent_is_told() -> None:
+    with pytest.raises(WorkerFailedError, match="name_function"):
+        list(run_each(name_function, [1], 1))
+
+
+def test_a_lost_worker_is_told_whenever_it_is_asked() -> None:
+    with closing(Worker(serve, divide)) as worker:
+        worker.process.kill()
+        worker.process.wait()
+        worker.send(1)
+        with pytest.raises(WorkerLostError, match=r"ended \(exit code -9\)"):
+            worker.receive()
+
+
+def test_a_script_is_not_run_again_in_its_workers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from strap.workers import run_each\n"
+        "from tests.test_workers import square\n"
+        "print('begun', list(run_each(square, [2, 3], 1)))\n"
+    )
+    paths = os.pathsep.join(map(str, [Path(__file__).parents[1], *sys.path]))
+    words = [sys.executable, str(script)]
+    told = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True
+    )
+    assert told.stdout == "begun [(2, 4), (3, 9)]\n"
+
+
 def note_and_sleep(folder: str) -> None:
     (Path(folder) / str(os.getpid())).touch()
     time.sleep(600)
@@ -60,11 +110,11 @@ def note_and_sleep(folder: str) -> None:
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     script = (
-        "from strap.libero.demonstrations.workers import run_each\n"
-        "from tests.libero.test_workers import note_and_sleep\n"
+        "from strap.workers import run_each\n"
+        "from tests.test_workers import note_and_sleep\n"
         f"list(run_each(note_and_sleep, [{str(tmp_path)!r}] * 2, 2))\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[1])
     wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
     parent.kill()
     parent.wait()

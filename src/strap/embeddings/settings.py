@@ -1,0 +1,78 @@
+"""How a dataset is embedded: the options that do not change a vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Literal, get_args
+
+from strap.datasets.base import Dataset
+from strap.encoders import Encoder
+from strap.errors import StrapError, unknown
+from strap.processors import processors
+
+Engine = Literal["local", "ray"]
+Compile = Literal["auto", "on", "off"]
+BATCH = 64
+"""for encoders that do not say how many images they like at a time"""
+MAX_WORKERS = 8
+"""of Ray on one machine, or threads of all devices' processes together"""
+COMPILE_IMAGES = 3_000_000
+"""from here on a minute of compiling is less than it saves on a fast GPU"""
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The arguments of `embed` that decide how, not what."""
+
+    batch: int | None = None
+    workers: int | None = None
+    compile: Compile = "auto"
+    engine: Engine = "local"
+    address: str | None = None
+    part: tuple[int, int] = (0, 1)
+
+    def validate(self) -> None:
+        """Raise where a value is none that is known, or too small."""
+        for kind, value, known in (
+            ("choice for compile", self.compile, get_args(Compile)),
+            ("engine", self.engine, get_args(Engine)),
+        ):
+            if value not in known:
+                raise unknown(kind, value, known)
+        for name, number in (("batch", self.batch), ("workers", self.workers)):
+            if number is not None and number < 1:
+                raise StrapError(f"{name} is {number}: give at least 1")
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are: as asked for, else one for each processor."""
+        return self.workers or min(MAX_WORKERS, processors())
+
+    def batch_for(self, encoder: Encoder) -> int:
+        """Return how many images the encoder is given at a time."""
+        return self.batch or int(getattr(encoder, "batch", BATCH))
+
+    def tune(self, encoder: Any, dataset: Dataset, n_cameras: int) -> Encoder:
+        """Return the encoder with these settings, as far as it has any."""
+        changes: dict[str, Any] = {}
+        if not is_dataclass(encoder):
+            return encoder  # type: ignore[no-any-return]
+        if self.batch and hasattr(encoder, "batch"):
+            changes["batch"] = self.batch
+        if hasattr(encoder, "compiled"):
+            n_images = len(dataset) * dataset[dataset.ids[0]].length * n_cameras
+            on_gpu = getattr(getattr(encoder, "device", None), "type", "") == "cuda"
+            pays = on_gpu and n_images >= COMPILE_IMAGES
+            changes["compiled"] = pays if self.compile == "auto" else self.compile == "on"
+        plain: Any = encoder
+        return replace(plain, **changes) if changes else plain  # type: ignore[no-any-return]
+
+
+def parse_part(text: str | None) -> tuple[int, int]:
+    """`2/4`, the second of four parts, as (1, 4)."""
+    if text is None:
+        return 0, 1
+    index, slash, count = text.partition("/")
+    if not (slash and index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise StrapError(f"part is '{text}': give it as 1/4 … 4/4 for four machines")
+    return int(index) - 1, int(count)

@@ -1,0 +1,94 @@
+"""Ray: the one place that starts it or connects to it, and that touches what it keeps private."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from strap.errors import StrapError
+
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+MISSING = "--engine ray needs Ray: pip install 'strap-robot[ray]'"
+
+
+@contextmanager
+def connect(address: str | None, workers: int) -> Iterator[Any]:
+    """Yield Ray: the cluster at `address`, or one on this machine's loopback for the block."""
+    if address is None:
+        # Ray on one machine still listens on all of its interfaces, unless it believes that
+        # clusters are not supported here; it reads this when it is imported.
+        os.environ[ONE_MACHINE] = "0"
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise StrapError(MISSING) from error
+    if ray.is_initialized():
+        yield ray
+        return
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        _stay_on_loopback()
+        options |= {"num_cpus": workers, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise StrapError(f"cannot reach Ray at '{address or 'local'}': {error}") from error
+    try:
+        if address is None:
+            nodes: Any = ray.nodes
+            _require_loopback(nodes())
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _stay_on_loopback() -> None:
+    """Do what `ONE_MACHINE` does where Ray was imported before that was set.
+
+    A Ray without this constant is found out by `_require_loopback`.
+    """
+    try:
+        from ray._private import ray_constants
+    except ImportError:
+        return
+    if hasattr(ray_constants, "ENABLE_RAY_CLUSTER"):
+        ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _require_loopback(nodes: Sequence[Mapping[str, Any]]) -> None:
+    for node in nodes:
+        ip = node["NodeManagerAddress"]
+        if ip not in ("127.0.0.1", "::1"):
+            raise StrapError(
+                f"Ray would listen on {ip}, for everybody in the network: set {ONE_MACHINE}=0 in "
+                "the environment, or start a cluster yourself and give its address"
+            )
+
+
+@contextmanager
+def silence_data() -> Iterator[None]:
+    """Keep Ray Data's words off the terminal for the block; what goes wrong is raised."""
+    try:
+        import ray.data  # noqa: F401 - sets its logger up
+    except ImportError as error:
+        raise StrapError(MISSING) from error
+    logger = logging.getLogger("ray.data")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def place_near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
+    """Return Ray's options for a task that should run on a machine; soft: or elsewhere if lost."""
+    if machine is None:
+        return {}
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=soft)}

@@ -1,0 +1,80 @@
+"""Whether a shard's files are as they were written: header, size, checksums."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from strap.errors import StrapError
+from strap.store.layout import HEADER_BYTES, SHARDS, Entry, Shard, StoreConfig, npy_header
+from strap.types import Array
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is not as it was written."""
+
+    shard: str
+    entry: Entry | None
+    """the trajectory, or None: the whole shard"""
+    message: str
+
+
+def verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Damage]:
+    """Yield what is damaged of a shard; every byte of it is read."""
+    for index, camera in enumerate(config.cameras):
+        try:
+            rows = load_rows(path / SHARDS / shard.files[index], shard.frames, config)
+        except StrapError as error:
+            yield Damage(shard.name, None, str(error))
+            continue
+        for entry in shard.entries:
+            if not is_sound(rows, entry, index):
+                message = damage_message(path, config, shard, camera, entry)
+                yield Damage(shard.name, entry, message)
+
+
+def is_sound(rows: Array, entry: Entry, camera: int) -> bool:
+    """Whether a trajectory's rows still have the checksum they were written with."""
+    return zlib.crc32(rows[entry.offset : entry.stop].data) == entry.checksums[camera]
+
+
+def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, entry: Entry) -> str:
+    """Which file is damaged where, and what to do."""
+    file = shard.files[config.cameras.index(camera)]
+    return (
+        f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
+        f"{entry.stop - 1}): run `strap store verify {path} --drop` and embed again; only what is "
+        "damaged is made anew"
+    )
+
+
+def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
+    """A shard's file as a memory map [frames dim], its header checked to the byte."""
+    remedy = "delete the .json beside it and embed again; only that shard is made anew"
+    try:
+        with file.open("rb") as handle:
+            header, size = handle.read(HEADER_BYTES), file.stat().st_size
+    except OSError as error:
+        raise StrapError(f"cannot read shard '{file}' ({error}): {remedy}") from error
+    if header != npy_header(config, frames):
+        shape = (frames, config.dim)
+        raise StrapError(
+            f"shard '{file}' holds {_held(file)}, not {config.dtype} {shape}: {remedy}"
+        )
+    if size != HEADER_BYTES + frames * config.row_bytes:
+        raise StrapError(f"shard '{file}' is cut off or has bytes after its last row: {remedy}")
+    return np.memmap(file, np.dtype(config.dtype), "r", HEADER_BYTES, (frames, config.dim))
+
+
+def _held(file: Path) -> str:
+    """What a file with another header than ours is, for the message."""
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except Exception:  # NumPy lets whatever its parser meets escape
+        return "a damaged header"
+    return f"{array.dtype} {array.shape}"
