@@ -95,8 +95,8 @@ def embed(
     model = spec.load(places[0]) if isinstance(spec, EncoderSpec) else spec
     chosen = choose_cameras(dataset, cameras)
     config = StoreConfig(dict(model.config), dtype, model.dim, chosen)
-    store = _open_or_create(out, config, dataset)
-    if _is_finished(store, dataset):
+    store = open_or_create(out, config, dataset)
+    if is_embedded(store, dataset):
         return store
     (out / "manifest.json").unlink(missing_ok=True)
     if len(places) > 1:
@@ -108,7 +108,7 @@ def embed(
         _on_ray(dataset, spec, model, Session(out, config), settings)
     else:
         _here(dataset, model, Session(out, config), settings)
-    return _finished(dataset, out)
+    return finish_store(dataset, out)
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ def _on_ray(
     )
 
 
-def _finished(dataset: Dataset, out: Path) -> EmbeddingStore:
-    """The store, with its manifest where nothing is lacking (one part alone is not all)."""
+def finish_store(dataset: Dataset, out: Path) -> EmbeddingStore:
+    """Return the store, with its manifest where nothing is lacking (one part alone is not all)."""
     with locked(out / "lock"):
         store = open_store(out)
         if all(key in store for key in dataset.ids):
@@ -233,7 +233,8 @@ def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str
     return tuple(first.cameras)
 
 
-def _open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> EmbeddingStore:
+def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> EmbeddingStore:
+    """Open the store at `out`, or begin it; an error where it holds other vectors or data."""
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
     if not (out / "store.json").is_file():
@@ -276,7 +277,8 @@ def _short(value: object) -> str:
     return str(value.get("name", value) if isinstance(value, dict) else value)
 
 
-def _is_finished(store: EmbeddingStore, dataset: Dataset) -> bool:
+def is_embedded(store: EmbeddingStore, dataset: Dataset) -> bool:
+    """Whether a store holds all of a dataset as it is."""
     if not store.complete or any(list_partials(store.path)):
         return False
     same = store.manifest.get("fingerprint") == dataset.fingerprint()
