@@ -11,16 +11,17 @@ from PIL import Image
 
 from strap.datasets import Dataset, open_dataset
 from strap.representations import Kind, Representation, RepresentationSettings, train_representation
+from strap.store import EmbeddingStore
 from strap.synthetic import make_planted
 
 TINY = RepresentationSettings(
-    steps=4,
-    batch=4,
+    steps=3,
+    batch=3,
     latent=6,
     features=8,
     keypoints=4,
     hidden=(10, 12),
-    image_size=32,
+    image_size=64,
     log_every=1,
 )
 
@@ -36,7 +37,7 @@ def _small_products() -> Iterator[None]:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
     """A target and a prior; frame 5 of demo_0 is frame 7 of the prior's demo_1, action included."""
     made = make_planted(
-        tmp_path_factory.mktemp("pair"), demos=1, sub_tasks=1, prior=2, length=12, noise=0
+        tmp_path_factory.mktemp("pair"), demos=1, sub_tasks=1, prior=2, length=8, noise=0
     )
     copy_frame(made.target, "demo_0", 5, made.prior, "demo_1", 7)
     return open_dataset(made.target), open_dataset(made.prior)
@@ -56,6 +57,20 @@ def trained(
     out = tmp_path_factory.mktemp("trained")
     kinds: tuple[Kind, ...] = ("br", "fr")
     return {k: train_representation(k, pair[1:], out / k, TINY, device="cpu") for k in kinds}
+
+
+@pytest.fixture(scope="session")
+def stores(
+    pair: tuple[Dataset, Dataset],
+    trained: dict[Kind, Representation],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[Kind, list[EmbeddingStore]]:
+    """Both datasets by both representations; read only."""
+    out = tmp_path_factory.mktemp("stores")
+    return {
+        kind: [made.embed(data, out / kind / data.path.stem) for data in pair]
+        for kind, made in trained.items()
+    }
 
 
 def write_cameras(file: Path, cameras: tuple[str, ...], width: int) -> Dataset:

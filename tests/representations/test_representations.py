@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,13 @@ from strap.representations import (
 from strap.representations.figures import cosine, flow_colours
 from strap.representations.flow import optical_flow
 from strap.representations.samples import read_trajectory
+from strap.store import EmbeddingStore
 
 from .conftest import TINY, texture, write_cameras, write_sliding
 
 Pair = tuple[Dataset, Dataset]
 Trained = dict[Kind, Representation]
+Stores = dict[Kind, list[EmbeddingStore]]
 KINDS: tuple[Kind, ...] = ("br", "fr")
 
 
@@ -47,11 +50,11 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_falls(tmp_path: Path, kind: Kind) -> None:
     data = write_sliding(tmp_path / "sliding.hdf5")
-    settings = replace(TINY, steps=12, log_every=4, learning_rate=3e-3)
+    settings = replace(TINY, steps=12, batch=4, log_every=4, horizon=2, learning_rate=1e-3)
     made = train_representation(kind, [data], tmp_path / "out", settings, device="cpu")
     assert [row["step"] for row in made.losses] == [4, 8, 12]
     first, last = made.losses[0], made.losses[-1]
-    assert last["picture"] < 0.8 * first["picture"]
+    assert last["picture"] < 0.85 * first["picture"]
     assert last["loss"] < first["loss"]
     assert (last["action"] > 0) == (kind == "br")
 
@@ -61,10 +64,10 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     pair: Pair, tmp_path: Path, trained: Trained, kind: Kind
 ) -> None:
     def interrupt(what: str, done: int, total: int) -> None:
-        if what == "training" and done == 3:
+        if what == "training" and done == 2:
             raise KeyboardInterrupt
 
-    settings = replace(TINY, save_every=2)
+    settings = replace(TINY, save_every=1)
     with pytest.raises(KeyboardInterrupt):
         train_representation(kind, pair[1:], tmp_path, settings, device="cpu", progress=interrupt)
     with pytest.raises(StrapError, match="no finished representation"):
@@ -78,7 +81,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
         device="cpu",
         progress=lambda what, done, total: steps.append(done) if what == "training" else None,
     )
-    assert steps == [3, 4]
+    assert steps == [3]
     straight = weights(trained[kind].path)
     assert all(torch.equal(value, straight[name]) for name, value in weights(tmp_path).items())
     assert resumed.config == trained[kind].config
@@ -116,15 +119,12 @@ def test_another_training_is_not_written_over(pair: Pair, trained: Trained, tmp_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stores_have_the_frames_ids_and_instructions_of_the_dataset(
-    pair: Pair, trained: Trained, tmp_path: Path, kind: Kind
+    pair: Pair, trained: Trained, stores: Stores, tmp_path: Path, kind: Kind
 ) -> None:
-    prior, made = pair[1], trained[kind]
-    seen: list[tuple[int, int]] = []
-    store = made.embed(prior, tmp_path / "a", progress=lambda w, *n: seen.append(n))
+    prior, made, store = pair[1], trained[kind], stores[kind][1]
     frames = sum(t.length for t in prior)
     assert (store.complete, store.dataset, store.config.cameras) == (True, prior.name, (kind,))
     assert (store.ids, store.dim, store.frames) == (tuple(prior.ids), made.dim, frames)
-    assert seen[-1] == (frames, frames)
     assert store.dim == TINY.latent + (7 if kind == "br" else 0)
     for trajectory in prior:
         assert store[trajectory.id].shape == (trajectory.length, store.dim)
@@ -138,13 +138,15 @@ def test_stores_have_the_frames_ids_and_instructions_of_the_dataset(
 
 
 def test_a_finished_store_is_kept_and_a_killed_one_completed(
-    pair: Pair, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, prior = trained["fr"], pair[1]
-    whole = made.embed(prior, tmp_path / "whole")
+    made, data = trained["fr"], write_sliding(tmp_path / "sliding.hdf5")
+    seen: list[tuple[int, int]] = []
+    whole = made.embed(data, tmp_path / "whole", progress=lambda w, *n: seen.append(n))
+    assert seen[-1] == (24, 24)
     files = {file: file.stat().st_mtime_ns for file in whole.path.rglob("*.npy")}
-    seen: list[int] = []
-    made.embed(prior, whole.path, progress=lambda w, done, total: seen.append(done))
+    seen.clear()
+    made.embed(data, whole.path, progress=lambda w, *n: seen.append(n))
     assert not seen
     assert {file: file.stat().st_mtime_ns for file in whole.path.rglob("*.npy")} == files
     encode, calls = Representation.encode, list[int]()
@@ -157,28 +159,31 @@ def test_a_finished_store_is_kept_and_a_killed_one_completed(
 
     monkeypatch.setattr(Representation, "encode", killed)
     with pytest.raises(KeyboardInterrupt):
-        made.embed(prior, tmp_path / "killed")
+        made.embed(data, tmp_path / "killed")
     calls[:] = [0, 0]
-    store = made.embed(prior, tmp_path / "killed")
-    assert calls[2:] == [prior["demo_1"].length]  # demo_0 was there
+    store = made.embed(data, tmp_path / "killed")
+    assert calls[2:] == [12]  # demo_0 was there
     assert store.complete
-    for key in prior.ids:
+    for key in data.ids:
         assert np.array_equal(store[key], whole[key])
 
 
-def test_a_store_of_other_weights_is_refused(pair: Pair, trained: Trained, tmp_path: Path) -> None:
-    store = trained["br"].embed(pair[0], tmp_path / "store")
-    other = train_representation(
-        "br", pair[1:], tmp_path / "other", replace(TINY, steps=1, seed=1), device="cpu"
-    )
+def test_a_store_of_other_weights_is_refused(
+    pair: Pair, trained: Trained, stores: Stores, tmp_path: Path
+) -> None:
+    shutil.copytree(trained["br"].path, tmp_path / "other")
+    changed = weights(tmp_path / "other")
+    changed["encoder.linear.bias"] += 1
+    save_file(changed, tmp_path / "other" / "representation.safetensors")
+    other, store = open_representation(tmp_path / "other", device="cpu"), stores["br"][0]
     name, another = store.config.encoder["name"], other.config["name"]
     with pytest.raises(StrapError, match=f"made with encoder {name}, not {another}"):
         other.embed(pair[0], store.path)
 
 
-def test_keys_of_br_contain_the_action(pair: Pair, trained: Trained, tmp_path: Path) -> None:
+def test_keys_of_br_contain_the_action(pair: Pair, trained: Trained, stores: Stores) -> None:
     """The code's half and the action's half each vary by 1 in all over the training data."""
-    store = trained["br"].embed(pair[1], tmp_path / "prior")
+    store = stores["br"][1]
     keys = np.concatenate([store[key] for key in store.ids])
     actions = np.concatenate([t.actions[:] for t in pair[1]])
     spread = trained["br"].model.action_std.numpy() * 7**0.5
@@ -188,15 +193,13 @@ def test_keys_of_br_contain_the_action(pair: Pair, trained: Trained, tmp_path: P
     assert keys[:, TINY.latent :].var(0).sum() == pytest.approx(3 / 7, rel=1e-3)
 
 
-def test_a_planted_frame_is_the_nearest(pair: Pair, trained: Trained, tmp_path: Path) -> None:
-    target, prior = pair
-    stores = [trained["br"].embed(data, tmp_path / data.path.stem) for data in (target, prior)]
-    query, keys = stores[0]["demo_0"][5], [stores[1][key] for key in prior.ids]
-    distances = [np.linalg.norm(own - query, axis=1) for own in keys]
-    assert distances[1].argmin() == 7
-    assert distances[1][7] < 1e-3 * np.sort(distances[1])[1]
-    assert distances[0].min() > distances[1][7]
-    assert cosine(query, keys[1]).argmax() == 7
+def test_a_planted_frame_is_the_nearest(stores: Stores) -> None:
+    target, prior = stores["br"]
+    query, keys = target["demo_0"][5], prior["demo_1"]
+    distances = np.linalg.norm(keys - query, axis=1)
+    assert distances.argmin() == 7
+    assert distances[7] < 1e-3 * np.sort(distances)[1]
+    assert cosine(query, keys).argmax() == 7
 
 
 def test_flow_of_a_shifted_picture_is_the_shift() -> None:
@@ -214,7 +217,8 @@ def test_flow_of_a_shifted_picture_is_the_shift() -> None:
 
 def test_bad_settings_are_told() -> None:
     for values, message in (
-        ({"image_size": 100}, "image_size is 100: it must be a multiple of 32"),
+        ({"image_size": 100}, "image_size is 100: it must be a multiple of 32, at least 64"),
+        ({"image_size": 32}, "image_size is 32"),
         ({"steps": 0}, "steps is 0: give a whole number from 1"),
         ({"batch": 2.5}, "batch is 2.5: give a whole number"),
         ({"learning_rate": float("nan")}, "learning_rate is nan: it must be above 0"),
@@ -275,20 +279,20 @@ def test_damaged_files_are_told(pair: Pair, trained: Trained, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_figures(pair: Pair, trained: Trained, tmp_path: Path, kind: Kind) -> None:
+def test_figures(pair: Pair, trained: Trained, stores: Stores, tmp_path: Path, kind: Kind) -> None:
     made, (target, prior) = trained[kind], pair
-    camera = choose_cameras(prior, None)[0]
-    samples = read_trajectory(prior["demo_0"], camera, kind, TINY)
+    camera = choose_cameras(target, None)[0]
+    samples = read_trajectory(target["demo_0"], camera, kind, TINY)
     again = made.reconstruct(samples)
     assert again.shape == samples.pictures.shape
     assert again.dtype == (np.uint8 if kind == "br" else np.float32)
+    near, priors = tmp_path / "near.png", stores[kind][1:]
     drawn = [reconstruction_figure(made, prior, tmp_path / "again.png", rows=2)]
-    stores = [made.embed(data, tmp_path / data.path.stem) for data in pair]
-    drawn.append(neighbours_figure(stores[0], stores[1:], pair, tmp_path / "near.png"))
+    drawn.append(neighbours_figure(stores[kind][0], priors, pair, near))
     for file in drawn:
         assert min(Image.open(file).size) > 100
     with pytest.raises(StrapError, match="not among the datasets"):
-        neighbours_figure(stores[0], stores[1:], [target], tmp_path / "near.png")
+        neighbours_figure(stores[kind][0], priors, [target], near)
 
 
 def test_colours_of_a_flow() -> None:

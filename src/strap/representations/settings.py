@@ -48,7 +48,7 @@ class RepresentationSettings:
     hidden: tuple[int, ...] = (300, 400)
     """widths between features and code"""
     image_size: int = 128
-    """side of the pictures, a multiple of 32"""
+    """side of the pictures, a multiple of 32 from 64 on"""
     horizon: int = 8
     """`fr`: frames between the two of a flow"""
     camera: str | None = None
@@ -65,8 +65,11 @@ class RepresentationSettings:
             raise StrapError(f"hidden is {self.hidden}: give 1 to 16 widths, as (300, 400)")
         for width in self.hidden:
             require_whole(width, "a width of hidden", 1, 8_192)
-        if self.image_size % GRID:
-            raise StrapError(f"image_size is {self.image_size}: it must be a multiple of {GRID}")
+        if self.image_size % GRID or self.image_size == GRID:  # one place alone is no keypoint
+            raise StrapError(
+                f"image_size is {self.image_size}: it must be a multiple of {GRID}, at least "
+                f"{2 * GRID}"
+            )
         rate = self.learning_rate
         if rate is not None and not (math.isfinite(rate) and rate > 0):
             raise StrapError(f"learning_rate is {rate}: it must be above 0")
