@@ -26,7 +26,7 @@ with contextlib.suppress(ImportError):
 
 
 SLOW = {
-    *("libero", "policies"),
+    *("libero", "policies", "representations"),
     *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
     *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),

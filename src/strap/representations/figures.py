@@ -1,0 +1,129 @@
+"""Looking at a representation: reconstructions, and which frames it holds to be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.atomic import replacing
+from strap.datasets.base import Dataset
+from strap.errors import StrapError, printable
+from strap.representations.representation import Representation
+from strap.representations.samples import Samples, choose_camera, read_trajectory
+from strap.representations.settings import RepresentationSettings
+from strap.store import EmbeddingStore
+from strap.types import Array
+
+Cell = tuple[Array, str]
+"""a picture, and what stands above it"""
+
+
+def reconstruction_figure(
+    representation: Representation, dataset: Dataset, out_png: str | Path, *, rows: int = 6
+) -> Path:
+    """Draw frames of a dataset (or their flow, in colours) beside their reconstructions.
+
+    In colours, the hue of a flow is its direction and its brightness its speed.
+    """
+    settings, kind = representation.settings, representation.kind
+    camera, cells = choose_camera(dataset, settings), list[list[Cell]]()
+    for key in _spread(dataset.ids, rows):
+        read = read_trajectory(dataset[key], camera, kind, settings)
+        middle = len(read) // 2
+        one = Samples(read.pictures[middle : middle + 1], read.actions[middle : middle + 1])
+        pictures = [one.pictures[0], representation.reconstruct(one)[0]]
+        if kind == "fr":
+            fastest = float(np.abs(pictures[0]).max()) or 1.0
+            pictures = [flow_colours(flow, fastest) for flow in pictures]
+        cells.append([(pictures[0], f"{key}, frame {middle}"), (pictures[1], "reconstruction")])
+    return _draw(cells, Path(out_png))
+
+
+def neighbours_figure(
+    store_target: EmbeddingStore,
+    stores_prior: Sequence[EmbeddingStore],
+    datasets: Sequence[Dataset],
+    out_png: str | Path,
+    *,
+    rows: int = 6,
+    neighbours: int = 4,
+) -> Path:
+    """Draw target frames with the prior frames of the greatest cosine similarity.
+
+    Args:
+        store_target: vectors of the target's frames.
+        stores_prior: vectors of the prior's, by the same representation.
+        datasets: those the stores were made of, in any order.
+        out_png: the picture.
+        rows: target frames.
+        neighbours: prior frames for each; the target's own trajectory is left out.
+    """
+    cells = []
+    for key in _spread(store_target.ids, rows):
+        entry, frame = store_target.entry(key), store_target.entry(key).length // 2
+        query = store_target[key][frame]
+        row = [(_frame(store_target, datasets, key, frame), f"target {key}, frame {frame}")]
+        found: list[tuple[float, EmbeddingStore, str, int]] = []
+        for store in stores_prior:
+            for other in store.ids:
+                if store.entry(other).fingerprint != entry.fingerprint:
+                    similarity = cosine(query, store[other])
+                    best = int(similarity.argmax())
+                    found.append((float(similarity[best]), store, other, best))
+        for alike, store, other, best in sorted(found, key=lambda f: -f[0])[:neighbours]:
+            row.append((_frame(store, datasets, other, best), f"{alike:.3f}: {other}, {best}"))
+        cells.append(row)
+    return _draw(cells, Path(out_png))
+
+
+def cosine(query: Array, vectors: Array) -> Array:
+    """Return the cosine similarity of a vector [d] to each of [n d]."""
+    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
+    return np.asarray(vectors @ query / np.maximum(lengths, 1e-12))
+
+
+def flow_colours(flow: Array, fastest: float) -> Array:
+    """Return a flow [h w 2] in colours [h w 3], 0 … 1: hue is direction, brightness is speed."""
+    from matplotlib.colors import hsv_to_rgb
+
+    flow = np.asarray(flow, np.float32)
+    hue = (np.arctan2(flow[..., 1], flow[..., 0]) / (2 * np.pi)) % 1
+    speed = np.minimum(np.linalg.norm(flow, axis=-1) / fastest, 1)
+    return np.asarray(hsv_to_rgb(np.stack([hue, np.ones_like(hue), speed], axis=-1)))
+
+
+def _spread(ids: Sequence[str], count: int) -> list[str]:
+    places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(int))
+    return [ids[place] for place in places]
+
+
+def _frame(store: EmbeddingStore, datasets: Sequence[Dataset], key: str, frame: int) -> Array:
+    for dataset in datasets:
+        if dataset.name == store.dataset:
+            camera = choose_camera(dataset, RepresentationSettings())
+            image: Array = dataset[key].frames(camera, frame, frame + 1)[0]
+            return image
+    raise StrapError(
+        f"store '{store.path}' was made of '{store.dataset}', which is not among the datasets "
+        "given: open it from there"
+    )
+
+
+def _draw(cells: Sequence[Sequence[Cell]], out: Path) -> Path:
+    from matplotlib.figure import Figure
+
+    columns = max(map(len, cells))
+    figure = Figure(figsize=(2 * columns, 2.2 * len(cells)), layout="constrained")
+    grid: Any = figure.subplots(len(cells), columns, squeeze=False)
+    for row, shown in zip(grid, cells, strict=True):
+        for axes in row:
+            axes.set_axis_off()
+        for axes, (picture, label) in zip(row, shown, strict=False):
+            axes.imshow(picture)
+            axes.set_title(printable(label), fontsize=7, parse_math=False)
+    with replacing(out) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    return out

@@ -1,0 +1,44 @@
+"""Optical flow between frames that lie a few steps apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from strap.errors import StrapError
+from strap.types import Array
+
+
+def optical_flow(images: Array, horizon: int) -> Array:
+    """Return the motion from each frame to the one `horizon` frames later, in pixels per frame.
+
+    Dense inverse search (OpenCV's DIS) on grey pictures. Where the trajectory ends sooner, the
+    later frame is the last one, so the flow of the last frame is zero. A flow is divided by
+    `horizon`: robot motions then lie between −3 and 3.
+
+    Args:
+        images: uint8 [t h w 3], upright.
+        horizon: frames between the two.
+
+    Returns:
+        float16 [t h w 2]: to the right, downwards.
+    """
+    cv2 = _opencv()
+    grey = [cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY) for image in images]
+    search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    flows = np.zeros((*images.shape[:3], 2), np.float16)
+    for start in range(len(grey) - 1):
+        stop = min(start + horizon, len(grey) - 1)
+        flows[start] = search.calc(grey[start], grey[stop], None) / horizon
+    return flows
+
+
+def _opencv() -> Any:
+    try:
+        import cv2
+    except ImportError as error:
+        raise StrapError(
+            "optical flow needs OpenCV: pip install 'strap-robot[train]', or retrieve by 'br'"
+        ) from error
+    return cv2

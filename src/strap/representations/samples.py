@@ -1,0 +1,134 @@
+"""What a representation sees: pictures of one size (images or optical flow) and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from strap.datasets.base import Dataset
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError
+from strap.policies.images import fit
+from strap.processors import processors
+from strap.progress import Progress
+from strap.representations.flow import optical_flow
+from strap.representations.settings import Kind, RepresentationSettings
+from strap.types import Array, ContentHasher, Trajectory
+
+CHUNK = 64
+"""frames read at a time, before they are made small"""
+MAX_THREADS = 16
+"""that read trajectories"""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Frames with their actions."""
+
+    pictures: Array
+    """`br`: uint8 [n s s 3]; `fr`: float16 [n s s 2]"""
+    actions: Array
+    """float32 [n a]; `fr`: [n 0]"""
+    fingerprint: str = ""
+    """of one trajectory's content, as vision stores have it"""
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+
+def choose_camera(dataset: Dataset, settings: RepresentationSettings) -> str:
+    """Return the one camera to look through: as set, else the agent view, else the only one."""
+    if not len(dataset):
+        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
+    cameras = choose_cameras(dataset, [settings.camera] if settings.camera else None)
+    if len(cameras) > 1:
+        raise StrapError(
+            f"dataset '{dataset.path}' has no agent view but {len(cameras)} cameras "
+            f"({', '.join(cameras)}): say which one in the settings (camera)"
+        )
+    return cameras[0]
+
+
+def action_width(kind: Kind, datasets: Sequence[Dataset]) -> int:
+    """Return how many numbers an action has in all of the datasets; 0 where none is needed."""
+    if kind == "fr":
+        return 0
+    first = datasets[0]
+    width = first[first.ids[0]].actions.shape[-1]
+    for dataset in datasets:
+        for trajectory in dataset:
+            require_actions(trajectory, width, dataset)
+    return int(width)
+
+
+def require_actions(trajectory: Trajectory, width: int, dataset: Dataset) -> None:
+    """Raise unless a trajectory's actions are of that width, one for each frame."""
+    shape = trajectory.actions.shape
+    if shape != (trajectory.length, width) or not width:
+        raise StrapError(
+            f"dataset '{dataset.path}': the actions of '{trajectory.id}' are {list(shape)}, not "
+            f"[{trajectory.length}, {width or 'at least 1'}]: BehaviorRetrieval compares actions, "
+            "so all must have the same numbers; leave that dataset out, or retrieve by 'fr'"
+        )
+
+
+def read_trajectory(
+    trajectory: Trajectory, camera: str, kind: Kind, settings: RepresentationSettings
+) -> Samples:
+    """Read one trajectory's frames; its content is hashed as they pass by."""
+    if trajectory.length == 0:
+        raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
+    hasher, small = ContentHasher(trajectory), []
+    for start in range(0, trajectory.length, CHUNK):
+        images = trajectory.frames(camera, start, min(start + CHUNK, trajectory.length))
+        hasher.update(images)
+        small.append(fit(images, settings.image_size))
+    recorded = trajectory.actions[:]
+    pictures = np.concatenate(small)
+    actions = np.zeros((len(pictures), 0), np.float32)
+    if kind == "fr":
+        pictures = optical_flow(pictures, settings.horizon)
+    else:
+        actions = np.asarray(recorded, np.float32)
+        if not np.isfinite(actions).all():
+            raise StrapError(
+                f"trajectory '{trajectory.id}' of '{trajectory.source.path}' has actions that are "
+                "not finite (NaN or infinite): leave it out"
+            )
+    return Samples(pictures, actions, hasher.finish(recorded))
+
+
+def read_trajectories(
+    trajectories: Sequence[Trajectory], camera: str, kind: Kind, settings: RepresentationSettings
+) -> Iterator[Samples]:
+    """Yield the trajectories' samples in order, read by threads ahead of the caller."""
+
+    def read(trajectory: Trajectory) -> Samples:
+        return read_trajectory(trajectory, camera, kind, settings)
+
+    with ThreadPoolExecutor(min(MAX_THREADS, processors())) as threads:
+        yield from threads.map(read, trajectories)
+
+
+def read_samples(
+    kind: Kind, datasets: Sequence[Dataset], settings: RepresentationSettings, progress: Progress
+) -> Samples:
+    """Read all frames of all datasets, end to end."""
+    width = action_width(kind, datasets)
+    whole = [list(dataset) for dataset in datasets]
+    total = sum(t.length for trajectories in whole for t in trajectories)
+    side, channels = settings.image_size, 3 if kind == "br" else 2
+    pictures = np.empty((total, side, side, channels), np.uint8 if kind == "br" else np.float16)
+    actions = np.empty((total, width), np.float32)
+    row = 0
+    for dataset, trajectories in zip(datasets, whole, strict=True):
+        camera = choose_camera(dataset, settings)
+        for samples in read_trajectories(trajectories, camera, kind, settings):
+            stop = row + len(samples)
+            pictures[row:stop], actions[row:stop] = samples.pictures, samples.actions
+            row = stop
+            progress("frames", row, total)
+    return Samples(pictures, actions)

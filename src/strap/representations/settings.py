@@ -1,0 +1,100 @@
+"""How a representation is trained, as plain data; torch is not needed to read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from strap.errors import StrapError
+
+Kind = Literal["br", "fr"]
+"""`br`: BehaviorRetrieval, on images and actions; `fr`: FlowRetrieval, on optical flow."""
+LEARNING_RATES: Mapping[Kind, float] = {"br": 1e-3, "fr": 3e-4}
+"""Adam's, of BehaviorRetrieval and of FlowRetrieval"""
+GRID = 32
+"""pixels of a picture's side for each place of the encoder's last feature map"""
+LIMITS = {
+    "steps": 100_000_000,
+    "batch": 65_536,
+    "latent": 8_192,
+    "features": 8_192,
+    "keypoints": 8_192,
+    "image_size": 1_024,
+    "horizon": 100_000,
+    "save_every": 100_000_000,
+    "log_every": 100_000_000,
+}
+"""the most of each; the least is 1"""
+
+
+@dataclass(frozen=True)
+class RepresentationSettings:
+    """The defaults are those of BehaviorRetrieval and FlowRetrieval, but for the steps."""
+
+    steps: int = 20_000
+    """13 times over 77,000 frames"""
+    batch: int = 50
+    learning_rate: float | None = None
+    """by default 1e-3 for `br`, 3e-4 for `fr`"""
+    kl_weight: float = 1e-4
+    latent: int = 128
+    """length of a code"""
+    features: int = 128
+    """of a picture, before the action joins"""
+    keypoints: int = 32
+    """`br`: of the spatial softmax; `fr`: channels that are kept of each place of the map"""
+    hidden: tuple[int, ...] = (300, 400)
+    """widths between features and code"""
+    image_size: int = 128
+    """side of the pictures, a multiple of 32 from 64 on"""
+    horizon: int = 8
+    """`fr`: frames between the two of a flow"""
+    camera: str | None = None
+    """by default the agent view"""
+    seed: int = 0
+    save_every: int = 2_000
+    log_every: int = 100
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            require_whole(getattr(self, name), name, 1, most)
+        require_whole(self.seed, "seed", 0, 2**63 - 1)
+        if not self.hidden or len(self.hidden) > 16:
+            raise StrapError(f"hidden is {self.hidden}: give 1 to 16 widths, as (300, 400)")
+        for width in self.hidden:
+            require_whole(width, "a width of hidden", 1, 8_192)
+        if self.image_size % GRID or self.image_size == GRID:  # one place alone is no keypoint
+            raise StrapError(
+                f"image_size is {self.image_size}: it must be a multiple of {GRID}, at least "
+                f"{2 * GRID}"
+            )
+        rate = self.learning_rate
+        if rate is not None and not (math.isfinite(rate) and rate > 0):
+            raise StrapError(f"learning_rate is {rate}: it must be above 0")
+        if not (math.isfinite(self.kl_weight) and self.kl_weight >= 0):
+            raise StrapError(f"kl_weight is {self.kl_weight}: it must be 0 or more")
+
+    def rate(self, kind: Kind) -> float:
+        """Return the learning rate for a kind of representation."""
+        return LEARNING_RATES[kind] if self.learning_rate is None else self.learning_rate
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the weights: all but how often they are saved and logged."""
+        values = asdict(self)
+        return {k: v for k, v in values.items() if k not in ("save_every", "log_every")}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RepresentationSettings:
+        """Read settings from a representation's JSON; unknown names are an error."""
+        known = {entry.name for entry in fields(cls)}
+        if odd := sorted(set(values) - known):
+            raise StrapError(f"representation settings have unknown names: {', '.join(odd)}")
+        return cls(**{**values, "hidden": tuple(values.get("hidden", cls.hidden))})
+
+
+def require_whole(value: object, name: str, least: int, most: int) -> None:
+    """Raise unless the value is a whole number within the limits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise StrapError(f"{name} is {value!r:.60}: give a whole number from {least} to {most}")

@@ -1,0 +1,244 @@
+"""Training a representation: resumable to the bit on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strap.atomic import read_json, remove_leftovers, write_json
+from strap.datasets.base import Dataset
+from strap.encoders.network import choose_device
+from strap.errors import StrapError, unknown
+from strap.locks import LOCK, alone
+from strap.policies.checkpoints import read_about, read_tensors, write_tensors
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_json, versions
+from strap.representations.model import RepresentationVAE, to_channels
+from strap.representations.representation import (
+    BATCH,
+    CONFIG,
+    FORMAT,
+    WEIGHTS,
+    Representation,
+    open_representation,
+)
+from strap.representations.samples import Samples, choose_camera, read_samples
+from strap.representations.settings import Kind, RepresentationSettings
+
+RESUME = "resume.safetensors"
+LOSSES = ("picture", "action", "divergence")
+LEAST_SPREAD = 1e-6
+"""what varies less does not vary"""
+
+
+def train_representation(
+    kind: Kind,
+    datasets: Sequence[Dataset],
+    out: str | Path,
+    settings: RepresentationSettings | None = None,
+    *,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Representation:
+    """Train a representation; the same call again goes on where it was, or does nothing.
+
+    Both kinds are variational autoencoders. The frames of all datasets lie in the device's memory
+    while it trains (77,000 of 128×128 take 4 GB as images, 5 GB as flow).
+
+    Args:
+        kind: `br` (BehaviorRetrieval: image and action) or `fr` (FlowRetrieval: optical flow).
+        datasets: what to train on; the prior's, by these methods' habit.
+        out: the representation's folder.
+        settings: of the training; the defaults are the methods' own.
+        device: `auto`, `cpu` or `cuda`.
+        progress: called with (what, done, total), of frames read and of training steps.
+    """
+    if kind not in get_args(Kind):
+        raise unknown("kind of representation", kind, get_args(Kind))
+    if not datasets:
+        raise StrapError("there is no dataset to train a representation on: give at least one")
+    settings, out = settings or RepresentationSettings(), Path(out).expanduser()
+    place = choose_device(device)
+    identity = _identity(kind, datasets, settings)
+    if not _is_trained(out, identity):
+        with alone(out / LOCK, f"training into '{out}'"):
+            remove_leftovers(out)
+            _require_same_training(out, identity)
+            samples = read_samples(kind, datasets, settings, progress)
+            trainer = _Trainer(kind, samples, out, settings, place, identity)
+            trainer.run(progress)
+            trainer.finish([dataset.name for dataset in datasets])
+    return open_representation(out, device=device)
+
+
+def _identity(kind: Kind, datasets: Sequence[Dataset], settings: RepresentationSettings) -> str:
+    """Return a hash of what must stay the same for a training to be gone on with."""
+    data = [
+        [
+            *(dataset.fingerprint(), list(dataset.ids)),
+            *(choose_camera(dataset, settings), dataset[dataset.ids[0]].orientation),
+        ]
+        for dataset in datasets
+    ]
+    return fingerprint_json([kind, settings.identity(), data])
+
+
+def _is_trained(out: Path, identity: str) -> bool:
+    if not (out / CONFIG).is_file():
+        return False
+    config = read_json(out / CONFIG)
+    _require_same(out, identity, config.get("identity") if isinstance(config, dict) else None)
+    (out / RESUME).unlink(missing_ok=True)  # of one that was killed before its last step
+    return True
+
+
+def _require_same_training(out: Path, identity: str) -> None:
+    """Raise where another training is under way, before any frame is read."""
+    if (out / RESUME).is_file():
+        _require_same(out, identity, read_about(out / RESUME).get("identity"))
+
+
+def _require_same(out: Path, identity: str, found: object) -> None:
+    if found != identity:
+        raise StrapError(
+            f"'{out}' holds a representation with other settings or data: choose another output "
+            "folder, or remove it"
+        )
+
+
+class _Trainer:
+    def __init__(
+        self,
+        kind: Kind,
+        samples: Samples,
+        out: Path,
+        settings: RepresentationSettings,
+        device: torch.device,
+        identity: str,
+    ) -> None:
+        self.out, self.settings, self.device, self.identity = out, settings, device, identity
+        self.pictures = torch.from_numpy(samples.pictures).to(device)
+        self.actions = torch.from_numpy(samples.actions).to(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(settings.seed)
+            self.model = RepresentationVAE(kind, settings, samples.actions.shape[1])
+        self.model.to(device)
+        if device.type == "cuda":
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        mean, spread = (f(samples.actions, 0, np.float64) for f in (np.mean, np.std))
+        self.model.action_mean.copy_(torch.from_numpy(mean))
+        self.model.action_std.copy_(_divisor(torch.from_numpy(spread)))
+        rate = settings.rate(kind)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, fused=True)
+        self.step = 0
+        self.losses: list[dict[str, float]] = []
+        self._resume()
+
+    def run(self, progress: Progress) -> None:
+        """Train up to the last step."""
+        settings = self.settings
+        sums, count = torch.zeros(len(LOSSES), device=self.device), 0
+        self.model.train()
+        while self.step < settings.steps:
+            sums += self._update()
+            self.step, count = self.step + 1, count + 1
+            last = self.step == settings.steps
+            saves = last or self.step % settings.save_every == 0
+            if saves or self.step % settings.log_every == 0:
+                self._log(sums / count)
+                sums, count = torch.zeros_like(sums), 0
+            if saves and not last:
+                self._save()
+            if last or self.step % settings.log_every == 0:
+                progress("training", self.step, settings.steps)
+
+    def _update(self) -> Tensor:
+        # Drawn anew from seed and step: a resumed training needs no generator's state.
+        rng = np.random.default_rng([self.settings.seed, self.step])
+        rows = torch.from_numpy(rng.integers(0, len(self.pictures), self.settings.batch))
+        shape = (self.settings.batch, self.settings.latent)
+        noise = torch.from_numpy(rng.standard_normal(shape, np.float32)).to(self.device)
+        rows = rows.to(self.device)
+        with self._autocast():
+            losses = self.model.losses(to_channels(self.pictures[rows]), self.actions[rows], noise)
+        loss = losses[0] + losses[1] + self.settings.kl_weight * losses[2]
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return losses.detach()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.device.type != "cuda":
+            return nullcontext()
+        return torch.autocast("cuda", torch.bfloat16)
+
+    def _log(self, means: Tensor) -> None:
+        parts = dict(zip(LOSSES, means.tolist(), strict=True))
+        loss = parts["picture"] + parts["action"] + self.settings.kl_weight * parts["divergence"]
+        if not np.isfinite(loss):
+            raise StrapError(f"the loss is {loss} at step {self.step}: lower learning_rate")
+        self.losses.append({"step": self.step, "loss": loss, **parts})
+
+    def _save(self) -> None:
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"optimizer.{key}.{name}"] = value
+        about = {"identity": self.identity, "step": self.step, "losses": self.losses}
+        write_tensors(self.out / RESUME, tensors, about)
+
+    def _resume(self) -> None:
+        file = self.out / RESUME
+        if not file.is_file():
+            return
+        about, tensors = read_about(file), read_tensors(file)
+        own = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
+        self.model.load_state_dict(own)
+        for name, parameter in self.model.named_parameters():
+            moments = {
+                # moments lie in memory as their parameter does
+                key: torch.empty_like(parameter).copy_(tensors[f"optimizer.{key}.{name}"])
+                for key in ("exp_avg", "exp_avg_sq")
+            }
+            step = tensors[f"optimizer.step.{name}"].to(self.device)
+            self.optimizer.state[parameter] = {"step": step, **moments}
+        self.step, self.losses = int(about["step"]), list(about["losses"])
+
+    @torch.no_grad()
+    def finish(self, datasets: Sequence[str]) -> None:
+        """Measure the codes' spread; write weights, then config.json."""
+        self.model.eval()
+        starts = range(0, len(self.pictures), BATCH)
+        batches = [slice(start, start + BATCH) for start in starts]
+        means = torch.cat(
+            [
+                self.model.encode(to_channels(self.pictures[rows]), self.actions[rows])[0]
+                for rows in batches
+            ]
+        )
+        self.model.latent_spread.copy_(_divisor(means.var(0, correction=0).sum().sqrt()))
+        write_tensors(self.out / WEIGHTS, self.model.state_dict())
+        config = {
+            "format": FORMAT,
+            "kind": self.model.kind,
+            "settings": asdict(self.settings),
+            "action_size": self.model.action_size,
+            "identity": self.identity,
+            "datasets": list(datasets),
+            "losses": self.losses,
+            "versions": versions(),
+        }
+        write_json(self.out / CONFIG, config)
+        (self.out / RESUME).unlink(missing_ok=True)
+
+
+def _divisor(spread: Tensor) -> Tensor:
+    """Return standard deviations to divide by: 1 for what does not vary."""
+    return torch.where(spread > LEAST_SPREAD, spread, 1)
