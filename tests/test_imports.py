@@ -36,6 +36,7 @@ ORDER = (
     "exports",
     "conversion",
     "runs",
+    "scores",
     "report",
     "policies",
     "training",
