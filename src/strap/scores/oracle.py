@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from strap.scores.frames import Flags, Numbers
+from strap.scores.labelled_frames import Flags, Numbers
 
 
 def best_hits(wanted: Sequence[Flags], frames: Sequence[int], counts: Numbers) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from strap.errors import StrapError
-from strap.scores.draws import draw
-from strap.scores.frames import Flags, LabelledFrames, Numbers, query_labels
+from strap.scores.chance import draw
+from strap.scores.labelled_frames import Flags, LabelledFrames, Numbers, query_labels
 from strap.scores.labels import Labels
 from strap.scores.oracle import best_coverage, best_hits
 from strap.types import Match, Segment

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strap.scores.frames import Flags, LabelledFrames
+from strap.scores.labelled_frames import Flags, LabelledFrames
 from strap.types import Match, Segment
 
 DRAWS = 20
