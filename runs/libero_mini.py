@@ -18,7 +18,7 @@ import tyro
 import strap
 from strap.datasets.lerobot import write_lerobot
 from strap.datasets.lerobot.reading import episode_id
-from strap.report.skills import read_labels, write_labels
+from strap.scores import read_labels, write_labels
 
 sys.path.insert(0, str(Path(__file__).parent))
 from libero_tasks import PRIOR, TARGETS

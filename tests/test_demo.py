@@ -10,7 +10,7 @@ import pytest
 import strap
 from strap.cli import main
 from strap.cli.demo import SAMPLE
-from strap.report.skills import read_labels
+from strap.scores import read_labels
 
 
 def test_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import strap
 from strap.cli import main
 from strap.encoders import FunctionEncoder, load_encoder
 from strap.errors import StrapError
-from strap.report.skills import read_labels
+from strap.scores import read_labels
 from strap.synthetic import Planted, make_planted
 
 torch = pytest.importorskip("torch")

@@ -44,6 +44,7 @@ ORDER = (
     "conversion",
     "features",
     "runs",
+    "scores",
     "report",
     "training",
     "libero",

@@ -11,8 +11,8 @@ from strap.datasets import open_dataset
 from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
 from strap.report import write_report
-from strap.report.skills import precision, read_labels
 from strap.runs import RetrievalOptions, run_retrieval
+from strap.scores import read_labels, score
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
 
@@ -55,16 +55,16 @@ class Command:
                 progress=progress,
             )
             labels = {prior.name: read_labels(prior)}
-            score = precision(run.matches, read_labels(target), labels)
+            precision = score(run.matches, read_labels(target), labels).precision
             title = f"{target[target.ids[0]].instruction}"
             page = write_report(
-                run, target, [prior], precision=score, title=title, progress=progress
+                run, target, [prior], precision=precision, title=title, progress=progress
             )
         print(summary(run))
         print(
-            f"skill precision: {score.retrieved:.0%} of the retrieved frames do what their query "
-            f"does, with the same kind of object; at random {score.random:.0%} "
-            f"({score.lift:.1f} times)"
+            f"skill precision: {precision.value:.0%} of the retrieved frames do what their query "
+            f"does, with the same kind of object; at random {precision.random:.0%} "
+            f"({precision.lift:.1f} times)"
         )
         print(f"report: {page}")
         if self.train_steps:

@@ -1,8 +1,7 @@
-"""Looking at a retrieval: a page, its pictures, and a score by what the robot was doing."""
+"""Looking at a retrieval: a page and its pictures."""
 
 from __future__ import annotations
 
 from strap.report.page import write_report
-from strap.report.skills import Precision, precision, read_labels, write_labels
 
-__all__ = ["Precision", "precision", "read_labels", "write_labels", "write_report"]
+__all__ = ["write_report"]

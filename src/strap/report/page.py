@@ -14,8 +14,8 @@ from strap.embeddings import choose_cameras
 from strap.errors import StrapError
 from strap.progress import Progress, silent
 from strap.report import figures
-from strap.report.skills import Precision
 from strap.runs import Run
+from strap.scores import Score
 
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; max-width: 62rem; margin: 2rem auto;
@@ -37,7 +37,7 @@ def write_report(
     target: Dataset,
     priors: Sequence[Dataset],
     *,
-    precision: Precision | None = None,
+    precision: Score | None = None,
     title: str = "Retrieval report",
     progress: Progress = silent,
 ) -> Path:
@@ -78,7 +78,7 @@ def write_report(
     return page
 
 
-def _page(run: Run, files: Mapping[str, Path], precision: Precision | None, title: str) -> str:
+def _page(run: Run, files: Mapping[str, Path], precision: Score | None, title: str) -> str:
     arguments = run.manifest["arguments"]
     numbers = {
         "queries": str(run.manifest["queries"]),
@@ -87,7 +87,7 @@ def _page(run: Run, files: Mapping[str, Path], precision: Precision | None, titl
         "seconds": f"{sum(run.manifest['seconds'].values()):.1f}",
     }
     if precision:
-        numbers["skill precision"] = f"{precision.retrieved:.0%}"
+        numbers["skill precision"] = f"{precision.value:.0%}"
         numbers["at random"] = f"{precision.random:.0%}"
     about = html.escape(
         f"{arguments['encoder']}, steps {arguments['steps']}, {arguments['metric']}"

@@ -1,0 +1,87 @@
+"""`strap score`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from strap.cli.options import Json, print_json
+from strap.errors import StrapError, printable
+from strap.runs import Run, open_run
+from strap.scores import Score, Scores, score_run
+
+
+@dataclass(frozen=True)
+class Command:
+    """Say how good retrievals are by what the robot was doing, without training a policy.
+
+    Needs skill labels in the target and in every prior dataset, as `strap libero collect` records
+    them. Precision and recall stand beside the best that the prior allows with as many frames and
+    beside random segments of the same lengths; docs/scores.md defines them.
+    """
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN …]")]
+    """folders that `strap retrieve` wrote"""
+    seed: int = 0
+    """of the random segments"""
+    json: Json = False
+    """print the scores as JSON"""
+
+    def run(self) -> None:
+        """Score every run, and print one row for each."""
+        if not self.runs:
+            raise StrapError("no run to score: name at least one folder of `strap retrieve`")
+        runs = [open_run(path) for path in self.runs]
+        scores = [score_run(run, seed=self.seed) for run in runs]
+        if self.json:
+            rows = [
+                {"run": str(run.path), **describe(run), **own.to_json()}
+                for run, own in zip(runs, scores, strict=True)
+            ]
+            print_json({"runs": rows})
+        else:
+            print(table(runs, scores))
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Return how a run retrieved, by its manifest."""
+    arguments = run.manifest["arguments"]
+    segmentation = arguments.get("segmentation")
+    return {
+        "method": arguments.get("method", "strap"),
+        "encoder": arguments.get("encoder"),
+        "segmentation": segmentation.get("method") if isinstance(segmentation, Mapping) else None,
+        "top_k": arguments.get("top_k"),
+    }
+
+
+def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
+    """The scores as lines for a terminal, one per run, under the names of their groups."""
+    groups = {5: "precision", 8: "recall", 11: "border error", 13: "retrieved"}
+    names = ["run", "method", "encoder", "cut by", "K", *("found", "best", "random") * 2]
+    lines = [[*names, "found", "random", "frames", "trajectories", "tasks", "effective"]]
+    for run, own in zip(runs, scores, strict=True):
+        described = ("-" if value is None else str(value) for value in describe(run).values())
+        lines.append([run.path.name, *described, *_numbers(own)])
+    cells = [[printable(cell) for cell in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    head = ""
+    for column, name in groups.items():
+        head = head.ljust(sum(widths[:column]) + 2 * column) + name
+    shown = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join(line.rstrip() for line in (head, *shown))
+
+
+def _numbers(own: Scores) -> list[str]:
+    borders = [f"{value:.1f}" for value in (own.border_error.value, own.border_error.random)]
+    counts = [str(own.frames), str(own.trajectories), str(len(own.tasks))]
+    shares = [*_shares(own.precision), *_shares(own.recall)]
+    return [*shares, *borders, *counts, f"{own.effective_tasks:.1f}"]
+
+
+def _shares(one: Score) -> list[str]:
+    return [f"{value:.3f}" for value in (one.value, one.best, one.random)]

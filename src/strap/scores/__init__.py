@@ -1,0 +1,23 @@
+"""How good a retrieval is, without a rollout: by what the robot was doing in every frame."""
+
+from __future__ import annotations
+
+from strap.scores.correlation import RankCorrelation, rank_correlation
+from strap.scores.labelled_frames import LabelledFrames
+from strap.scores.labels import Label, Labels, read_labels, write_labels
+from strap.scores.run_scores import score_run
+from strap.scores.scoring import Score, Scores, score
+
+__all__ = [
+    "Label",
+    "LabelledFrames",
+    "Labels",
+    "RankCorrelation",
+    "Score",
+    "Scores",
+    "rank_correlation",
+    "read_labels",
+    "score",
+    "score_run",
+    "write_labels",
+]

@@ -1,0 +1,119 @@
+"""The prior's frames under one numbering, with their labels as small numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.errors import StrapError
+from strap.scores.labels import Label, Labels
+from strap.types import Match, Segment
+
+Flags = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledFrames:
+    """Every frame of the prior datasets, trajectory after trajectory.
+
+    frames    0 1 2 3 4 5 | 6 7 8 9 …
+    codes     0 0 1 1 1 2 | 0 0 3 3 …     which label
+              spans[0]    | spans[1]
+    """
+
+    codes: Numbers
+    """[frame]"""
+    numbers: Mapping[Label, int]
+    """label -> its code"""
+    spans: Sequence[tuple[int, int]]
+    """trajectory -> its first frame, and the first one after it"""
+    places: Mapping[tuple[str, str], int]
+    """(dataset, trajectory id) -> trajectory"""
+
+    @classmethod
+    def of(cls, prior: Mapping[str, Labels]) -> LabelledFrames:
+        """Number the frames of datasets, given by name."""
+        numbers: dict[Label, int] = {}
+        places: dict[tuple[str, str], int] = {}
+        codes: list[int] = []
+        spans: list[tuple[int, int]] = []
+        for name, labels in prior.items():
+            for key, own in labels.items():
+                places[name, key] = len(spans)
+                spans.append((len(codes), len(codes) + len(own)))
+                codes += [numbers.setdefault(label, len(numbers)) for label in own]
+        return cls(np.array(codes, np.int64), numbers, spans, places)
+
+    @cached_property
+    def counts(self) -> Numbers:
+        """How many frames have each label, [label]."""
+        return np.bincount(self.codes, minlength=len(self.numbers))
+
+    @cached_property
+    def border_distances(self) -> Numbers:
+        """How far each place between frames lies from the nearest border of its trajectory.
+
+        A border is where the label changes, or an end of the trajectory. Trajectory t has its
+        places, one more than frames, from `spans[t][0] + t` on, [frames + trajectories].
+        """
+        return np.concatenate([self._distances(*span) for span in self.spans])
+
+    def _distances(self, first: int, last: int) -> Numbers:
+        own = self.codes[first:last]
+        borders = np.concatenate([[0], np.flatnonzero(np.diff(own)) + 1, [len(own)]])
+        places = np.arange(len(own) + 1)
+        after = np.searchsorted(borders, places)
+        before = np.maximum(after - 1, 0)
+        nearest = np.minimum(borders[after] - places, abs(places - borders[before]))
+        return np.asarray(nearest, np.int64)
+
+    def border_distance(self, trajectory: int, start: int, stop: int) -> int:
+        """Return how far a segment's two ends lie from their nearest borders, together."""
+        first = self.spans[trajectory][0] + trajectory
+        return int(self.border_distances[first + start] + self.border_distances[first + stop])
+
+    def trajectory(self, match: Match) -> int:
+        """Return which trajectory a match lies in, and see that its frames are labelled."""
+        segment = match.segment
+        place = self.places.get((match.dataset, segment.trajectory_id))
+        if place is None:
+            known = dict.fromkeys(name for name, _ in self.places)
+            if match.dataset in known:
+                raise StrapError(
+                    f"trajectory '{segment.trajectory_id}' of '{match.dataset}' has no skill labels"
+                )
+            raise StrapError(
+                f"a match lies in '{match.dataset}', of which no skill labels were given (there "
+                f"are labels of {', '.join(known) or 'nothing'}): read those of every prior dataset"
+            )
+        first, last = self.spans[place]
+        _require_frames(segment, last - first)
+        return place
+
+    def wanted(self, labels: Iterable[Label]) -> Flags:
+        """Return which labels of the prior are among those given, [label]."""
+        flags = np.zeros(len(self.numbers), bool)
+        flags[[self.numbers[label] for label in set(labels) if label in self.numbers]] = True
+        return flags
+
+
+def query_labels(target: Labels, query: Segment) -> Sequence[Label]:
+    """Return the labels of a query's own frames, none around them."""
+    if query.trajectory_id not in target:
+        raise StrapError(f"trajectory '{query.trajectory_id}' has no skill labels")
+    own = target[query.trajectory_id]
+    _require_frames(query, len(own))
+    return own[query.start : query.stop]
+
+
+def _require_frames(segment: Segment, count: int) -> None:
+    if segment.stop > count:
+        raise StrapError(
+            f"{segment} goes past the {count} frames that have skill labels: labels and matches "
+            "must be of the same dataset"
+        )

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+
+from strap.cli import main
+from strap.runs import RetrievalOptions, open_run, run_retrieval
+from strap.scores import score_run
+from strap.segments import Segmentation
+from strap.synthetic import Planted
+
+SKILLS = ("reach", "grasp", "carry")
+
+
+@pytest.fixture
+def runs(own_planted: Planted, tmp_path: Path) -> list[Path]:
+    """Two runs on data whose planted copies have the labels of what they are copies of."""
+    label(own_planted)
+    paths = [tmp_path / "stops", tmp_path / "window"]
+    for path, method in zip(paths, ("stops", "window"), strict=True):
+        options = RetrievalOptions("pixels", 6, Segmentation(method=method))
+        run_retrieval(own_planted.target, [own_planted.prior], path, options)
+    return paths
+
+
+def label(planted: Planted) -> None:
+    for path in (planted.target, planted.prior):
+        with h5py.File(path, "a") as file:
+            for name, demo in file["data"].items():
+                skills = ["wander"] * len(demo["actions"])
+                if path == planted.target:
+                    skills = [f"{SKILLS[i // 30]} {name}" for i in range(len(skills))]
+                for plant in planted.plants if path == planted.prior else ():
+                    if plant.segment.trajectory_id == name:
+                        skill = f"{SKILLS[plant.query.start // 30]} {plant.query.trajectory_id}"
+                        span = slice(plant.segment.start, plant.segment.stop)
+                        skills[span] = [skill] * len(plant.segment)
+                demo.create_dataset("skills/skill", data=skills, dtype=h5py.string_dtype())
+                things = ["disc_1"] * len(skills)
+                demo.create_dataset("skills/object", data=things, dtype=h5py.string_dtype())
+
+
+def test_planted_matches_score_well(runs: list[Path]) -> None:
+    stops = score_run(open_run(runs[0]))
+    assert stops.precision.value > 0.8 > 3 * stops.precision.random
+    assert stops.border_error.value < 3 < stops.border_error.random
+    assert 0.3 < stops.recall.value <= stops.recall.best
+    assert stops.matches == 6
+
+
+def test_a_row_for_every_run(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", *map(str, runs)]) == 0
+    heads, names, *rows = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["precision", "recall", "border", "error", "retrieved"]
+    for group, column in (("precision", "found"), ("retrieved", "frames")):
+        assert names[heads.index(group) :].startswith(column)
+    own = [row.split() for row in rows]
+    assert [row[:5] for row in own] == [
+        ["stops", "strap", "pixels", "stops", "6"],
+        ["window", "strap", "pixels", "window", "6"],
+    ]
+    assert {len(row) for row in own} == {len(names.replace("cut by", "cut").split())}
+    scores = score_run(open_run(runs[0]))
+    assert own[0][5:8] == [
+        f"{v:.3f}" for v in (scores.precision.value, scores.precision.best, scores.precision.random)
+    ]
+
+
+def test_scores_as_json(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["score", str(runs[1]), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["runs"]
+    assert row["segmentation"] == "window"
+    assert row["precision"]["value"] <= row["precision"]["best"]
+    assert sum(row["tasks"].values()) == row["matches"]
+
+
+def test_data_without_labels(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = RetrievalOptions("pixels", 6)
+    run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
+    assert main(["score", str(tmp_path / "run")]) == 2
+    shown = capsys.readouterr().err
+    assert "has no skill labels, by which a retrieval is scored" in shown
+    assert "strap libero collect" in shown
+    assert main(["score"]) == 2
+    assert "no run to score" in capsys.readouterr().err
