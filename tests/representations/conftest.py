@@ -6,8 +6,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
 from PIL import Image
+from torch.backends import mkldnn
 
 from strap.datasets import Dataset, open_dataset
 from strap.representations import Kind, Representation, RepresentationSettings, train_representation
@@ -29,8 +29,10 @@ TINY = RepresentationSettings(
 @pytest.fixture(scope="session", autouse=True)
 def _small_products() -> Iterator[None]:
     """On ARM processors oneDNN takes three times as long for so small pictures."""
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+    before = bool(mkldnn.enabled)
+    mkldnn.enabled = False
+    yield
+    mkldnn.enabled = before
 
 
 @pytest.fixture(scope="session")

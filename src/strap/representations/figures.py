@@ -19,6 +19,8 @@ from strap.types import Array
 
 Cell = tuple[Array, str]
 """a picture, and what stands above it"""
+SLOW = 0.2
+"""pixels per frame; flows that nowhere are faster look dim"""
 
 
 def reconstruction_figure(
@@ -36,7 +38,7 @@ def reconstruction_figure(
         one = Samples(read.pictures[middle : middle + 1], read.actions[middle : middle + 1])
         pictures = [one.pictures[0], representation.reconstruct(one)[0]]
         if kind == "fr":
-            fastest = float(np.abs(pictures[0]).max()) or 1.0
+            fastest = max(float(np.abs(pictures[0]).max()), SLOW)
             pictures = [flow_colours(flow, fastest) for flow in pictures]
         cells.append([(pictures[0], f"{key}, frame {middle}"), (pictures[1], "reconstruction")])
     return _draw(cells, Path(out_png))
