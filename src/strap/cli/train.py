@@ -38,8 +38,9 @@ class Command:
     """fixed: full attention; paper: the text; released: the authors' code, causal mask included"""
     kind: Literal["transformer", "diffusion"] = "transformer"
     """which policy"""
-    vision: Literal["resnet", "frozen"] = "resnet"
-    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU"""
+    vision: Literal["resnet", "frozen"] | None = None
+    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU (default:
+    what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
     """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
     steps: int | None = None
@@ -76,10 +77,14 @@ class Command:
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
     """which keys (default: all)"""
-    image_size: int = 128
-    """side of the images the policy sees; others are resized"""
+    image_size: int | None = None
+    """side of the images the policy sees; others are resized (default: that of --frames, else
+    128)"""
+    frames: Path | None = None
+    """a cache of `strap cache` that holds the datasets: nothing is decoded"""
     cache: Path | None = None
-    """where decoded frames are kept (default: the user's cache folder, or $STRAP_CACHE)"""
+    """without --frames: where decoded frames are kept (default: the user's cache folder, or
+    $STRAP_CACHE)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """fuse the network's operations, which takes more than a minute to begin; auto: on a GPU for
     20,000 steps or more"""
@@ -142,6 +147,7 @@ class Command:
     def _cache(self, progress: Any) -> FrameCache:
         from strap.training.cache import open_cache
         from strap.training.cache_builder import CacheOptions, build_cache
+        from strap.training.cache_part import select_clips
         from strap.training.data import open_training_data
 
         if (self.data / "content.json").is_file():
@@ -152,13 +158,15 @@ class Command:
             whole_prior=self.method in ("ft", "mt"),
             opening=self.opening,
         )
-        options = CacheOptions(
-            vision=self.vision,
-            image_size=self.image_size,
-            cameras=self.cameras,
-            proprioception=self.proprioception,
-            language=self.text_encoder,
-        )
+        seen: dict[str, Any] = {
+            "cameras": self.cameras,
+            "proprioception": self.proprioception,
+            "language": self.text_encoder,
+            **self._given("vision", "image_size"),
+        }
+        if self.frames is not None:
+            return select_clips(open_cache(self.frames), source, **seen)
+        options = CacheOptions(**seen)
         name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress)

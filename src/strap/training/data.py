@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class RetrievedSpan:
     cost: float
     query: str
     """the demonstration it was found for"""
+    query_start: int
+    query_stop: int
+    """the query is frames query_start … query_stop−1 of that demonstration"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class TrainingData:
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
         content: list[Any] = [[name, dataset.fingerprint()] for name, dataset in datasets.items()]
         content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
-        content += [[r.clip, r.start, r.stop, r.cost, r.query] for r in self.retrieved]
+        content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
 
 
@@ -96,6 +99,19 @@ def open_training_data(
     clips = _whole(dataset, "target")
     for other in prior:
         clips += _whole(opening.open(other), "prior")
+    return TrainingData(tuple(clips), ())
+
+
+def open_whole_datasets(
+    paths: Sequence[str | Path], opening: OpenOptions | None = None
+) -> TrainingData:
+    """Open datasets to cache all of their trajectories, for any training on parts of them."""
+    clips: list[Clip] = []
+    for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths):
+        dataset = (opening or OpenOptions()).open(path)
+        if not len(dataset):
+            raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
+        clips += _whole(dataset, "target")
     return TrainingData(tuple(clips), ())
 
 
@@ -171,8 +187,9 @@ def _locate(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...
             raise StrapError(
                 f"match {segment} lies in no prior dataset of the run: were they changed since?"
             )
-        query = match.query.trajectory_id
-        spans.append(RetrievedSpan(holding[0], segment.start, segment.stop, match.cost, query))
+        found = (holding[0], segment.start, segment.stop, match.cost)
+        query = match.query
+        spans.append(RetrievedSpan(*found, query.trajectory_id, query.start, query.stop))
     return tuple(spans)
 
 
@@ -192,10 +209,8 @@ def _of_augmented(dataset: Dataset) -> TrainingData:
             continue
         inside = _some(np.flatnonzero(is_real & ~_flags(trajectory, "is_context")), trajectory)
         first, last = int(inside[0]), int(inside[-1])
-        query = str(origin.get("query_trajectory", ""))
-        spans.append(
-            RetrievedSpan(len(clips) - 1, first, last + 1, _cost(origin, trajectory), query)
-        )
+        found = (len(clips) - 1, first, last + 1, _cost(origin, trajectory))
+        spans.append(RetrievedSpan(*found, *_query(origin, trajectory)))
         contexts.append(Context(first, trajectory.length - last - 1))
     if not any(clip.role == "target" for clip in clips):
         clips = [replace(clip, role="target") for clip in clips]
@@ -229,6 +244,18 @@ def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
         raise StrapError(
             f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is no number: the "
             "augmented dataset is damaged; make it again"
+        ) from error
+
+
+def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int, int]:
+    """Return the demonstration a segment was found for, and which frames of it asked."""
+    try:
+        bounds = int(origin["query_start"]), int(origin["query_stop"])
+        return str(origin["query_trajectory"]), *bounds
+    except (KeyError, TypeError, ValueError) as error:
+        raise StrapError(
+            f"'{trajectory.source.path}', {trajectory.id}: it does not say which query it was "
+            "found for: the augmented dataset is damaged; make it again"
         ) from error
 
 
