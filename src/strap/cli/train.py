@@ -13,6 +13,7 @@ from strap.artifacts import cache_folder, fingerprint_json, read_json
 from strap.cli.options import Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.errors import StrapError
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Command:
     what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
     """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
+    tasks: tuple[str, ...] = ()
+    """for a dataset: train on the demonstrations of these instructions, or parts of them"""
+    episodes: str = ""
+    """for a dataset: which of those demonstrations, by place: 0:5,7"""
     steps: int | None = None
     """optimiser steps (default: the preset's)"""
     batch: int | None = None
@@ -156,6 +161,7 @@ class Command:
             self.data,
             prior=self.prior,
             whole_prior=self.method in ("ft", "mt"),
+            selection=Selection(self.tasks, self.episodes),
             opening=self.opening,
         )
         seen: dict[str, Any] = {

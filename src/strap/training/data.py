@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from strap.artifacts import fingerprint_json
 from strap.datasets import Dataset, OpenOptions, open_dataset
+from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.types import Matches, Trajectory
 
@@ -78,6 +79,7 @@ def open_training_data(
     *,
     prior: Sequence[str | Path] = (),
     whole_prior: bool = False,
+    selection: Selection | None = None,
     opening: OpenOptions | None = None,
 ) -> TrainingData:
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
@@ -86,20 +88,33 @@ def open_training_data(
         path: what to train on.
         prior: for a dataset: what to pre-train on, or to train on beside it.
         whole_prior: for a run: all of its prior, not only what was retrieved.
+        selection: for a dataset: which of its demonstrations to train on.
         opening: how to read datasets.
     """
     path, opening = Path(path).expanduser(), opening or OpenOptions()
+    selection = selection or Selection()
     if (path / "matches.parquet").is_file():
+        _require_all(selection, f"'{path}' is a run")
         return _of_run(path, whole_prior=whole_prior)
     dataset = opening.open(path)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
     if "is_pad" in dataset[dataset.ids[0]].extras:
+        _require_all(selection, f"'{path}' is an augmented dataset")
         return _of_augmented(dataset)
-    clips = _whole(dataset, "target")
+    clips = _whole(selection.apply(dataset), "target")
     for other in prior:
         clips += _whole(opening.open(other), "prior")
     return TrainingData(tuple(clips), ())
+
+
+def _require_all(selection: Selection, what: str) -> None:
+    if selection != Selection():
+        raise StrapError(
+            f"{what}, which was made for the demonstrations in it: choose others with "
+            "`strap retrieve --target-tasks --target-episodes`; --tasks and --episodes are for a "
+            "dataset of demonstrations"
+        )
 
 
 def open_whole_datasets(
