@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "score": "how good a retrieval is, by what the robot was doing in every frame",
+    "cache": "decode datasets once, for many trainings",
     "train": "train a policy on your demonstrations and what was retrieved for them",
     "evaluate": "roll a policy out in the simulator",
     "embed": "turn a dataset's frames into vectors, once",

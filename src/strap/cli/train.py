@@ -13,6 +13,7 @@ from strap.atomic import read_json
 from strap.cli.options import Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.provenance import fingerprint_json
@@ -40,10 +41,15 @@ class Command:
     """fixed: full attention; paper: the text; released: the authors' code, causal mask included"""
     kind: Literal["transformer", "diffusion"] = "transformer"
     """which policy"""
-    vision: Literal["resnet", "frozen"] = "resnet"
-    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU"""
+    vision: Literal["resnet", "frozen"] | None = None
+    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU (default:
+    what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
     """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
+    tasks: tuple[str, ...] = ()
+    """for a dataset: train on the demonstrations of these instructions, or parts of them"""
+    episodes: str = ""
+    """for a dataset: which of those demonstrations, by place: 0:5,7"""
     steps: int | None = None
     """optimiser steps (default: the preset's)"""
     batch: int | None = None
@@ -78,10 +84,14 @@ class Command:
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
     """which keys (default: all)"""
-    image_size: int = 128
-    """side of the images the policy sees; others are resized"""
+    image_size: int | None = None
+    """side of the images the policy sees; others are resized (default: that of --frames, else
+    128)"""
+    frames: Path | None = None
+    """a cache of `strap cache` that holds the datasets: nothing is decoded"""
     cache: Path | None = None
-    """where decoded frames are kept (default: the user's cache folder, or $STRAP_CACHE)"""
+    """without --frames: where decoded frames are kept (default: the user's cache folder, or
+    $STRAP_CACHE)"""
     compile: Literal["auto", "on", "off"] = "auto"
     """fuse the network's operations, which takes more than a minute to begin; auto: on a GPU for
     20,000 steps or more"""
@@ -144,6 +154,7 @@ class Command:
     def _cache(self, progress: Any) -> FrameCache:
         from strap.training.cache import open_cache
         from strap.training.cache_builder import CacheOptions, build_cache
+        from strap.training.cache_part import select_clips
         from strap.training.data import open_training_data
 
         if (self.data / "content.json").is_file():
@@ -152,15 +163,18 @@ class Command:
             self.data,
             prior=self.prior,
             whole_prior=self.method in ("ft", "mt"),
+            selection=Selection(self.tasks, self.episodes),
             opening=self.opening,
         )
-        options = CacheOptions(
-            vision=self.vision,
-            image_size=self.image_size,
-            cameras=self.cameras,
-            proprioception=self.proprioception,
-            language=self.text_encoder,
-        )
+        seen: dict[str, Any] = {
+            "cameras": self.cameras,
+            "proprioception": self.proprioception,
+            "language": self.text_encoder,
+            **self._given("vision", "image_size"),
+        }
+        if self.frames is not None:
+            return select_clips(open_cache(self.frames), source, **seen)
+        options = CacheOptions(**seen)
         name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress)

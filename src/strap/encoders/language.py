@@ -1,4 +1,4 @@
-"""Instructions to vectors, each once.
+"""Instructions to vectors, each by itself: a vector does not depend on what is embedded beside it.
 
 `minilm` is a sentence encoder whose weights come from a package registry; `clip` is the text half
 of CLIP ViT-L/14 (hub, its cache, or a local folder); `words` needs no model: hashed words, enough
@@ -103,10 +103,12 @@ def _clip(source: str, instructions: Sequence[str]) -> Floats:
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
         model: Any = CLIPTextModelWithProjection.from_pretrained(source)
     model.eval()
-    tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        vectors = model(**tokens).text_embeds.float()
-    return np.asarray(vectors.numpy(), np.float32)
+    vectors = []
+    for text in instructions:
+        tokens = tokenizer([text], truncation=True, return_tensors="pt")
+        with torch.inference_mode():
+            vectors.append(model(**tokens).text_embeds.float().numpy())
+    return np.asarray(np.concatenate(vectors), np.float32)
 
 
 def _sentences(source: str, instructions: Sequence[str]) -> Floats:
@@ -117,9 +119,9 @@ def _sentences(source: str, instructions: Sequence[str]) -> Floats:
     with _no_bar():
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
         model: Any = AutoModel.from_pretrained(source).eval()
-    tokens = tokenizer(list(instructions), padding=True, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        hidden = model(**tokens).last_hidden_state.float()
-    mask = tokens["attention_mask"].unsqueeze(-1).float()
-    mean = (hidden * mask).sum(1) / mask.sum(1)
-    return _spread(np.asarray(mean.numpy(), np.float32))
+    means = []
+    for text in instructions:
+        tokens = tokenizer([text], truncation=True, return_tensors="pt")
+        with torch.inference_mode():
+            means.append(model(**tokens).last_hidden_state.float().mean(1).numpy())
+    return _spread(np.asarray(np.concatenate(means), np.float32))

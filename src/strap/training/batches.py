@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -13,15 +14,11 @@ from strap.policies.batch import Batch
 from strap.policies.images import centre, crop_clips
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache
+from strap.training.device_frames import clip_numbers, load_frames
 from strap.training.windows import Floats, Windows
-from strap.types import Array
 
 BLOCK = 64
 """Steps whose draws are made at once."""
-WIDENED = 1 << 30
-"""Bytes of feature maps up to which a processor keeps them as float32, converted once."""
-FREE_SHARE = 0.6
-"""Of the GPU's free memory, what the cache may take."""
 
 
 class Sampler:
@@ -61,25 +58,40 @@ class Loader:
         windows: Windows,
         settings: PolicySettings,
         device: torch.device,
+        *,
+        evaluated: Windows | None = None,
     ) -> None:
-        self.interface, self.settings, self.device = cache.interface, settings, device
+        """`evaluated` are windows that another loader (`beside`) gathers from the same pictures."""
+        self.cache, self.interface = cache, cache.interface
+        self.settings, self.device = settings, device
         self.frozen = settings.vision == "frozen"
-        read = cache.maps if self.frozen else cache.frames
-        pictures = {name: _tensor(read(name)) for name in cache.interface.cameras}
-        size = sum(t.numel() * t.element_size() for t in pictures.values())
-        if self.frozen and device.type == "cpu" and size < WIDENED:
-            pictures = {name: maps.float() for name, maps in pictures.items()}
-        self.resident = device.type == "cpu" or size < FREE_SHARE * torch.cuda.mem_get_info()[0]
-        self.pictures = (
-            {k: v.to(device) for k, v in pictures.items()} if self.resident else pictures
-        )
-        self.actions = _tensor(cache.actions).to(device)
-        self.states = _tensor(cache.states).to(device)
-        self.language = _tensor(cache.language).to(device)
-        columns = (windows.anchor, windows.first, windows.last, windows.instruction)
-        self.table = torch.from_numpy(np.stack(columns, axis=1)).to(device)  # [n 4]
+        used = [windows] if evaluated is None else [windows, evaluated]
+        self.frames = load_frames(cache, used, maps=self.frozen, device=device)
+        self.actions = torch.from_numpy(np.array(cache.actions)).to(device)
+        self.states = torch.from_numpy(np.array(cache.states)).to(device)
+        self.language = torch.from_numpy(np.array(cache.language)).to(device)
+        self.table = self._table(windows)
         self.past = torch.arange(1 - settings.history, 1, device=device)
         self.future = torch.arange(settings.chunk, device=device) + settings.first_action
+
+    def beside(self, windows: Windows) -> Loader:
+        """Return a loader of other windows that shares everything else."""
+        other = copy.copy(self)
+        other.table = self._table(windows)
+        return other
+
+    def _table(self, windows: Windows) -> Tensor:
+        """Return the windows on the device [n 5]; the last column leads from rows to pictures."""
+        clip = clip_numbers(self.cache, windows)
+        begins = np.array([own.row for own in self.cache.clips])
+        shift = self.frames.rows[clip] - begins[clip]
+        columns = (windows.anchor, windows.first, windows.last, windows.instruction, shift)
+        return torch.from_numpy(np.stack(columns, axis=1)).to(self.device)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the pictures lie on the device."""
+        return self.frames.is_resident
 
     @property
     def places(self) -> int:
@@ -94,12 +106,12 @@ class Loader:
 
     def gather(self, draw: Tensor, images: dict[str, Tensor] | None = None) -> Batch:
         """The batch of a draw that lies on the device."""
-        anchor, first, last, instruction = self.table[draw[:, 0]].unbind(1)
+        anchor, first, last, instruction, shift = self.table[draw[:, 0]].unbind(1)
         wanted = anchor[:, None] + self.future
         rows = torch.minimum(torch.maximum(wanted, first[:, None]), last[:, None])
         seen = torch.maximum(anchor[:, None] + self.past, first[:, None])
         return Batch(
-            images=self.images(seen, draw) if images is None else images,
+            images=self.images(seen + shift[:, None], draw) if images is None else images,
             proprioception=self.states[seen],
             language=self.language[instruction],
             actions=self.actions[rows],
@@ -107,10 +119,10 @@ class Loader:
         )
 
     def images(self, rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
-        """Each camera's pictures of these rows [b h], cropped as drawn."""
+        """Return each camera's pictures of these picture rows [b h], cropped as drawn."""
         found = {}
         for number, name in enumerate(self.interface.cameras):
-            source = self.pictures[name]
+            source = self.frames.pictures[name]
             if self.frozen:
                 clips = source.index_select(0, rows.flatten())
                 found[name] = clips.view(*rows.shape, *source.shape[1:]).float()
@@ -122,17 +134,10 @@ class Loader:
     def fetch(self, draw: Tensor) -> dict[str, Tensor]:
         """Where the cache lies in host memory: a draw's pictures, brought to the device."""
         table = self.table.cpu() if self.table.device.type != "cpu" else self.table
-        anchor, first = table[draw[:, 0], 0], table[draw[:, 0], 1]
+        anchor, first, _, _, shift = table[draw[:, 0]].unbind(1)
         seen = torch.maximum(anchor[:, None] + self.past.cpu(), first[:, None])
-        pictures = self.images(seen, draw)
+        pictures = self.images(seen + shift[:, None], draw)
         return {
             name: clips.pin_memory().to(self.device, non_blocking=True)
             for name, clips in pictures.items()
         }
-
-
-def _tensor(array: Array) -> Tensor:
-    # Copy-on-write: torch wants memory it may write to, and nothing writes.
-    if isinstance(array, np.memmap) and array.filename is not None:
-        array = np.load(array.filename, mmap_mode="c", allow_pickle=False)
-    return torch.from_numpy(array)

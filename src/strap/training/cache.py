@@ -16,7 +16,7 @@ Rows of all clips lie end to end. Training needs nothing else: no dataset, no vi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from strap.errors import StrapError
 from strap.policies.settings import Interface
 from strap.types import Array
 
-FORMAT = "strap-frames-2"
+FORMAT = "strap-frames-3"
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,30 @@ class Retrieved:
     cost: float
     query: str
     """the demonstration it was found for"""
+    query_start: int
+    query_stop: int
+    """the query is frames query_start … query_stop−1 of that demonstration"""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedArrays:
+    """Where a training finds its clips in the arrays of a cache that many trainings share."""
+
+    rows: tuple[int, ...]
+    """of each clip's first frame in the arrays"""
+    columns: tuple[int, ...]
+    """of states.npy"""
+    language: Array
+    """float32 [instructions l]"""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameCache:
-    """A finished cache, its arrays mapped into memory."""
+    """A finished cache, its arrays mapped into memory; or a part of one (`select_clips`).
+
+    Rows count the frames of its clips end to end. Pictures are not copied for a part: the frames of
+    clip i begin at row `picture_rows[i]` of `frames` and `maps`.
+    """
 
     path: Path
     interface: Interface
@@ -75,34 +94,61 @@ class FrameCache:
     has_frames: bool
     context: tuple[int, int] | None = None
     """(history, chunk): real frames that retrieved segments have around them; None: all"""
+    shared: SharedArrays | None = None
+    """of a part of a larger cache"""
 
     @property
     def rows(self) -> int:
         """Frames in all."""
         return sum(clip.length for clip in self.clips)
 
+    @property
+    def picture_rows(self) -> tuple[int, ...]:
+        """The row of each clip's first frame in the pictures' arrays."""
+        return self.shared.rows if self.shared else tuple(clip.row for clip in self.clips)
+
     def frames(self, camera: str) -> Array:
-        """uint8 [rows s s 3]"""
+        """uint8 [picture rows s s 3]"""
         return self._array(f"frames-{camera}.npy")
 
     def maps(self, camera: str) -> Array:
-        """float16 [rows places channels]"""
+        """float16 [picture rows places channels]"""
         return self._array(f"maps-{camera}.npy")
 
     @cached_property
     def actions(self) -> Array:
         """float32 [rows a]"""
-        return self._array("actions.npy")
+        return self._clip_rows(self._array("actions.npy"))
 
     @cached_property
     def states(self) -> Array:
         """float32 [rows d]"""
-        return self._array("states.npy")
+        states = self._clip_rows(self._array("states.npy"))
+        return states[:, self.shared.columns] if self.shared else states
 
     @cached_property
     def language(self) -> Array:
         """float32 [instructions l]"""
-        return self._array("language.npy")
+        return self.shared.language if self.shared else self._array("language.npy")
+
+    def _clip_rows(self, array: Array) -> Array:
+        if self.shared is None:
+            return array
+        found = zip(self.shared.rows, self.clips, strict=True)
+        return np.concatenate([array[row : row + clip.length] for row, clip in found])
+
+    def to_json(self) -> dict[str, Any]:
+        """What content.json says of it."""
+        return {
+            "format": FORMAT,
+            "interface": asdict(self.interface),
+            "clips": [asdict(clip) for clip in self.clips],
+            "retrieved": [asdict(found) for found in self.retrieved],
+            "context": list(self.context) if self.context else None,
+            "instructions": list(self.instructions),
+            "language": self.language_encoder,
+            "frames": self.has_frames,
+        }
 
     def _array(self, name: str) -> Array:
         try:

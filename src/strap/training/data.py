@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.datasets import Dataset, OpenOptions, open_dataset
+from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.provenance import fingerprint_json
 from strap.types import Matches, Trajectory
@@ -42,6 +43,9 @@ class RetrievedSpan:
     cost: float
     query: str
     """the demonstration it was found for"""
+    query_start: int
+    query_stop: int
+    """the query is frames query_start … query_stop−1 of that demonstration"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class TrainingData:
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
         content: list[Any] = [[name, dataset.fingerprint()] for name, dataset in datasets.items()]
         content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
-        content += [[r.clip, r.start, r.stop, r.cost, r.query] for r in self.retrieved]
+        content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
 
 
@@ -75,6 +79,7 @@ def open_training_data(
     *,
     prior: Sequence[str | Path] = (),
     whole_prior: bool = False,
+    selection: Selection | None = None,
     opening: OpenOptions | None = None,
 ) -> TrainingData:
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
@@ -83,19 +88,45 @@ def open_training_data(
         path: what to train on.
         prior: for a dataset: what to pre-train on, or to train on beside it.
         whole_prior: for a run: all of its prior, not only what was retrieved.
+        selection: for a dataset: which of its demonstrations to train on.
         opening: how to read datasets.
     """
     path, opening = Path(path).expanduser(), opening or OpenOptions()
+    selection = selection or Selection()
     if (path / "matches.parquet").is_file():
+        _require_all(selection, f"'{path}' is a run")
         return _of_run(path, whole_prior=whole_prior)
     dataset = opening.open(path)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
     if "is_pad" in dataset[dataset.ids[0]].extras:
+        _require_all(selection, f"'{path}' is an augmented dataset")
         return _of_augmented(dataset)
-    clips = _whole(dataset, "target")
+    clips = _whole(selection.apply(dataset), "target")
     for other in prior:
         clips += _whole(opening.open(other), "prior")
+    return TrainingData(tuple(clips), ())
+
+
+def _require_all(selection: Selection, what: str) -> None:
+    if selection != Selection():
+        raise StrapError(
+            f"{what}, which was made for the demonstrations in it: choose others with "
+            "`strap retrieve --target-tasks --target-episodes`; --tasks and --episodes are for a "
+            "dataset of demonstrations"
+        )
+
+
+def open_whole_datasets(
+    paths: Sequence[str | Path], opening: OpenOptions | None = None
+) -> TrainingData:
+    """Open datasets to cache all of their trajectories, for any training on parts of them."""
+    clips: list[Clip] = []
+    for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths):
+        dataset = (opening or OpenOptions()).open(path)
+        if not len(dataset):
+            raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
+        clips += _whole(dataset, "target")
     return TrainingData(tuple(clips), ())
 
 
@@ -171,8 +202,9 @@ def _locate(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...
             raise StrapError(
                 f"match {segment} lies in no prior dataset of the run: were they changed since?"
             )
-        query = match.query.trajectory_id
-        spans.append(RetrievedSpan(holding[0], segment.start, segment.stop, match.cost, query))
+        found = (holding[0], segment.start, segment.stop, match.cost)
+        query = match.query
+        spans.append(RetrievedSpan(*found, query.trajectory_id, query.start, query.stop))
     return tuple(spans)
 
 
@@ -192,10 +224,8 @@ def _of_augmented(dataset: Dataset) -> TrainingData:
             continue
         inside = _some(np.flatnonzero(is_real & ~_flags(trajectory, "is_context")), trajectory)
         first, last = int(inside[0]), int(inside[-1])
-        query = str(origin.get("query_trajectory", ""))
-        spans.append(
-            RetrievedSpan(len(clips) - 1, first, last + 1, _cost(origin, trajectory), query)
-        )
+        found = (len(clips) - 1, first, last + 1, _cost(origin, trajectory))
+        spans.append(RetrievedSpan(*found, *_query(origin, trajectory)))
         contexts.append(Context(first, trajectory.length - last - 1))
     if not any(clip.role == "target" for clip in clips):
         clips = [replace(clip, role="target") for clip in clips]
@@ -229,6 +259,18 @@ def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
         raise StrapError(
             f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is no number: the "
             "augmented dataset is damaged; make it again"
+        ) from error
+
+
+def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int, int]:
+    """Return the demonstration a segment was found for, and which frames of it asked."""
+    try:
+        bounds = int(origin["query_start"]), int(origin["query_stop"])
+        return str(origin["query_trajectory"]), *bounds
+    except (KeyError, TypeError, ValueError) as error:
+        raise StrapError(
+            f"'{trajectory.source.path}', {trajectory.id}: it does not say which query it was "
+            "found for: the augmented dataset is damaged; make it again"
         ) from error
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from strap.atomic import read_json, remove_leftovers
+from strap.atomic import remove_leftovers
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
 from strap.locks import LOCK, alone
@@ -145,10 +145,11 @@ class _Trainer:
         self.policy.to(self.device)
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loader = Loader(cache, table, self.policy_settings, self.device)
+        watched = held_out_windows(cache, held_out) if held_out else None
+        self.loader = Loader(cache, table, self.policy_settings, self.device, evaluated=watched)
         cameras = len(cache.interface.cameras)
         self.sampler = Sampler(phases, settings.batch, self.loader.places, cameras, settings.seed)
-        self.watch = self._watch(held_out)
+        self.watch = self.loader.beside(watched) if watched is not None else None
         self.optimizer = make_optimizer(self.policy, settings, self.device)
         self.average = copy.deepcopy(self.policy) if settings.ema else None
         torch.manual_seed(settings.seed + 1)
@@ -202,7 +203,7 @@ class _Trainer:
             [
                 asdict(self.policy_settings),
                 training,
-                read_json(self.cache.path / "content.json"),
+                self.cache.to_json(),
                 type(module).__name__ if module is not None else None,
                 list(weights) if weights is not None else None,
                 held_out,
@@ -224,15 +225,6 @@ class _Trainer:
         first = np.concatenate([prior.probabilities(), none_of_target])
         second = np.concatenate([none_of_prior, own])
         return [(0, first), (self.settings.first_phase, second)], table
-
-    def _watch(self, held_out: frozenset[str]) -> Loader | None:
-        if not held_out:
-            return None
-        windows = held_out_windows(self.cache, held_out)
-        watch = copy.copy(self.loader)  # shares the pictures
-        columns = (windows.anchor, windows.first, windows.last, windows.instruction)
-        watch.table = torch.from_numpy(np.stack(columns, axis=1)).to(self.device)
-        return watch
 
     @torch.no_grad()
     def _evaluate(self, log: Log) -> None:

@@ -1,0 +1,63 @@
+"""`strap cache`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from strap.cli.options import Json, Opening, print_json
+from strap.cli.progress import showing
+from strap.datasets import OpenOptions
+
+
+@dataclass(frozen=True)
+class Command:
+    """Decode whole datasets once, for many trainings: `strap train … --frames CACHE`.
+
+    Interrupted, the same command goes on where it was.
+    """
+
+    data: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """one dataset or more"""
+    out: Path
+    """the cache's folder: 2 GB for 20,000 frames of two cameras"""
+    vision: Literal["resnet", "frozen"] = "resnet"
+    """resnet: frames; frozen: feature maps, computed once"""
+    cameras: tuple[str, ...] = ()
+    """which cameras (default: all)"""
+    proprioception: tuple[str, ...] = ()
+    """which proprioception keys (default: all, but `state` where it only repeats the others)"""
+    image_size: int = 128
+    """side of the images; others are resized"""
+    text_encoder: str = "minilm"
+    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder"""
+    workers: int | None = None
+    """threads or processes that decode at a time (default: by the processors there are)"""
+    opening: Opening = field(default_factory=OpenOptions)
+    json: Json = False
+    """print the outcome as JSON"""
+
+    def run(self) -> None:
+        """Decode, then say what there is."""
+        from strap.training.cache_builder import CacheOptions, build_cache
+        from strap.training.data import open_whole_datasets
+
+        options = CacheOptions(
+            vision=self.vision,
+            image_size=self.image_size,
+            cameras=self.cameras,
+            proprioception=self.proprioception,
+            language=self.text_encoder,
+        )
+        data = open_whole_datasets(self.data, self.opening)
+        with showing(quiet=self.json) as progress:
+            cache = build_cache(data, self.out, options, workers=self.workers, progress=progress)
+        found = {"trajectories": len(cache.clips), "frames": cache.rows}
+        if self.json:
+            print_json({"path": str(cache.path), **found, "cameras": cache.interface.cameras})
+        else:
+            told = ", ".join(f"{count} {name}" for name, count in found.items())
+            print(f"{told}, cameras {', '.join(cache.interface.cameras)} → {cache.path}")

@@ -1,0 +1,154 @@
+"""A training's clips, found in a cache that holds whole datasets: nothing is decoded or copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from strap.atomic import read_json
+from strap.encoders.language import embed_instructions
+from strap.errors import StrapError
+from strap.policies.settings import Vision
+from strap.training.cache import CachedClip, FrameCache, SharedArrays
+from strap.training.cache_builder import place_clips, retrieved_spans, stamp
+from strap.training.compatibility import choose_keys, short
+from strap.training.data import Clip, TrainingData
+from strap.types import Array
+
+
+def select_clips(
+    cache: FrameCache,
+    data: TrainingData,
+    *,
+    cameras: Sequence[str] = (),
+    proprioception: Sequence[str] = (),
+    language: str = "minilm",
+    vision: Vision | None = None,
+    image_size: int | None = None,
+) -> FrameCache:
+    """Return the part of a cache that a training's data point at, as a cache of its own would be.
+
+    Args:
+        cache: holds every clip of the data, by dataset and trajectory id, and perhaps much more.
+        data: the clips, their roles, and what was retrieved.
+        cameras: which of the cache's cameras (default: all).
+        proprioception: which of its keys (default: all).
+        language: what embeds instructions; vectors that the cache has of it are taken.
+        vision: what the cache must hold: frames for `resnet`, feature maps for `frozen`.
+        image_size: the side that its images must have.
+    """
+    interface = cache.interface
+    _require_pictures(cache, vision, image_size)
+    chosen = tuple(cameras) or interface.cameras
+    for name in chosen:
+        if name not in interface.cameras:
+            known = ", ".join(interface.cameras) or "none"
+            raise StrapError(f"the cache '{cache.path}' has no camera '{name}'; it has: {known}")
+    first = data.clips[0].trajectory()
+    keys = choose_keys(first, tuple(proprioception) or tuple(interface.proprioception))
+    sizes = {short(key): first.proprioception[key].shape[1] for key in keys}
+    clips, texts = place_clips(data, chosen, keys)
+    vectors = _language(cache, texts, language)
+    return replace(
+        cache,
+        interface=replace(
+            interface,
+            cameras=chosen,
+            proprioception=sizes,
+            language_size=vectors.shape[1],
+            fps=first.fps,
+        ),
+        clips=clips,
+        retrieved=retrieved_spans(data),
+        instructions=texts,
+        language_encoder=language,
+        context=(data.context.history, data.context.chunk) if data.context else None,
+        shared=SharedArrays(_find_rows(cache, data), _columns(cache, sizes), vectors),
+    )
+
+
+def _require_pictures(cache: FrameCache, vision: Vision | None, image_size: int | None) -> None:
+    held = "resnet" if cache.has_frames else "frozen"
+    if vision not in (None, held):
+        raise StrapError(
+            f"the cache '{cache.path}' was made for --vision {held}, not {vision}: make one with "
+            f"`strap cache --vision {vision}`"
+        )
+    if image_size not in (None, cache.interface.image_size):
+        raise StrapError(
+            f"the cache '{cache.path}' holds images of {cache.interface.image_size} pixels a side, "
+            f"not {image_size}: make one with `strap cache --image-size {image_size}`"
+        )
+
+
+def _find_rows(cache: FrameCache, data: TrainingData) -> tuple[int, ...]:
+    """Return the cache's row of each clip's first frame."""
+    held: dict[tuple[str, str], list[int]] = {}
+    for number, own in enumerate(cache.clips):
+        held.setdefault((own.dataset, own.id), []).append(number)
+    stamps = read_json(cache.path / "manifest.json")["stamps"]
+    rows, missing, changed = [], [], []
+    for clip in data.clips:
+        numbers = held.get((clip.dataset.name, clip.id), [])
+        holding = [number for number in numbers if _holds(cache.clips[number], clip)]
+        if not holding:
+            missing.append(clip)
+        elif stamps[holding[0]] != stamp(clip.trajectory()):
+            changed.append(clip)
+        else:
+            skipped = clip.start - cache.clips[holding[0]].start
+            rows.append(cache.picture_rows[holding[0]] + skipped)
+    if missing or changed:
+        raise _lacking(cache, missing, changed)
+    return tuple(rows)
+
+
+def _holds(own: CachedClip, clip: Clip) -> bool:
+    return own.start <= clip.start and clip.stop <= own.stop
+
+
+def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]) -> StrapError:
+    """Return the error that names what a cache does not have, or has from other files."""
+    wrong = missing or changed
+    names = dict.fromkeys(clip.dataset.name for clip in wrong)
+    ids = ", ".join(clip.id for clip in wrong[:3]) + (", …" if len(wrong) > 3 else "")
+    held = ", ".join(dict.fromkeys(clip.dataset for clip in cache.clips))
+    if missing:
+        return StrapError(
+            f"the cache '{cache.path}' lacks {len(missing)} of the clips that are trained on: "
+            f"{ids} of {', '.join(names)}; it holds {held}: decode what is missing too with "
+            "`strap cache`, or leave --frames out"
+        )
+    return StrapError(
+        f"{len(changed)} trajectories of {', '.join(names)} ({ids}) were changed, or are read with "
+        f"another orientation, since '{cache.path}' was made: run `strap cache` again"
+    )
+
+
+def _columns(cache: FrameCache, sizes: dict[str, int]) -> tuple[int, ...]:
+    """Return the columns of states.npy that hold these keys."""
+    begin, at = 0, {}
+    for key, size in cache.interface.proprioception.items():
+        at[key] = range(begin, begin + size)
+        begin += size
+    for key, size in sizes.items():
+        if key not in at or len(at[key]) != size:
+            known = ", ".join(f"{k} ({len(v)})" for k, v in at.items()) or "none"
+            raise StrapError(
+                f"the cache '{cache.path}' has no proprioception '{key}' of size {size}; it has: "
+                f"{known}: choose those with --proprioception"
+            )
+    return tuple(column for key in sizes for column in at[key])
+
+
+def _language(cache: FrameCache, texts: Sequence[str], encoder: str) -> Array:
+    """Return the instructions' vectors [n l]: the cache's, or embedded."""
+    known: dict[str, Array] = {}
+    if encoder == cache.language_encoder:
+        known = dict(zip(cache.instructions, cache.language, strict=True))
+    new = [text for text in texts if text not in known]
+    if new:
+        known |= dict(zip(new, embed_instructions(new, encoder), strict=True))
+    return np.stack([known[text] for text in texts])

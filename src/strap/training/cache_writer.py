@@ -1,0 +1,150 @@
+"""Filling a frame cache: clips decoded ahead by threads or processes, written in order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import groupby
+from typing import Any, cast
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from strap.embeddings.decoding import Images, decoders, pays
+from strap.embeddings.frames import (
+    SPAN_BYTES,
+    SPAN_FRAMES,
+    FrameSpan,
+    SpanImages,
+    read_ahead,
+    read_frames,
+)
+from strap.embeddings.work import EmbeddingJob
+from strap.errors import StrapError
+from strap.policies.images import fit
+from strap.processors import processors
+from strap.training.cache import FrameCache
+from strap.training.compatibility import short
+from strap.training.data import Clip, TrainingData
+from strap.types import Array
+
+MAX_THREADS = 8
+"""more wait for each other"""
+
+
+class ClipWriter:
+    """Fills the arrays of a cache that is laid out, clip by clip."""
+
+    def __init__(self, cache: FrameCache, data: TrainingData) -> None:
+        self.cache, self.data = cache, data
+        kind = "frames" if cache.has_frames else "maps"
+        self.pictures = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
+        self.arrays: dict[str, Any] = {
+            name: open_memmap(cache.path / name, mode="r+")
+            for name in ("actions.npy", "states.npy", *self.pictures.values())
+        }
+        self.vision: Any = None
+        if not cache.has_frames:
+            from strap.policies.checkpoints import read_tensors
+            from strap.policies.frozen import FrozenVision, Projection
+
+            tensors = read_tensors(cache.path / "tensors.safetensors")
+            self.vision = FrozenVision()
+            self.projection = Projection(tensors["mean"], tensors["directions"])
+
+    def write(self, first: int, workers: int | None = None) -> Iterator[int]:
+        """Write clips from the first given one on; each one's number is yielded when it is written.
+
+        Args:
+            first: the number of the first clip to write.
+            workers: threads, or for many images of videos processes, that decode at a time
+                (default: as many as there are processors, threads 8 at most).
+        """
+        numbers = range(first, len(self.data.clips))
+        for _, group in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset)):
+            yield from self._write_of_one_dataset(tuple(group), workers)
+
+    def flush(self) -> None:
+        """Put on disk what was written."""
+        for array in self.arrays.values():
+            array.flush()
+
+    def _write_of_one_dataset(self, numbers: Sequence[int], workers: int | None) -> Iterator[int]:
+        cameras, size = self.cache.interface.cameras, self.cache.interface.image_size
+        dataset = self.data.clips[numbers[0]].dataset
+        images = len(cameras) * sum(self.cache.clips[number].length for number in numbers)
+        count = workers or processors()
+        with ExitStack() as stack:
+            decode: Images = read_frames
+            if pays(dataset, images, count):
+                decode = stack.enter_context(decoders(dataset, count))
+            else:
+                count = workers or min(MAX_THREADS, processors())
+
+            def fitted(span: FrameSpan, camera: str) -> Array:
+                return fit(decode(span, camera), size)
+
+            todo = (span for number in numbers for span in self._spans(number))
+            decoded = cast(Generator[SpanImages], read_ahead(todo, cameras, count, fitted))
+            stack.enter_context(closing(decoded))
+            for number in numbers:
+                self._write_values(number)
+                for read in decoded if cameras else ():
+                    self._write_pictures(read.span, read.images)
+                    if read.span.final:
+                        break
+                yield number
+
+    def _spans(self, number: int) -> Iterator[FrameSpan]:
+        """Yield a clip's frames camera by camera; `row` is the cache's."""
+        clip, row = self.data.clips[number], self.cache.clips[number].row
+        trajectory = clip.trajectory()
+        job = EmbeddingJob((trajectory,), (), ())
+        for camera, name in enumerate(self.cache.interface.cameras):
+            frame_bytes = int(np.prod(trajectory.camera(name).shape[1:]))
+            step = min(max(SPAN_BYTES // max(frame_bytes, 1), 16), SPAN_FRAMES)
+            for start in range(clip.start, clip.stop, step):
+                stop = min(start + step, clip.stop)
+                is_last = camera == len(self.cache.interface.cameras) - 1 and stop == clip.stop
+                yield FrameSpan(job, camera, 0, start, stop, row + start - clip.start, is_last)
+
+    def _write_pictures(self, span: FrameSpan, images: Array) -> None:
+        name = self.pictures[self.cache.interface.cameras[span.camera]]
+        rows = slice(span.row, span.row + span.stop - span.start)
+        if self.vision is not None:
+            images = self.vision.project(images, self.projection)
+        self.arrays[name][rows] = images
+
+    def _write_values(self, number: int) -> None:
+        """Write a clip's actions and proprioception."""
+        clip, rows = self.data.clips[number], _rows(self.cache, number)
+        trajectory = clip.trajectory()
+        actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
+        if not np.isfinite(actions).all():
+            raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
+        self.arrays["actions.npy"][rows] = actions
+        names = {short(key): key for key in trajectory.proprioception}
+        states = [
+            np.asarray(trajectory.proprioception[names[key]][clip.start : clip.stop], np.float32)
+            for key in self.cache.interface.proprioception
+        ]
+        if states:
+            self.arrays["states.npy"][rows] = np.concatenate(states, axis=1)
+
+
+def _rows(cache: FrameCache, number: int) -> slice:
+    clip = cache.clips[number]
+    return slice(clip.row, clip.row + clip.length)
+
+
+def sample_images(clips: Sequence[Clip], cameras: Sequence[str], size: int, count: int) -> Array:
+    """About `count` images [n size size 3] spread over clips and cameras."""
+    each = max(1, count // (len(clips) * len(cameras)))
+    step = max(1, len(clips) * len(cameras) // count)
+    sample = []
+    for clip in clips[::step]:
+        trajectory = clip.trajectory()
+        for start in np.linspace(clip.start, clip.stop - 1, each).astype(int).tolist():
+            for camera in cameras:
+                sample.append(fit(trajectory.frames(camera, start, start + 1), size))
+    return np.concatenate(sample)

@@ -1,0 +1,56 @@
+"""Which features of trajectories a policy sees, and whether trajectories share them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strap.errors import StrapError, unknown
+from strap.types import Trajectory
+
+PREFIX = "observation."
+
+
+def choose_keys(trajectory: Trajectory, asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Proprioception keys as asked, else all; LeRobot's `state` only where it says more."""
+    known = trajectory.proprioception
+    by_short = {short(key): key for key in known}
+    if asked:
+        for key in asked:
+            if short(key) not in by_short:
+                raise unknown("proprioception", key, by_short)
+        return tuple(by_short[short(key)] for key in asked)
+    keys = tuple(known)
+    others = sum(known[key].shape[1] for key in keys if short(key) != "state")
+    if "state" in by_short and others >= known[by_short["state"]].shape[1]:
+        return tuple(key for key in keys if short(key) != "state")
+    return keys
+
+
+def short(key: str) -> str:
+    """`observation.ee_pos` -> `ee_pos`: the name that files and simulators share."""
+    return key.removeprefix(PREFIX)
+
+
+def require_same_features(
+    trajectory: Trajectory, first: Trajectory, cameras: Sequence[str], keys: Sequence[str]
+) -> None:
+    """Raise where a trajectory lacks what the first one has and a policy is to see."""
+    if trajectory.actions.shape[1:] != first.actions.shape[1:]:
+        raise StrapError(
+            f"trajectory '{trajectory.id}' has actions of size {trajectory.actions.shape[1]}, "
+            f"'{first.id}' of {first.actions.shape[1]}: one policy cannot learn from both"
+        )
+    for name in cameras:
+        trajectory.camera(name)
+    mine = _sizes(trajectory)
+    for key in keys:
+        size = first.proprioception[key].shape[1]
+        if mine.get(short(key)) != size:
+            raise StrapError(
+                f"trajectory '{trajectory.id}' has no proprioception '{short(key)}' of size {size} "
+                f"as '{first.id}' has: choose those they share with --proprioception"
+            )
+
+
+def _sizes(trajectory: Trajectory) -> Mapping[str, int]:
+    return {short(key): array.shape[1] for key, array in trajectory.proprioception.items()}
