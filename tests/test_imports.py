@@ -41,6 +41,7 @@ ORDER = (
     "training",
     "libero",
     "evaluation",
+    "experiments",
     "diagnosis",
     "cli",
 )
