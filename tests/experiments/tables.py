@@ -20,7 +20,7 @@ TOY = (sys.executable, "-S", "-E", str(Path(__file__).parent / "toy_commands.py"
 KNOWN = {
     "cache": ("--image-size",),
     "train": ("--steps", "--decay", "--alpha"),
-    "retrieve": ("--segmentation", "--cameras"),
+    "retrieve": ("--segmentation", "--cameras", "--fraction", "--threshold"),
     "evaluate": ("--episodes", "--horizon", "--acting", "--no-videos"),
 }
 TEXT = """

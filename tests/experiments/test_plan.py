@@ -79,6 +79,17 @@ def test_later_states_and_multi_task_training(tmp_path: Path) -> None:
     assert prior in words(stages["train Mug/FT-seed1"])
 
 
+def test_how_much_is_kept_may_be_said_otherwise(tmp_path: Path) -> None:
+    text = TEXT.replace("top_k = [10, 20]", "retrieve_options = { fraction = 0.1 }")
+    stages = plan(tmp_path, text)
+    retrieval = stages["train Mug/STRAP-seed1"].needs[1]
+    assert "--top-k" not in words(stages[retrieval])
+    assert words(stages[retrieval]).endswith("--fraction 0.1")
+    both = TEXT.replace("top_k = [10, 20]", "top_k = 5\nretrieve_options = { threshold = 0.9 }")
+    with pytest.raises(StrapError, match="STRAP has top_k and threshold: remove one"):
+        plan(tmp_path, both)
+
+
 def test_retrievals_wait_for_the_one_that_embeds(tmp_path: Path) -> None:
     text = TEXT + '[[methods]]\nname = "BR"\ntrain = "strap"\nretrieval = "br"\ntop_k = 5\n'
     text = text.replace("[paper.BC]\nMug = 50\n", "")

@@ -28,6 +28,8 @@ SET_BY_RUNNER = {
     "evaluate": ("suite", "task", "out", "workers", "against", "first", "seed", "json"),
 }
 """Options of which the experiment itself decides the value."""
+INSTEAD_OF_TOP_K = ("fraction", "threshold")
+"""options of `strap retrieve` that say how much is kept in another way"""
 KEYS = (
     *("name", "suite", "target", "prior", "demonstrations", "encoder", "top_k", "seeds"),
     *("compare", "tasks", "methods", "paper", *STAGES),
@@ -51,7 +53,7 @@ class Method:
     train: str
     retrieval: str | None
     top_k: tuple[int | str, ...]
-    """how many matches; empty where nothing is retrieved"""
+    """how many matches; empty where nothing is retrieved, or options say how much"""
     encoders: tuple[str, ...]
     """empty where nothing is retrieved"""
     seeds: tuple[int, ...]
@@ -171,14 +173,19 @@ def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Meth
         for key in ("top_k", "encoder", "retrieve_options"):
             if key in entry:
                 raise StrapError(f"method {name} retrieves nothing: remove its {key}")
+    options = _options(entry.get("retrieve_options", {}), "retrieve", known)
+    given = {*raw.get("retrieve", {}), *options}
+    instead = next((key for key in INSTEAD_OF_TOP_K if key in given), None)
+    if instead and "top_k" in entry:
+        raise StrapError(f"method {name} has top_k and {instead}: remove one")
     return Method(
         name=name,
         train=train,
         retrieval=retrieval,
-        top_k=_top_k(entry.get("top_k", raw.get("top_k", 100))) if retrieval else (),
+        top_k=() if instead or not retrieval else _top_k(entry.get("top_k", raw.get("top_k", 100))),
         encoders=_texts({"encoder": raw.get("encoder")} | entry, "encoder") if retrieval else (),
         seeds=_seeds(entry.get("seeds", raw.get("seeds", [1234]))),
-        retrieve_options=_options(entry.get("retrieve_options", {}), "retrieve", known),
+        retrieve_options=options,
         train_options=_options(entry.get("train_options", {}), "train", known),
     )
 

@@ -136,14 +136,16 @@ class Planner:
         method, options = cell.method, cell.retrieve_options
         identity = [method.retrieval, cell.top_k, cell.encoder, cell.demonstrations, options]
         identity.append(cell.experiment.tasks[cell.task])
-        label = f"{method.retrieval}-k{cell.top_k}-{self._identify(identity)}"
+        amount = [] if cell.top_k is None else [f"k{cell.top_k}"]
+        label = "-".join([str(method.retrieval), *amount, self._identify(identity)])
         name = f"retrievals/{slug(cell.task)}/{label}"
         out = self.work / name
         words = ["retrieve", "--target", self.data.locate(self.data.target)]
         words += ["--target-tasks", cell.experiment.tasks[cell.task]]
         words += ["--target-episodes", cell.demonstrations, "--prior", *self._prior()]
         words += ["--method", str(method.retrieval), "--encoder", str(cell.encoder)]
-        words += ["--top-k", str(cell.top_k), "--augmented", "none"]
+        words += ["--top-k", str(cell.top_k)] if cell.top_k is not None else []
+        words += ["--augmented", "none"]
         words += ["--stores", str(self.work / "stores"), "--out", str(out)]
         command = self._command([*words, *self._words("retrieve", options)])
         return self._add(
