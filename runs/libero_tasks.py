@@ -1,4 +1,4 @@
-"""The LIBERO tasks of the sample and of docs/results.md: targets, and a prior for them."""
+"""The LIBERO tasks of the sample: targets, and a prior for them."""
 
 from __future__ import annotations
 

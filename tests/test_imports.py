@@ -49,6 +49,7 @@ ORDER = (
     "training",
     "libero",
     "evaluation",
+    "experiments",
     "diagnosis",
     "cli",
 )

@@ -26,6 +26,10 @@ class Lock:
     def __del__(self) -> None:
         self.release()
 
+    def fileno(self) -> int:
+        """Return the open file's descriptor: a process that inherits it holds the lock too."""
+        return self._descriptor
+
     def is_current(self) -> bool:
         """Whether the file of that name is still the one that is locked."""
         try:

@@ -11,7 +11,7 @@ import pytest
 
 import strap
 from strap.cli import main
-from strap.evaluation.results import read_records
+from strap.evaluation.records import read_records
 from strap.evaluation.simulators import LiberoSimulator
 from strap.libero.environment import LiberoEnv
 from strap.libero.tasks import Task

@@ -27,7 +27,9 @@ class Command:
     suite: str = "libero_10"
     """libero_90, libero_10, libero_spatial, libero_object or libero_goal"""
     episodes: int = 20
-    """how many of the fixed initial states, from the first"""
+    """how many of the fixed initial states"""
+    first: int = 0
+    """the first of them"""
     horizon: int = 520
     """steps after which an episode has failed (the authors' code: 300)"""
     workers: int = 2
@@ -64,6 +66,7 @@ class Command:
             suite=self.suite,
             task=self.task,
             episodes=self.episodes,
+            first=self.first,
             horizon=self.horizon,
             workers=self.workers,
             seed=self.seed,

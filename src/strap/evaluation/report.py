@@ -44,5 +44,5 @@ def compared(ours: Evaluation, theirs: Evaluation) -> str:
 
 def _other(against: Path, settings: EvaluationSettings, progress: Progress) -> Evaluation:
     if (against / "episodes.jsonl").is_file():
-        return open_evaluation(against, settings.episodes)
+        return open_evaluation(against, settings.states)
     return evaluate(against, settings, progress=progress)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.errors import StrapError
+from strap.evaluation.records import read_records
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
     LIBERO_ACTION,
@@ -48,7 +49,9 @@ class EvaluationSettings:
     suite: str = "libero_10"
     task: str = "0"
     episodes: int = 20
-    """initial states 0 … episodes−1 of the benchmark's fixed ones"""
+    """how many of the benchmark's fixed initial states"""
+    first: int = 0
+    """the first of them"""
     horizon: int = HORIZON
     workers: int = 2
     seed: int = 0
@@ -63,6 +66,11 @@ class EvaluationSettings:
     """looks whose predictions for a moment are averaged (0: as it was trained to)"""
     demos: str = ""
     """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
+
+    @property
+    def states(self) -> range:
+        """The initial states."""
+        return range(self.first, self.first + self.episodes)
 
 
 @dataclass(frozen=True)
@@ -159,13 +167,15 @@ def run_episodes(
             f"episodes={settings.episodes}, workers={settings.workers}, "
             f"horizon={settings.horizon}: each must be at least 1"
         )
+    if settings.first < 0:
+        raise StrapError(f"the first initial state is {settings.first}: they count from 0")
     with alone(out / LOCK, f"rolling out into '{out}'"):
         for folder in (out, out / "videos"):
             remove_leftovers(folder)
         _claim(out, identity)
         _end_last_line(out / "episodes.jsonl")
         kept = read_records(out)
-        wanted = [s for s in range(settings.episodes) if s not in kept]
+        wanted = [s for s in settings.states if s not in kept]
         videos = settings.videos and find_spec("av") is not None
         if wanted:
             roll_out(
@@ -181,16 +191,16 @@ def run_episodes(
                 videos=videos,
                 progress=progress,
             )
-    return open_evaluation(out, settings.episodes)
+    return open_evaluation(out, settings.states)
 
 
-def open_evaluation(out: str | Path, episodes: int | None = None) -> Evaluation:
-    """A finished (or unfinished) evaluation's records, by initial state."""
+def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
+    """A finished (or unfinished) evaluation's records: all, or those of the initial `states`."""
     out = Path(out).expanduser()
     if not (out / "evaluation.json").is_file():
         raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
     rows = read_records(out)
-    chosen = [rows[state] for state in sorted(rows) if episodes is None or state < episodes]
+    chosen = [rows[state] for state in sorted(rows) if states is None or state in states]
     return Evaluation(out, tuple(chosen))
 
 
@@ -204,19 +214,6 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
                 f"{tasks[1][key]}): only evaluations of the same task can be compared"
             )
     return mcnemar(first.successes, second.successes)
-
-
-def read_records(out: Path) -> dict[int, Mapping[str, Any]]:
-    """Finished episodes by initial state; an unfinished last line is left out."""
-    file = out / "episodes.jsonl"
-    rows = {}
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        rows[int(row["state"])] = row
-    return rows
 
 
 def check_interface(policy: Policy) -> None:

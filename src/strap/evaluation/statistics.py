@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from scipy.stats import binomtest
+
+Start = TypeVar("Start", bound=Hashable)
+"""where a rollout begins: an initial state's number, or that with the task and the seed"""
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -32,10 +37,9 @@ class Comparison:
     """McNemar's exact test: how likely so one-sided a split of the differing states is by chance"""
 
 
-def mcnemar(first: dict[int, bool], second: dict[int, bool]) -> Comparison:
+def mcnemar(first: Mapping[Start, bool], second: Mapping[Start, bool]) -> Comparison:
     """Compare successes by initial state; states that only one was run on are left out."""
-    shared = sorted(first.keys() & second.keys())
-    pairs = [(first[state], second[state]) for state in shared]
+    pairs = [(first[start], second[start]) for start in first.keys() & second.keys()]
     one, two = pairs.count((True, False)), pairs.count((False, True))
     p_value = float(binomtest(one, one + two).pvalue) if one + two else 1.0
     both, neither = pairs.count((True, True)), pairs.count((False, False))

@@ -1,0 +1,140 @@
+"""`strap experiment`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+from strap.cli import COMMANDS
+
+EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
+"""whose options an experiment's file may hold"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run a table of tasks × methods × K × seeds, and report it.
+
+    Every stage is a `strap` command in a process of its own. What is finished is never repeated:
+    killed, the same command goes on, and several may work in one folder. docs/experiments.md says
+    what the file holds.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    """the experiment's TOML file"""
+    out: Path
+    """the work folder; with --report also a kept one"""
+    data: Path | None = None
+    """the folder of the datasets (default: that of the file)"""
+    tasks: tuple[str, ...] = ()
+    """only these, by short name (default: all)"""
+    methods: tuple[str, ...] = ()
+    """only these, by name (default: all)"""
+    seeds: tuple[int, ...] = ()
+    """only these (default: all)"""
+    trainings: int = 1
+    """trainings at once; on one GPU three or four"""
+    evaluations: int = 1
+    """evaluations at once, beside the trainings"""
+    retrievals: int = 1
+    """retrievals at once, beside both"""
+    workers: int = 2
+    """environments of each evaluation, each a process of up to 2.5 GB"""
+    keep: Path | None = None
+    """copy each finished cell there as well: records, matches and manifest, no weights"""
+    kept: Path | None = None
+    """cells finished earlier, as --keep left them: they count as done"""
+    checkpoints: bool = False
+    """keep the weights of evaluated policies"""
+    minutes: float | None = None
+    """begin nothing after so long; what runs is finished"""
+    mps: bool = True
+    """share the GPU by CUDA's Multi-Process Service, where there is one"""
+    list: bool = False
+    """print cells and commands, and run nothing"""
+    report: bool = False
+    """write tables and figures of what is there, and run nothing"""
+    report_out: Path | None = None
+    """where the report goes (default: OUT/report)"""
+
+    def run(self) -> int:
+        """Run, list or report."""
+        from strap.experiments.cells import list_cells
+        from strap.experiments.description import read_experiment
+
+        known = {name: list_options(name) for name in EXPERIMENT_COMMANDS if name in COMMANDS}
+        experiment = read_experiment(self.file, known)
+        cells = list_cells(experiment, tasks=self.tasks, methods=self.methods, seeds=self.seeds)
+        work = self.out.expanduser().resolve()
+        if self.report:
+            from strap.experiments.reporting import write_report
+
+            for path in write_report(experiment, cells, work, self.report_out or work / "report"):
+                print(path)
+            return 0
+        from strap.experiments.datafolder import open_data
+        from strap.experiments.plan import Planner
+        from strap.experiments.runner import format_plan
+
+        data = open_data(experiment, self.data or self.file.parent, must_exist=not self.list)
+        planner = Planner(data, work, known, workers=self.workers)
+        if self.list:
+            print(format_plan(cells, planner))
+            return 0
+        return self._run(cells, planner)
+
+    def _run(self, cells: Any, planner: Any) -> int:
+        from strap.experiments.runner import RunSettings, run_cells
+
+        settings = RunSettings(
+            trainings=self.trainings,
+            evaluations=self.evaluations,
+            retrievals=self.retrievals,
+            keep=self.keep,
+            kept=self.kept,
+            checkpoints=self.checkpoints,
+            share_gpu=self.mps,
+            seconds=None if self.minutes is None else 60 * self.minutes,
+        )
+        outcome = run_cells(cells, planner, settings, _tell)
+        if outcome.postponed:
+            print(f"{len(outcome.postponed)} stages are left for another run")
+        if outcome.failed:
+            print(
+                f"{len(outcome.failed)} stages failed and {len(outcome.blocked)} wait for them: "
+                "mend what their logs say, then run the same command again"
+            )
+            return 1
+        return 0
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def list_options(name: str) -> frozenset[str]:
+    """Return the words that a `strap` command takes, in the one form that each has."""
+    module = import_module(f"strap.cli.{name}")
+    return frozenset(_words(module.Command, ""))
+
+
+def _words(command: Any, prefix: str) -> Iterator[str]:
+    hints = get_type_hints(command, include_extras=True)
+    for entry in fields(command):
+        marks = getattr(hints[entry.name], "__metadata__", ())
+        if tyro.conf.Positional in marks:
+            continue
+        names = [mark.name for mark in marks if getattr(mark, "name", None) is not None]
+        name = prefix + (names[0] if names else entry.name.replace("_", "-"))
+        kind = getattr(hints[entry.name], "__origin__", hints[entry.name])
+        if is_dataclass(kind):
+            yield from _words(kind, f"{name}." if name else "")
+        elif kind is bool and entry.default is not MISSING and entry.default:
+            yield f"--no-{name}"
+        else:
+            yield f"--{name}"

@@ -1,0 +1,170 @@
+"""A cell's folder: finishing it, reading it, and moving it between machines.
+
+CELL/
+  episodes.jsonl     one line per rollout
+  evaluation.json    what `strap evaluate` ran
+  matches.parquet    what was retrieved; its datasets are named relative to the data folder
+  manifest.json      identity, data, versions, commands and seconds; written last
+  train.log, evaluate.log
+
+No file but the logs names a path of the machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strap.atomic import discard, read_json, replacing, write_json, writing
+from strap.errors import StrapError
+from strap.evaluation.records import read_records
+from strap.experiments.cells import Cell, describe_difference
+from strap.experiments.datafolder import as_relative, relative_matches
+from strap.experiments.plan import Planner, Stage
+from strap.provenance import versions
+
+KEPT = ("episodes.jsonl", "evaluation.json", "matches.parquet", "manifest.json")
+"""what lasts; the manifest last"""
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """A finished cell."""
+
+    cell: Cell
+    path: Path
+    manifest: Mapping[str, Any]
+    successes: Mapping[int, bool]
+    """initial state -> success"""
+    partial: float
+    """the mean share of sub-goals reached"""
+
+    @property
+    def matches(self) -> Path | None:
+        """The table of matches, where the cell retrieved any."""
+        file = self.path / "matches.parquet"
+        return file if file.is_file() else None
+
+
+def note_stage(stage: Stage, seconds: float, planner: Planner) -> None:
+    """Write down that a stage is finished."""
+    write_json(stage.note, _describe(stage, seconds, planner))
+
+
+def _describe(stage: Stage, seconds: float, planner: Planner) -> dict[str, Any]:
+    places = {"DATA": planner.data.path, "WORK": planner.work}
+    command = as_relative(stage.command[len(planner.program) :], places)
+    return {"command": command, "seconds": round(seconds, 1)}
+
+
+def finish_cell(stage: Stage, seconds: float, planner: Planner, stages: Iterable[Stage]) -> Path:
+    """Write an evaluated cell's matches and, last, its manifest; return its folder."""
+    cell = stage.cell
+    if cell is None:
+        raise StrapError(f"stage '{stage.name}' evaluates no cell")
+    folder = planner.work / cell.folder
+    _read_successes(folder, cell)
+    own = _inputs(stage, {other.name: other for other in stages})
+    for other in own:
+        if other.kind == "retrieve":
+            _copy_matches(other.output / "matches.parquet", folder, planner.data.path)
+    notes = {other.kind: read_json(other.note) for other in own if other.note.is_file()}
+    notes[stage.kind] = _describe(stage, seconds, planner)  # the manifest is this stage's note
+    manifest = {
+        "format": "strap-cell",
+        "experiment": cell.experiment.name,
+        "identity": cell.identity,
+        "data": planner.data.fingerprints,
+        "versions": versions(),
+        "commands": {kind: note["command"] for kind, note in notes.items()},
+        "seconds": {kind: note["seconds"] for kind, note in notes.items()},
+    }
+    write_json(folder / "manifest.json", manifest)
+    return folder
+
+
+def _inputs(stage: Stage, stages: Mapping[str, Stage]) -> list[Stage]:
+    """Return a stage and all that it needs, what is needed first."""
+    needed = [own for name in stage.needs for own in _inputs(stages[name], stages)]
+    return list(dict.fromkeys([*needed, stage]))
+
+
+def _copy_matches(source: Path, folder: Path, data: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with replacing(folder / "matches.parquet") as temporary:
+        pq.write_table(relative_matches(pq.read_table(source), data), temporary)
+
+
+def drop_weights(cell: Cell, planner: Planner) -> None:
+    """Remove a finished cell's policy."""
+    discard(planner.policy(cell))
+    (planner.work / cell.folder / "train.json").unlink(missing_ok=True)
+
+
+def read_cell(folder: Path, cell: Cell) -> CellResult | None:
+    """Read a finished cell below a folder of results; None where it is not there.
+
+    A cell that was made otherwise than the experiment says is refused.
+    """
+    place = folder / cell.folder
+    file = place / "manifest.json"
+    if not file.is_file():
+        return None
+    manifest = read_json(file)
+    identity = manifest.get("identity") if isinstance(manifest, dict) else None
+    if not isinstance(identity, dict) or not isinstance(manifest.get("data"), dict):
+        raise StrapError(f"'{file}' is no manifest of a cell: put back a copy, or remove '{place}'")
+    if difference := describe_difference(identity, cell.identity):
+        raise StrapError(
+            f"'{place}' was made otherwise than the experiment says: {difference}; choose another "
+            "folder, or undo the change"
+        )
+    successes, partial = _read_successes(place, cell)
+    return CellResult(cell, place, manifest, successes, partial)
+
+
+def _read_successes(place: Path, cell: Cell) -> tuple[dict[int, bool], float]:
+    first, stop = cell.experiment.states
+    rows = read_records(place)
+    missing = [state for state in range(first, stop) if state not in rows]
+    if missing:
+        raise StrapError(
+            f"'{place / 'episodes.jsonl'}' lacks {len(missing)} of {stop - first} episodes "
+            f"(initial state {missing[0]}, …): put back a copy of it, or remove '{place}'"
+        )
+    chosen = [rows[state] for state in range(first, stop)]
+    partial = sum(float(row["partial"]) for row in chosen) / len(chosen)
+    return {int(row["state"]): bool(row["success"]) for row in chosen}, partial
+
+
+def copy_cell(cell: Cell, source: Path, destination: Path) -> bool:
+    """Copy what lasts of a finished cell to another folder of results, unless it is there.
+
+    Returns:
+        whether it was copied.
+    """
+    if read_cell(source, cell) is None or read_cell(destination, cell) is not None:
+        return False
+    for name in KEPT:
+        file = source / cell.folder / name
+        if file.is_file():
+            with writing(destination), replacing(destination / cell.folder / name) as temporary:
+                shutil.copyfile(file, temporary)
+    return True
+
+
+def read_results(cells: Iterable[Cell], folder: Path) -> list[CellResult]:
+    """Read all finished cells; refuse cells that were made from different data."""
+    results = [result for cell in cells if (result := read_cell(folder, cell))]
+    for result in results[1:]:
+        first = results[0]
+        if difference := describe_difference(first.manifest["data"], result.manifest["data"]):
+            raise StrapError(
+                f"'{first.path}' and '{result.path}' were made from different data: {difference}; "
+                "report them apart"
+            )
+    return results

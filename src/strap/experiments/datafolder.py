@@ -1,0 +1,106 @@
+"""The data folder of an experiment: which datasets it means, and whether they are the same."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strap.errors import StrapError
+from strap.experiments.description import Experiment
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """The datasets of an experiment, by name below one folder."""
+
+    path: Path
+    target: str
+    prior: tuple[str, ...]
+    fingerprints: dict[str, str]
+    """dataset -> a hash of its files' names and sizes, the same on every machine"""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The target and the priors."""
+        return self.target, *self.prior
+
+    def locate(self, name: str) -> str:
+        """Return a dataset's path as a word of a command."""
+        return str(self.path / name)
+
+
+def open_data(experiment: Experiment, folder: Path, *, must_exist: bool = True) -> DataFolder:
+    """Find the experiment's datasets below a folder.
+
+    Args:
+        experiment: names the target, and the priors by name or pattern.
+        folder: holds the datasets.
+        must_exist: where False, what is not there stands under the name the file gives.
+    """
+    folder = folder.expanduser().resolve()
+    prior = [name for pattern in experiment.prior for name in _find(folder, pattern, must_exist)]
+    (target,) = _find(folder, experiment.target, must_exist)[:1]
+    if target in prior or len(set(prior)) != len(prior):
+        raise StrapError(
+            f"target '{target}' and priors {', '.join(prior)} below '{folder}' name a dataset "
+            "twice: name each once"
+        )
+    names = (target, *prior)
+    return DataFolder(folder, target, tuple(prior), {n: fingerprint(folder / n) for n in names})
+
+
+def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
+    if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+        raise StrapError(
+            f"dataset '{pattern}' is not below the data folder: name it relative to it"
+        )
+    found = sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
+    if not found and must_exist:
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        there = ", ".join(names[:12]) or "nothing"
+        raise StrapError(
+            f"'{folder}' holds no dataset '{pattern}' (it holds {there}): give the folder of the "
+            "datasets with --data"
+        )
+    return found or [pattern]
+
+
+def fingerprint(dataset: Path) -> str:
+    """Return a hash of a dataset's file names and sizes; copying it elsewhere keeps the hash."""
+    digest = hashlib.blake2b(digest_size=16)
+    files = [dataset] if dataset.is_file() else sorted(p for p in dataset.rglob("*") if p.is_file())
+    for file in files:
+        name = file.relative_to(dataset).as_posix()
+        digest.update(f"{name}\0{file.stat().st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def as_relative(words: tuple[str, ...], places: dict[str, Path]) -> list[str]:
+    """Return a command's words with each place's path replaced by its name.
+
+    >>> as_relative(("/data/libero_10", "--out", "/work/x"), {"DATA": Path("/data")})
+    ['DATA/libero_10', '--out', '/work/x']
+    """
+    inner_first = sorted(places.items(), key=lambda item: -len(str(item[1])))
+    shown = []
+    for word in words:
+        for name, place in inner_first:
+            if word == str(place) or word.startswith(f"{place}/"):
+                word = name + word[len(str(place)) :]
+                break
+        shown.append(word)
+    return shown
+
+
+def relative_matches(table: Any, data: Path) -> Any:
+    """Return a table of matches whose datasets are named relative to the data folder."""
+    import pyarrow as pa
+
+    names = [
+        Path(name).relative_to(data).as_posix() if Path(name).is_relative_to(data) else name
+        for name in table.column("dataset").to_pylist()
+    ]
+    place = table.schema.get_field_index("dataset")
+    return table.set_column(place, "dataset", pa.array(names, pa.string()))

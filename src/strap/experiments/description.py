@@ -1,0 +1,300 @@
+"""An experiment's TOML file as frozen data; what it does not know, it refuses."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strap.errors import StrapError, unknown
+
+TRAINERS = ("bc", "ft", "mt", "strap")
+RETRIEVALS = ("strap", "d-t", "d-s", "br", "fr", "random", "language")
+STAGES = ("cache", "pretrain", "retrieve", "train", "evaluate")
+"""Tables of options, one for each command; `pretrain` is `strap train` on the prior."""
+SET_BY_RUNNER = {
+    "cache": ("out", "json"),
+    "train": (
+        *("out", "method", "prior", "tasks", "episodes", "init", "frames", "cache"),
+        *("seed", "json"),
+    ),
+    "retrieve": (
+        *("target", "target_tasks", "target_episodes", "prior", "method", "encoder", "top_k"),
+        *("stores", "out", "augmented", "overwrite", "json"),
+    ),
+    "evaluate": ("suite", "task", "out", "workers", "against", "first", "seed", "json"),
+}
+"""Options of which the experiment itself decides the value."""
+INSTEAD_OF_TOP_K = ("fraction", "threshold")
+"""options of `strap retrieve` that say how much is kept in another way"""
+KEYS = (
+    *("name", "suite", "target", "prior", "demonstrations", "encoder", "top_k", "seeds"),
+    *("compare", "tasks", "methods", "paper", *STAGES),
+)
+METHOD_KEYS = (
+    *("name", "train", "retrieval", "top_k", "encoder", "seeds"),
+    *("retrieve_options", "train_options"),
+)
+
+Options = Mapping[str, Any]
+"""Option -> value, as `strap` takes them, with underscores."""
+KnownOptions = Mapping[str, Collection[str]]
+"""Command -> the words it takes: `--top-k`, `--no-videos`."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table: what is retrieved, and how it is trained on."""
+
+    name: str
+    train: str
+    retrieval: str | None
+    top_k: tuple[int | str, ...]
+    """how many matches; empty where nothing is retrieved, or options say how much"""
+    encoders: tuple[str, ...]
+    """empty where nothing is retrieved"""
+    seeds: tuple[int, ...]
+    retrieve_options: Options = field(default_factory=dict)
+    train_options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What an experiment's file says."""
+
+    name: str
+    suite: str
+    target: str
+    """the target dataset's name below the data folder"""
+    prior: tuple[str, ...]
+    """names below the data folder, or patterns such as `libero_90*`"""
+    demonstrations: tuple[str, ...]
+    """positions of the target demonstrations that are trained on; each is a repetition"""
+    encoder: str
+    tasks: Mapping[str, str]
+    """short name -> instruction"""
+    methods: tuple[Method, ...]
+    states: tuple[int, int]
+    """the first fixed initial state of the evaluation, and the one after the last"""
+    options: Mapping[str, Options]
+    compare: tuple[str, ...]
+    """methods that every other one is compared with, state by state"""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """method, or method and K ("STRAP K=200") -> task -> the published success rate in per cent"""
+
+    def published(self, method: str, top_k: int | str | None) -> Mapping[str, float]:
+        """Return the published rates of a method by task; with that K, where there are such."""
+        return self.paper.get(f"{method} K={top_k}") or self.paper.get(method) or {}
+
+
+def read_experiment(path: str | Path, known: KnownOptions | None = None) -> Experiment:
+    """Read and check an experiment's file.
+
+    Args:
+        path: a TOML file.
+        known: the words that each command takes; where given, other options are refused.
+    """
+    path = Path(path).expanduser()
+    try:
+        raw = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise StrapError(f"no such file: '{path}'; check the path") from error
+    except (OSError, ValueError) as error:
+        raise StrapError(f"cannot read '{path}' as TOML ({error}): mend that line") from error
+    try:
+        return _experiment(raw, known)
+    except StrapError as error:
+        raise StrapError(f"'{path}': {error}") from error
+
+
+def _experiment(raw: dict[str, Any], known: KnownOptions | None) -> Experiment:
+    _check_keys("key", raw, KEYS)
+    options = {stage: _options(raw.get(stage, {}), stage, known) for stage in STAGES}
+    states = parse_states(options["evaluate"].pop("episodes", "0:20"))
+    tasks = _typed(raw, "tasks", dict, {})
+    if not tasks or not all(isinstance(text, str) and text for text in tasks.values()):
+        raise StrapError('[tasks] must give each short name its instruction: Mug-Mug = "put …"')
+    methods = _methods(raw, known)
+    names = [method.name for method in methods]
+    compare = tuple(raw.get("compare", [name for name in ("BC", "STRAP") if name in names]))
+    for name in compare:
+        if name not in names:
+            raise unknown("method to compare with", name, names)
+    return Experiment(
+        name=_typed(raw, "name", str),
+        suite=_typed(raw, "suite", str, "libero_10"),
+        target=_typed(raw, "target", str),
+        prior=_texts(raw, "prior"),
+        demonstrations=_texts(raw, "demonstrations"),
+        encoder=_typed(raw, "encoder", str),
+        tasks=tasks,
+        methods=methods,
+        states=states,
+        options=options,
+        compare=compare,
+        paper=_paper(raw.get("paper", {}), methods, tasks),
+    )
+
+
+def _methods(raw: dict[str, Any], known: KnownOptions | None) -> tuple[Method, ...]:
+    entries = raw.get("methods")
+    if not isinstance(entries, list) or not entries:
+        raise StrapError('there is no method: give at least one [[methods]] with name = "BC"')
+    methods = tuple(_method(entry, raw, known) for entry in entries)
+    slugs: dict[str, str] = {}
+    for method in methods:
+        if other := slugs.get(slug(method.name)):
+            raise StrapError(
+                f"methods '{other}' and '{method.name}' would share their folders: rename one"
+            )
+        slugs[slug(method.name)] = method.name
+    return methods
+
+
+def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Method:
+    if not isinstance(entry, dict):
+        raise StrapError(f"a method is {entry!r}: it must be a table, [[methods]]")
+    _check_keys("key of a method", entry, METHOD_KEYS)
+    name = _typed(entry, "name", str)
+    train, retrieval = entry.get("train"), entry.get("retrieval")
+    if train not in TRAINERS:
+        raise unknown(f"train of method {name}", train, TRAINERS)
+    if retrieval is not None and retrieval not in RETRIEVALS:
+        raise unknown(f"retrieval of method {name}", retrieval, RETRIEVALS)
+    if (train == "strap") != (retrieval is not None):
+        raise StrapError(
+            f"method {name} has train = '{train}' and retrieval = {retrieval!r}: train = 'strap' "
+            "needs a retrieval, the others have none"
+        )
+    if retrieval is None:
+        for key in ("top_k", "encoder", "retrieve_options"):
+            if key in entry:
+                raise StrapError(f"method {name} retrieves nothing: remove its {key}")
+    options = _options(entry.get("retrieve_options", {}), "retrieve", known)
+    given = {*raw.get("retrieve", {}), *options}
+    instead = next((key for key in INSTEAD_OF_TOP_K if key in given), None)
+    if instead and "top_k" in entry:
+        raise StrapError(f"method {name} has top_k and {instead}: remove one")
+    return Method(
+        name=name,
+        train=train,
+        retrieval=retrieval,
+        top_k=() if instead or not retrieval else _top_k(entry.get("top_k", raw.get("top_k", 100))),
+        encoders=_texts({"encoder": raw.get("encoder")} | entry, "encoder") if retrieval else (),
+        seeds=_seeds(entry.get("seeds", raw.get("seeds", [1234]))),
+        retrieve_options=options,
+        train_options=_options(entry.get("train_options", {}), "train", known),
+    )
+
+
+def _options(given: Any, stage: str, known: KnownOptions | None) -> dict[str, Any]:
+    command = "train" if stage == "pretrain" else stage
+    if not isinstance(given, dict):
+        raise StrapError(f"the options of {stage} are {given!r}: they must be a table")
+    for key, value in given.items():
+        if key in SET_BY_RUNNER[command]:
+            raise StrapError(f"'{key}' of [{stage}] is set by the runner itself: remove it")
+        scalars = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, bool | int | float | str) for one in scalars):
+            raise StrapError(f"'{key}' of [{stage}] is {value!r}: give a text, number or list")
+        if known is not None:
+            _check_option(key, command, known[command])
+    return dict(given)
+
+
+def _check_option(key: str, command: str, known: Collection[str]) -> None:
+    if not {f"--{dashed(key)}", f"--no-{dashed(key)}"} & set(known):
+        names = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in known}
+        allowed = sorted(names - set(SET_BY_RUNNER[command]))
+        raise unknown(f"option of strap {command}", key, allowed)
+
+
+def _paper(
+    raw: Any, methods: tuple[Method, ...], tasks: Mapping[str, str]
+) -> Mapping[str, Mapping[str, float]]:
+    names = [method.name for method in methods]
+    names += [f"{method.name} K={top_k}" for method in methods for top_k in method.top_k]
+    _check_keys("method of [paper]", raw, names)
+    for method, rates in raw.items():
+        _check_keys(f"task of [paper.{method}]", rates, tasks)
+        for task, rate in rates.items():
+            if not isinstance(rate, int | float) or not 0 <= rate <= 100:
+                raise StrapError(
+                    f"[paper.{method}] says {rate!r} for {task}: give a rate in per cent"
+                )
+    return {method: dict(rates) for method, rates in raw.items()}
+
+
+def parse_states(text: Any) -> tuple[int, int]:
+    """Return the range of initial states that "0:20", or 20, stands for.
+
+    >>> parse_states("20:40"), parse_states(20)
+    ((20, 40), (0, 20))
+    """
+    found = re.fullmatch(r"(?:(\d+):)?(\d+)", str(text))
+    if not found or int(found[2]) <= int(found[1] or 0):
+        raise StrapError(
+            f"episodes is {text!r}: give a range of initial states, such as '0:20', or their count"
+        )
+    return int(found[1] or 0), int(found[2])
+
+
+def dashed(key: str) -> str:
+    """Return an option's name as it stands on the command line, without its dashes."""
+    return key.replace("_", "-")
+
+
+def slug(text: str) -> str:
+    """Return a text as a part of a folder's name.
+
+    >>> slug("STRAP + fused, 0.5")
+    'STRAP-fused-0.5'
+    """
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "unnamed"
+
+
+def _check_keys(kind: str, given: Any, known: Collection[str]) -> None:
+    if not isinstance(given, dict):
+        raise StrapError(f"{given!r} must be a table")
+    for key in given:
+        if key not in known:
+            raise unknown(kind, key, known)
+
+
+def _typed(raw: dict[str, Any], key: str, kind: type, default: Any = None) -> Any:
+    value = raw.get(key, default)
+    if not isinstance(value, kind) or value == "":
+        words = "missing" if value is None else repr(value)
+        raise StrapError(f"'{key}' is {words}: give a {'table' if kind is dict else 'text'}")
+    return value
+
+
+def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = raw.get(key)
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        raise StrapError(f"'{key}' is {value!r}: give a text, or a list of texts")
+    return _each_once(key, texts)
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    seeds = value if isinstance(value, list) else [value]
+    if not seeds or not all(type(seed) is int for seed in seeds):
+        raise StrapError(f"seeds is {value!r}: give whole numbers, such as [1234, 42]")
+    return _each_once("seeds", seeds)
+
+
+def _top_k(value: Any) -> tuple[int | str, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(k, str) or (type(k) is int and k > 0) for k in values):
+        raise StrapError(f"top_k is {value!r}: give how many matches are kept, or a list of that")
+    return _each_once("top_k", values)
+
+
+def _each_once(key: str, values: list[Any]) -> tuple[Any, ...]:
+    if len(set(values)) != len(values):
+        raise StrapError(f"'{key}' is {values!r}: give each value once")
+    return tuple(values)

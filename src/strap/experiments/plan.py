@@ -1,0 +1,242 @@
+"""The plan of an experiment: `strap` commands, what each waits for and what each leaves.
+
+WORK/
+  frames/ID/                    the datasets' decoded frames
+  stores/                       embeddings
+  retrievals/TASK/METHOD-kK-ID/ runs of `strap retrieve`, shared by seeds and trainings
+  pretrained/ID-seedS/          policies trained on the prior, shared by tasks
+  policies/TASK/CELL/           weights, until the cell is evaluated
+  cells/TASK/CELL/              episodes.jsonl, matches.parquet, logs; manifest.json last
+
+Beside a stage's folder (for trainings and evaluations in the cell's folder) lie its log, its lock
+and, once it is finished, a JSON file with its command and seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from strap.experiments.cells import Cell
+from strap.experiments.datafolder import DataFolder
+from strap.experiments.description import KnownOptions, Options, dashed, slug
+from strap.provenance import fingerprint_json
+
+Kind = Literal["cache", "pretrain", "retrieve", "train", "evaluate"]
+PROGRAM = (sys.executable, "-m", "strap")
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One command of the plan."""
+
+    name: str
+    kind: Kind
+    command: tuple[str, ...]
+    record: Path
+    """beside which the log, the lock and the note of the finished stage lie"""
+    output: Path
+    """what the command writes; a stage whose output is gone is not finished"""
+    needs: tuple[str, ...] = ()
+    """stages without whose success this one cannot run"""
+    after: tuple[str, ...] = ()
+    """stages that must have ended, because they make what this one would make too"""
+    cell: Cell | None = None
+    superseded_by: Path | None = None
+    """a file whose presence says that nobody needs the stage any more"""
+
+    @property
+    def note(self) -> Path:
+        """The file that says that the stage is finished."""
+        return self.record.with_name(f"{self.record.name}.json")
+
+    @property
+    def log(self) -> Path:
+        """What the command printed."""
+        return self.record.with_name(f"{self.record.name}.log")
+
+    @property
+    def lock(self) -> Path:
+        """The file that whoever runs the stage holds."""
+        return self.record.with_name(f".{self.record.name}.lock")
+
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        if self.superseded_by is not None and self.superseded_by.is_file():
+            return True
+        return self.note.is_file() and self.output.exists()
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Turns cells into stages."""
+
+    data: DataFolder
+    work: Path
+    known: KnownOptions
+    workers: int = 2
+    """environments of one evaluation"""
+    program: tuple[str, ...] = PROGRAM
+    _stages: dict[str, Stage] = field(default_factory=dict)
+
+    def plan(self, cells: Iterable[Cell]) -> tuple[Stage, ...]:
+        """Return the stages that the cells need, in the order in which they should be begun."""
+        for cell in cells:
+            train = self._train(cell)
+            self._evaluate(cell, train)
+        return tuple(self._stages.values())
+
+    def policy(self, cell: Cell) -> Path:
+        """Return the folder of a cell's weights."""
+        return self.work / "policies" / cell.name
+
+    def _add(self, stage: Stage) -> str:
+        self._stages.setdefault(stage.name, stage)
+        return stage.name
+
+    def _words(self, command: str, options: Options) -> list[str]:
+        return words_of(options, self.known.get(command, ()))
+
+    def _prior(self) -> list[str]:
+        return [self.data.locate(name) for name in self.data.prior]
+
+    def _identify(self, value: Any) -> str:
+        return fingerprint_json([value, self.data.fingerprints])[:8]
+
+    def _cache(self, cell: Cell) -> str:
+        options = cell.experiment.options["cache"]
+        out = self.work / "frames" / self._identify(options)
+        datasets = [self.data.locate(name) for name in self.data.names]
+        words = ["cache", *datasets, "--out", str(out), *self._words("cache", options)]
+        return self._add(Stage(f"frames/{out.name}", "cache", self._command(words), out, out))
+
+    def _frames(self, cell: Cell) -> list[str]:
+        return ["--frames", str(self.work / self._cache(cell))]
+
+    def _target(self, cell: Cell) -> list[str]:
+        instruction = cell.experiment.tasks[cell.task]
+        target = self.data.locate(self.data.target)
+        return [target, "--tasks", instruction, "--episodes", cell.demonstrations]
+
+    def _pretrain(self, cell: Cell) -> str:
+        """A training on all of the prior: its first dataset beside the others."""
+        options = cell.pretrain_options
+        name = f"pretrained/{self._identify([options, _cache_options(cell)])}-seed{cell.seed}"
+        out = self.work / name
+        first, *others = self._prior()
+        data = [first, "--prior", *others, "--method", "mt"] if others else [first, *BC]
+        words = ["train", *data, *self._frames(cell), "--seed", str(cell.seed)]
+        command = self._command([*words, "--out", str(out), *self._words("train", options)])
+        return self._add(Stage(name, "pretrain", command, out, out, (self._cache(cell),)))
+
+    def _retrieve(self, cell: Cell) -> str:
+        method, options = cell.method, cell.retrieve_options
+        identity = [method.retrieval, cell.top_k, cell.encoder, cell.demonstrations, options]
+        identity.append(cell.experiment.tasks[cell.task])
+        amount = [] if cell.top_k is None else [f"k{cell.top_k}"]
+        label = "-".join([str(method.retrieval), *amount, self._identify(identity)])
+        name = f"retrievals/{slug(cell.task)}/{label}"
+        out = self.work / name
+        words = ["retrieve", "--target", self.data.locate(self.data.target)]
+        words += ["--target-tasks", cell.experiment.tasks[cell.task]]
+        words += ["--target-episodes", cell.demonstrations, "--prior", *self._prior()]
+        words += ["--method", str(method.retrieval), "--encoder", str(cell.encoder)]
+        words += ["--top-k", str(cell.top_k)] if cell.top_k is not None else []
+        words += ["--augmented", "none"]
+        words += ["--stores", str(self.work / "stores"), "--out", str(out)]
+        command = self._command([*words, *self._words("retrieve", options)])
+        return self._add(
+            Stage(name, "retrieve", command, out, out, after=self._leaders(cell, name), cell=cell)
+        )
+
+    def _leaders(self, cell: Cell, name: str) -> tuple[str, ...]:
+        """Stages that embed, or train, what this retrieval would embed or train again."""
+        before = [s for s in self._stages.values() if s.kind == "retrieve" and s.cell]
+        same_encoder = [s for s in before if s.cell and s.cell.encoder == cell.encoder]
+        same_features = [
+            s for s in same_encoder if s.cell and s.cell.method.retrieval == cell.method.retrieval
+        ]
+        leaders = [group[0].name for group in (same_encoder, same_features) if group]
+        return tuple(dict.fromkeys(leader for leader in leaders if leader != name))
+
+    def _train(self, cell: Cell) -> str:
+        out, needs = self.policy(cell), [self._cache(cell)]
+        if cell.method.retrieval is not None:
+            needs.append(self._retrieve(cell))
+            data = [str(self.work / needs[-1]), "--method", "strap"]
+        elif cell.method.train == "ft":
+            needs.append(self._pretrain(cell))
+            data = [*self._target(cell), *BC, "--init", str(self.work / needs[-1])]
+        elif cell.method.train == "mt":
+            data = [*self._target(cell), "--prior", *self._prior(), "--method", "mt"]
+        else:
+            data = [*self._target(cell), *BC]
+        words = ["train", *data, *self._frames(cell), "--seed", str(cell.seed), "--out", str(out)]
+        command = self._command([*words, *self._words("train", cell.train_options)])
+        folder = self.work / cell.folder
+        return self._add(
+            Stage(
+                name=f"train {cell.name}",
+                kind="train",
+                command=command,
+                record=folder / "train",
+                output=out,
+                needs=tuple(needs),
+                cell=cell,
+                superseded_by=folder / "manifest.json",
+            )
+        )
+
+    def _evaluate(self, cell: Cell, train: str) -> str:
+        own, folder = cell.experiment, self.work / cell.folder
+        first, stop = own.states
+        words = ["evaluate", str(self.policy(cell)), "--suite", own.suite]
+        words += ["--task", own.tasks[cell.task], "--episodes", str(stop - first)]
+        words += ["--first", str(first)] if first else []
+        words += ["--seed", str(cell.seed), "--out", str(folder), "--workers", str(self.workers)]
+        return self._add(
+            Stage(
+                name=f"evaluate {cell.name}",
+                kind="evaluate",
+                command=self._command([*words, *self._words("evaluate", own.options["evaluate"])]),
+                record=folder / "evaluate",
+                output=folder / "episodes.jsonl",
+                needs=(train,),
+                cell=cell,
+                superseded_by=folder / "manifest.json",
+            )
+        )
+
+    def _command(self, words: list[str]) -> tuple[str, ...]:
+        return (*self.program, *words)
+
+
+BC = ("--method", "bc")
+
+
+def _cache_options(cell: Cell) -> Options:
+    return cell.experiment.options["cache"]
+
+
+def words_of(options: Options, known: Iterable[str]) -> list[str]:
+    """Return options as words of a command line.
+
+    A flag has one form only, `--decay` or `--no-videos`, the one that changes its default; the
+    other value needs no word.
+
+    >>> words_of({"steps": 10, "videos": False, "decay": True}, ["--steps", "--no-videos"])
+    ['--steps', '10', '--no-videos']
+    """
+    words: list[str] = []
+    for key, value in options.items():
+        if isinstance(value, bool):
+            flag = f"--{dashed(key)}" if value else f"--no-{dashed(key)}"
+            words += [flag] if flag in known else []
+        elif isinstance(value, list):
+            words += [f"--{dashed(key)}", *map(str, value)]
+        else:
+            words += [f"--{dashed(key)}", str(value)]
+    return words

@@ -1,0 +1,236 @@
+"""Tables of an experiment: Markdown for a page, CSV for a program, LaTeX for a paper."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from strap.experiments.cells import Column
+from strap.experiments.summary import Paired, Score, Summary, count_pairs
+
+MISSING = "missing"
+
+
+def format_markdown(summary: Summary) -> str:
+    """Return the page: successes, the paper's rates, paired tests, what is missing, costs."""
+    own = summary.experiment
+    first, stop = own.states
+    lines = [f"# {own.name}", ""]
+    lines += [
+        f"Successes of all rollouts on {own.suite}'s fixed initial states {first} to {stop - 1}; "
+        "in brackets Wilson's 95 % interval. The mean is that of the tasks' rates, its interval "
+        "that of all rollouts together.",
+        "",
+        *_markdown_table(_success_rows(summary)),
+        "",
+    ]
+    if own.paper:
+        lines += ["## Beside the paper", "", "Success in per cent: ours / the paper's.", ""]
+        lines += [*_markdown_table(_paper_rows(summary)), ""]
+    if paired := summary.comparisons():
+        lines += [
+            "## Paired tests",
+            "",
+            "Rollouts of the same task, demonstrations, seed and initial state; p is McNemar's "
+            "exact test.",
+            "",
+            *_markdown_table(_comparison_rows(summary, paired)),
+            "",
+        ]
+    lines += _missing_lines(summary) + _cost_lines(summary)
+    return "\n".join(lines) + "\n"
+
+
+def _success_rows(summary: Summary) -> list[list[str]]:
+    labels = [summary.label(column) for column in summary.columns]
+    rows = [["task", *labels]]
+    for task in summary.tasks:
+        rows.append([task, *(format_score(summary.score(c, task)) for c in summary.columns)])
+    rows.append(["**mean**", *(_format_mean(summary, column) for column in summary.columns)])
+    return rows
+
+
+def format_score(score: Score) -> str:
+    """Return "10 / 20 (30 to 70 %)", and how many cells that is where some are missing."""
+    if not score.trials:
+        return MISSING if score.expected else "–"
+    low, high = score.interval
+    text = f"{score.successes} / {score.trials} ({100 * low:.0f} to {100 * high:.0f} %)"
+    if score.finished < score.expected:
+        text += f", {score.finished} of {score.expected} cells"
+    return text
+
+
+def _format_mean(summary: Summary, column: Column) -> str:
+    mean, n_tasks = summary.mean(column)
+    if mean is None:
+        return MISSING
+    low, high = summary.score(column).interval
+    text = f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
+    if n_tasks < len(summary.tasks):
+        text += f", {n_tasks} of {len(summary.tasks)} tasks"
+    return text
+
+
+def _paper_rows(summary: Summary) -> list[list[str]]:
+    own = summary.experiment
+    columns = [c for c in summary.columns if own.published(c.method, c.top_k)]
+    rows = [["task", *(summary.label(column) for column in columns)]]
+    for task in summary.tasks:
+        values = [
+            f"{_percent(summary.score(c, task).rate)} / {_published(summary, c, task)}"
+            for c in columns
+        ]
+        rows.append([task, *values])
+    means = []
+    for column in columns:
+        rates = own.published(column.method, column.top_k)
+        known = [rates[task] for task in summary.tasks if task in rates]
+        ours, n_tasks = summary.mean(column)
+        text = f"{_percent(ours)} / {sum(known) / len(known):.1f}" if known else MISSING
+        short = min(n_tasks, len(known)) < len(summary.tasks)
+        means.append(text + (f" ({n_tasks} and {len(known)} tasks)" if short else ""))
+    return [*rows, ["**mean**", *means]]
+
+
+def _published(summary: Summary, column: Column, task: str) -> str:
+    rate = summary.experiment.published(column.method, column.top_k).get(task)
+    return "–" if rate is None else f"{rate:g}"
+
+
+def _percent(rate: float | None) -> str:
+    return MISSING if rate is None else f"{100 * rate:.1f}"
+
+
+def _comparison_rows(summary: Summary, paired: Sequence[Paired]) -> list[list[str]]:
+    rows = [
+        ["method", "against", "pairs", "points", "only it", "only the other", "p", "worst task"]
+    ]
+    for own in paired:
+        worst = own.worst_task
+        rows.append(
+            [
+                summary.label(own.column),
+                summary.label(own.reference),
+                str(own.pairs),
+                f"{100 * own.difference:+.1f}",
+                str(own.comparison.first_only),
+                str(own.comparison.second_only),
+                f"{own.comparison.p_value:.3g}",
+                f"{worst[0]} {100 * worst[1]:+.0f}" if worst else "–",
+            ]
+        )
+    return rows
+
+
+def _missing_lines(summary: Summary) -> list[str]:
+    missing = summary.missing
+    if not missing:
+        return []
+    names = ", ".join(cell.name for cell in missing)
+    return ["## Missing", "", f"{len(missing)} of {len(summary.cells)} cells: {names}.", ""]
+
+
+def _cost_lines(summary: Summary) -> list[str]:
+    seconds: dict[str, list[float]] = {}
+    versions: dict[str, dict[str, None]] = {}
+    for result in summary.results:
+        for kind in ("train", "evaluate"):
+            if kind in result.manifest.get("seconds", {}):
+                seconds.setdefault(kind, []).append(result.manifest["seconds"][kind])
+        for package, version in result.manifest.get("versions", {}).items():
+            versions.setdefault(package, {})[version] = None
+    if not summary.results:
+        return []
+    words = {"train": "A training", "evaluate": "an evaluation"}
+    costs = ", ".join(
+        f"{words[kind]} took {sum(own) / len(own):.0f} s" for kind, own in seconds.items()
+    )
+    listing = "; ".join(f"{package} {', '.join(own)}" for package, own in versions.items())
+    sentences = [
+        f"{costs} on average, beside the others." if costs else "",
+        f"Made with {listing}.",
+    ]
+    return ["## Cost and versions", "", " ".join(s for s in sentences if s)]
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    head, *body = (f"| {' | '.join(row)} |" for row in cells)
+    return [head, "|" + "---|" * len(rows[0]), *body]
+
+
+def format_csv(summary: Summary) -> str:
+    """Return one line per task and column, all repetitions together."""
+    rows: list[list[Any]] = [
+        [
+            *("task", "method", "top_k", "encoder", "cells", "expected_cells", "successes"),
+            *("trials", "rate", "low", "high", "sub_goals", "paper"),
+        ]
+    ]
+    for task in summary.tasks:
+        for column in summary.columns:
+            score = summary.score(column, task)
+            found = summary.of(column, task)
+            low, high = score.interval if score.trials else ("", "")
+            goals = sum(own.partial for own in found) / len(found) if found else ""
+            published = summary.experiment.published(column.method, column.top_k)
+            rate = "" if score.rate is None else score.rate
+            rows.append(
+                [task, column.method, column.top_k, column.encoder, score.finished, score.expected]
+                + [score.successes, score.trials, rate, low, high, goals, published.get(task, "")]
+            )
+    return _format_rows(rows)
+
+
+def format_comparison_csv(summary: Summary) -> str:
+    """Return one line per pair of columns and task, and one for all tasks together."""
+    head = ["method", "against", "task", "pairs", "both", "only_it", "only_other", "neither", "p"]
+    rows: list[list[Any]] = [head]
+    for paired in summary.comparisons():
+        names = [summary.label(paired.column), summary.label(paired.reference)]
+        for task, own in {**paired.by_task, "all": paired.comparison}.items():
+            counts = [own.both, own.first_only, own.second_only, own.neither, own.p_value]
+            rows.append([*names, task, count_pairs(own), *counts])
+    return _format_rows(rows)
+
+
+def _format_rows(rows: Sequence[Sequence[Any]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()
+
+
+def format_latex(summary: Summary) -> str:
+    """Return a `tabular` for booktabs: methods as rows, tasks as columns, per cent."""
+    tasks = summary.tasks
+    head = " & ".join(["Method", *map(escape_latex, tasks), "Mean"])
+    lines = [f"\\begin{{tabular}}{{l{'c' * (len(tasks) + 1)}}}", "\\toprule", f"{head} \\\\"]
+    lines.append("\\midrule")
+    for column in summary.columns:
+        mean, n_tasks = summary.mean(column)
+        cells = [_latex_rate(summary.score(column, task)) for task in tasks]
+        complete = n_tasks == len(tasks) and mean is not None
+        cells.append(f"{100 * mean:.1f}" if complete and mean is not None else "--")
+        lines.append(f"{escape_latex(summary.label(column))} & {' & '.join(cells)} \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
+
+
+def _latex_rate(score: Score) -> str:
+    if score.rate is None:
+        return "--"
+    low, high = score.interval
+    return f"${100 * score.rate:.1f}\\,[{100 * low:.0f}, {100 * high:.0f}]$"
+
+
+def escape_latex(text: str) -> str:
+    r"""Return a text with LaTeX's special characters written out.
+
+    >>> escape_latex("D_S & 5 %")
+    'D\\_S \\& 5 \\%'
+    """
+    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+    special |= {c: f"\\{c}" for c in "&%$#_{}"}
+    return "".join(special.get(c, c) for c in text)

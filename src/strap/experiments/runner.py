@@ -1,0 +1,149 @@
+"""Running an experiment: what is missing is planned, scheduled, and kept as it is finished."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strap.errors import StrapError
+from strap.experiments.cellfolders import (
+    copy_cell,
+    drop_weights,
+    finish_cell,
+    note_stage,
+    read_cell,
+)
+from strap.experiments.cells import Cell
+from strap.experiments.datafolder import as_relative
+from strap.experiments.gpu_sharing import sharing_gpu
+from strap.experiments.plan import Planner, Stage
+from strap.experiments.scheduler import Outcome, Scheduler
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """How an experiment is run on this machine; nothing here changes a result."""
+
+    trainings: int = 1
+    evaluations: int = 1
+    retrievals: int = 1
+    keep: Path | None = None
+    """where finished cells are copied to"""
+    kept: Path | None = None
+    """where cells lie that were finished elsewhere"""
+    checkpoints: bool = False
+    """keep the weights of evaluated cells"""
+    share_gpu: bool = True
+    seconds: float | None = None
+    """begin nothing after so long"""
+
+    def __post_init__(self) -> None:
+        for name in ("trainings", "evaluations", "retrievals"):
+            if getattr(self, name) < 1:
+                raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Kind of stage -> how many at once; trainings on the prior run beside the others."""
+        return {
+            "train": self.trainings,
+            "evaluate": self.evaluations,
+            "retrieve": self.retrievals,
+        }
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    planner: Planner,
+    settings: RunSettings,
+    tell: Callable[[str], None] = print,
+) -> Outcome:
+    """Run all cells that are not finished yet.
+
+    Args:
+        cells: what to run.
+        planner: knows the data, the work folder and the commands.
+        settings: how many commands at once, and what is kept.
+        tell: takes a line of progress.
+    """
+    planner.work.mkdir(parents=True, exist_ok=True)
+    if settings.kept is not None:
+        copied = sum(copy_cell(cell, settings.kept, planner.work) for cell in cells)
+        tell(f"{copied} finished cells taken from '{settings.kept}'")
+    missing = []
+    for cell in cells:
+        if _is_finished(cell, planner):
+            _put_away(cell, planner, settings)
+        else:
+            missing.append(cell)
+    tell(f"{len(cells)} cells, {len(cells) - len(missing)} of them finished")
+    if not missing:
+        return Outcome()
+    stages = planner.plan(missing)
+    with sharing_gpu(enabled=settings.share_gpu) as environment:
+        scheduler = Scheduler(
+            stages,
+            slots=settings.slots,
+            conclude=_concluder(planner, settings, stages),
+            tell=tell,
+            environment=environment,
+            seconds=settings.seconds,
+        )
+        outcome = scheduler.run()
+    for cell in missing:  # those that another runner has finished too
+        if _is_finished(cell, planner):
+            _put_away(cell, planner, settings)
+    return outcome
+
+
+def _is_finished(cell: Cell, planner: Planner) -> bool:
+    """Whether the cell is there; one that was made from other data is refused."""
+    result = read_cell(planner.work, cell)
+    if result is not None and result.manifest["data"] != planner.data.fingerprints:
+        raise StrapError(
+            f"'{result.path}' was made from other data than '{planner.data.path}' holds: choose "
+            "another --out, or give the same data"
+        )
+    return result is not None
+
+
+def _concluder(
+    planner: Planner, settings: RunSettings, stages: Sequence[Stage]
+) -> Callable[[Stage, float], None]:
+    def conclude(stage: Stage, seconds: float) -> None:
+        if stage.kind != "evaluate" or stage.cell is None:
+            note_stage(stage, seconds, planner)
+            return
+        finish_cell(stage, seconds, planner, stages)
+        _put_away(stage.cell, planner, settings)
+
+    return conclude
+
+
+def _put_away(cell: Cell, planner: Planner, settings: RunSettings) -> None:
+    """Copy a finished cell to where it is kept, and remove its weights."""
+    if settings.keep is not None:
+        copy_cell(cell, planner.work, settings.keep)
+    if not settings.checkpoints:
+        drop_weights(cell, planner)
+
+
+def format_plan(cells: Sequence[Cell], planner: Planner) -> str:
+    """Return the plan in words: cells, then the commands that are left, with short paths."""
+    missing = [
+        cell for cell in cells if not (planner.work / cell.folder / "manifest.json").is_file()
+    ]
+    lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
+    lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
+    stages = [stage for stage in planner.plan(missing) if not stage.is_finished()]
+    counts = Counter(stage.kind for stage in stages)
+    listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    lines += ["", f"{len(stages)} commands: {listing or 'none'}"]
+    places = {"DATA": planner.data.path, "WORK": planner.work}
+    for stage in stages:
+        words = as_relative(stage.command[len(planner.program) :], places)
+        lines.append(f"  strap {shlex.join(words)}")
+    return "\n".join(lines)

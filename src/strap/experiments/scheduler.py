@@ -1,0 +1,267 @@
+"""Runs stages as processes: several at once, each by one runner, what is finished never again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from strap.atomic import writing
+from strap.errors import StrapError, printable
+from strap.experiments.plan import Stage
+from strap.locks import Lock, try_lock
+
+LOG_LINES = 12
+"""of a failed command's log that are shown"""
+PATIENCE = 10.0
+"""seconds between asking the commands to end and ending them"""
+PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
+
+Conclude = Callable[[Stage, float], None]
+"""Called with a stage whose command has succeeded, and its seconds: notes that it is finished."""
+
+
+@dataclass
+class Outcome:
+    """How the stages ended, by name."""
+
+    finished: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    """name -> why"""
+    blocked: set[str] = field(default_factory=set)
+    """need one that failed"""
+    postponed: set[str] = field(default_factory=set)
+    """were not begun before the time was over"""
+
+    @property
+    def ended(self) -> set[str]:
+        """Stages that will not change any more."""
+        return self.finished | set(self.failed) | self.blocked
+
+
+@dataclass(eq=False)
+class _Running:
+    stage: Stage
+    process: subprocess.Popen[bytes]
+    lock: Lock
+    began: float
+
+
+class Scheduler:
+    """Runs each stage once its inputs are there and a slot of its kind is free.
+
+    Args:
+        stages: in the order in which they should be begun.
+        slots: kind -> how many at once; kinds that are not named run one at a time.
+        conclude: notes that a stage is finished.
+        tell: takes one line for each stage that ends.
+        environment: variables that the commands get beside this process's own.
+        seconds: after so long no stage is begun any more; those that run go on.
+        pause: seconds between two looks at the commands.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        *,
+        slots: Mapping[str, int],
+        conclude: Conclude,
+        tell: Callable[[str], None],
+        environment: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+        pause: float = 0.2,
+    ) -> None:
+        self.waiting = {stage.name: stage for stage in stages}
+        self.slots, self.conclude, self.tell = slots, conclude, tell
+        self.environment = {**os.environ, **(environment or {})}
+        self.outcome = Outcome()
+        self.running: dict[str, _Running] = {}
+        self.pause, self.total = pause, len(stages)
+        self.durations: dict[str, list[float]] = {}
+        self.deadline = None if seconds is None else time.monotonic() + seconds
+
+    def run(self) -> Outcome:
+        """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
+        with interrupting(signal.SIGTERM):
+            try:
+                while self.waiting or self.running:
+                    changed = self._collect() | self._begin()
+                    if self.deadline is not None and time.monotonic() > self.deadline:
+                        self.outcome.postponed |= set(self.waiting)
+                        self.waiting.clear()
+                    if not changed:
+                        time.sleep(self.pause)
+            finally:
+                self._end_all()
+        return self.outcome
+
+    def _begin(self) -> bool:
+        """Begin what can be begun; return whether anything changed."""
+        changed = False
+        busy = Counter(own.stage.kind for own in self.running.values())
+        for name, stage in list(self.waiting.items()):
+            if any(
+                need in self.outcome.failed or need in self.outcome.blocked for need in stage.needs
+            ):
+                self.outcome.blocked.add(name)
+                del self.waiting[name]
+                changed = True
+                continue
+            ready = self.outcome.finished.issuperset(stage.needs)
+            ready = ready and self.outcome.ended.issuperset(stage.after)
+            if not ready or busy[stage.kind] >= self.slots.get(stage.kind, 1):
+                continue
+            began = self._try_begin(stage)
+            if began is not None:
+                del self.waiting[name]
+                changed = True
+                busy[stage.kind] += began
+        return changed
+
+    def _try_begin(self, stage: Stage) -> int | None:
+        """Begin a stage: 1; 0 where it is finished; None where another runner is at it."""
+        if not stage.is_finished():
+            lock = try_lock(stage.lock)
+            if lock is None:
+                return None
+            if not stage.is_finished():  # since the first look
+                self.running[stage.name] = self._start(stage, lock)
+                return 1
+            lock.release()
+        self.outcome.finished.add(stage.name)
+        return 0
+
+    def _start(self, stage: Stage, lock: Lock) -> _Running:
+        with writing(stage.log), stage.log.open("ab") as log:
+            log.write(f"$ {shlex.join(stage.command)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                stage.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+                # The command holds the stage's lock too: should it outlive this process, no other
+                # runner begins the stage beside it.
+                pass_fds=(lock.fileno(),),
+                preexec_fn=_die_with(os.getpid()),
+            )
+        return _Running(stage, process, lock, time.monotonic())
+
+    def _collect(self) -> bool:
+        """Take note of the commands that have ended; return whether there were any."""
+        ended = [own for own in self.running.values() if own.process.poll() is not None]
+        for own in ended:
+            seconds = time.monotonic() - own.began
+            self._conclude(own, seconds)
+            del self.running[own.stage.name]
+            own.lock.release()
+        return bool(ended)
+
+    def _conclude(self, own: _Running, seconds: float) -> None:
+        stage, code = own.stage, own.process.returncode
+        if code == 0:
+            try:
+                self.conclude(stage, seconds)
+            except StrapError as error:
+                self._fail(stage, str(error))
+                return
+            self.outcome.finished.add(stage.name)
+            self.durations.setdefault(stage.kind, []).append(seconds)
+            self.tell(f"{self._counts()} {_label(stage)}: {_duration(seconds)}{self._left()}")
+            return
+        end = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
+        self._fail(stage, f"{end}; the end of '{stage.log}':\n{_last_lines(stage.log)}")
+
+    def _fail(self, stage: Stage, why: str) -> None:
+        self.outcome.failed[stage.name] = why
+        self.tell(f"{self._counts()} FAILED {_label(stage)}: {why}")
+
+    def _counts(self) -> str:
+        return f"[{len(self.outcome.ended)}/{self.total}]"
+
+    def _left(self) -> str:
+        """What is left, and about how long it takes: of all kinds the one that takes longest."""
+        stages = [*self.waiting.values(), *(own.stage for own in self.running.values())]
+        counts = Counter(stage.kind for stage in stages if not stage.is_finished())
+        if not counts:
+            return ""
+        times = [
+            count * sum(known) / len(known) / self.slots.get(kind, 1)
+            for kind, count in counts.items()
+            if (known := self.durations.get(kind))
+        ]
+        listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        estimate = f", about {_duration(max(times))}" if times else ""
+        return f"; left: {listing}{estimate}"
+
+    def _end_all(self) -> None:
+        for own in self.running.values():
+            _signal_group(own.process, signal.SIGTERM)
+        deadline = time.monotonic() + PATIENCE
+        for own in self.running.values():
+            with suppress(subprocess.TimeoutExpired):
+                own.process.wait(max(0.0, deadline - time.monotonic()))
+            _signal_group(own.process, signal.SIGKILL)
+            own.process.wait()
+            own.lock.release()
+        self.running.clear()
+
+
+@contextmanager
+def interrupting(number: signal.Signals) -> Iterator[None]:
+    """Treat a signal like Ctrl-C for the block."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return what a child calls before its command, so that it ends when the runner is killed."""
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def prepare() -> None:
+        if prctl is not None:
+            prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return prepare
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(errors="replace").replace("\r", "\n").splitlines()
+    return "\n".join(f"    {printable(line)}" for line in lines[-LOG_LINES:])
+
+
+def _label(stage: Stage) -> str:
+    return stage.name if stage.name.startswith(stage.kind) else f"{stage.kind} {stage.name}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

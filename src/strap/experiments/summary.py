@@ -1,0 +1,175 @@
+"""The numbers of a table: successes by task and column, means, paired comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from strap.evaluation.statistics import Comparison, mcnemar, wilson
+from strap.experiments.cellfolders import CellResult
+from strap.experiments.cells import Cell, Column
+from strap.experiments.description import Experiment
+
+Start = tuple[str, str, int, int]
+"""task, demonstrations, seed, initial state"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Successes of one task and column, all repetitions together."""
+
+    successes: int
+    trials: int
+    finished: int
+    """cells that are there"""
+    expected: int
+    """cells that the experiment asks for"""
+
+    @property
+    def rate(self) -> float | None:
+        """The share of successes; None where nothing is there."""
+        return self.successes / self.trials if self.trials else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the rate."""
+        return wilson(self.successes, self.trials)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A column against another over what both were run on."""
+
+    column: Column
+    reference: Column
+    comparison: Comparison
+    by_task: dict[str, Comparison]
+
+    @property
+    def pairs(self) -> int:
+        """How many rollouts have a partner with the same task, state, seed and demonstrations."""
+        return count_pairs(self.comparison)
+
+    @property
+    def difference(self) -> float:
+        """How much larger the column's share of successes is."""
+        return difference_of(self.comparison)
+
+    @property
+    def worst_task(self) -> tuple[str, float] | None:
+        """The task on which the column does worst against the reference, and by how much."""
+        found = {task: difference_of(own) for task, own in self.by_task.items()}
+        return min(found.items(), key=lambda item: item[1]) if found else None
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Everything that tables and figures show."""
+
+    experiment: Experiment
+    cells: Sequence[Cell]
+    results: Sequence[CellResult]
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Short names, as the experiment orders them."""
+        chosen = {cell.task for cell in self.cells}
+        return [task for task in self.experiment.tasks if task in chosen]
+
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Methods with their K and encoder, as the experiment orders them."""
+        names = [method.name for method in self.experiment.methods]
+        found = dict.fromkeys(cell.column for cell in self.cells)
+        return sorted(found, key=lambda column: names.index(column.method))
+
+    def label(self, column: Column) -> str:
+        """Return a column's title: its K and encoder only where the method has several."""
+        own = [other for other in self.columns if other.method == column.method]
+        parts = [column.method]
+        if len({other.top_k for other in own}) > 1:
+            parts.append(f"K={column.top_k}")
+        if len({other.encoder for other in own}) > 1:
+            parts.append(str(column.encoder))
+        return " ".join(parts)
+
+    @property
+    def missing(self) -> list[Cell]:
+        """Cells that are not there."""
+        there = {result.cell.name for result in self.results}
+        return [cell for cell in self.cells if cell.name not in there]
+
+    def of(self, column: Column, task: str | None = None) -> list[CellResult]:
+        """Return a column's finished cells, of one task or of all."""
+        return [
+            result
+            for result in self.results
+            if result.cell.column == column and task in (None, result.cell.task)
+        ]
+
+    def score(self, column: Column, task: str | None = None) -> Score:
+        """Return the successes of a column, of one task or of all together."""
+        found = self.of(column, task)
+        expected = [c for c in self.cells if c.column == column and task in (None, c.task)]
+        return Score(
+            successes=sum(sum(result.successes.values()) for result in found),
+            trials=sum(len(result.successes) for result in found),
+            finished=len(found),
+            expected=len(expected),
+        )
+
+    def mean(self, column: Column) -> tuple[float | None, int]:
+        """Return the mean of the tasks' rates, and how many tasks it is the mean of."""
+        scores = [self.score(column, task) for task in self.tasks]
+        rates = [score.rate for score in scores if score.rate is not None]
+        return (sum(rates) / len(rates) if rates else None), len(rates)
+
+    def outcomes(self, column: Column, task: str | None = None) -> dict[Start, bool]:
+        """Return the outcome of each rollout by where it began."""
+        return {
+            (result.cell.task, *result.cell.repetition, state): success
+            for result in self.of(column, task)
+            for state, success in result.successes.items()
+        }
+
+    @cached_property
+    def references(self) -> list[Column]:
+        """The columns that all others are compared with: the first of each method named for it."""
+        found = []
+        for name in self.experiment.compare:
+            found += [column for column in self.columns if column.method == name][:1]
+        return found
+
+    def compare(self, column: Column, reference: Column) -> Paired:
+        """Compare two columns rollout by rollout."""
+        by_task = {
+            task: mcnemar(self.outcomes(column, task), self.outcomes(reference, task))
+            for task in self.tasks
+        }
+        return Paired(
+            column,
+            reference,
+            mcnemar(self.outcomes(column), self.outcomes(reference)),
+            {task: own for task, own in by_task.items() if count_pairs(own)},
+        )
+
+    def comparisons(self) -> list[Paired]:
+        """Return every column against every reference that shares rollouts with it, once."""
+        found = [
+            self.compare(column, reference)
+            for place, reference in enumerate(self.references)
+            for column in self.columns
+            if column not in self.references[: place + 1]
+        ]
+        return [paired for paired in found if paired.pairs]
+
+
+def count_pairs(own: Comparison) -> int:
+    """Return how many pairs were compared."""
+    return own.both + own.first_only + own.second_only + own.neither
+
+
+def difference_of(own: Comparison) -> float:
+    """Return the first's share of successes less the second's."""
+    return (own.first_only - own.second_only) / count_pairs(own)

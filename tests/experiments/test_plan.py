@@ -1,0 +1,142 @@
+"""The plan: which commands, in which order, sharing what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.experiments.tables import TEXT, read_small, toy_planner
+
+from strap.errors import StrapError
+from strap.experiments.cells import list_cells
+from strap.experiments.datafolder import fingerprint, open_data
+from strap.experiments.plan import Stage
+from strap.experiments.runner import format_plan
+
+
+def plan(folder: Path, text: str = TEXT) -> dict[str, Stage]:
+    own = read_small(folder, text)
+    stages = toy_planner(own, folder, folder / "work").plan(list_cells(own))
+    return {stage.name: stage for stage in stages}
+
+
+def words(stage: Stage) -> str:
+    return " ".join(stage.command[4:])
+
+
+def test_stages_are_shared(tmp_path: Path) -> None:
+    stages = plan(tmp_path)
+    kinds = [stage.kind for stage in stages.values()]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "cache": 1,
+        "pretrain": 1,  # for both tasks
+        "retrieve": 4,  # two tasks, two K; for both seeds
+        "train": 14,
+        "evaluate": 14,
+    }
+    for stage in stages.values():
+        assert all(need in stages for need in (*stage.needs, *stage.after))
+
+
+def test_commands_say_what_the_file_says(tmp_path: Path) -> None:
+    stages = plan(tmp_path)
+    data, work = tmp_path, tmp_path / "work"
+    (frames,) = (name for name in stages if name.startswith("frames/"))
+    target = f"{data}/target --tasks put the mug on the plate --episodes 0:5"
+    rest = f"--frames {work}/{frames} --seed 1 --out {work}/policies/Mug"
+    assert words(stages[frames]).startswith(
+        f"cache {data}/target {data}/prior-0 {data}/prior-1 --out {work}/frames/"
+    )
+    bc = stages["train Mug/BC-seed1"]
+    assert words(bc) == f"train {target} --method bc {rest}/BC-seed1 --steps 10 --decay"
+    ft = stages["train Mug/FT-seed1"]
+    (pretrained,) = (name for name in stages if name.startswith("pretrained/"))
+    assert f"--method bc --init {work}/{pretrained} --frames" in words(ft)
+    assert pretrained in ft.needs
+    assert words(stages[pretrained]).startswith(
+        f"train {data}/prior-0 --prior {data}/prior-1 --method mt --frames"
+    )
+    strap = stages["train Mug/STRAP-k20-seed1"]
+    retrieval = strap.needs[1]
+    assert words(strap).startswith(f"train {work}/{retrieval} --method strap --frames")
+    assert words(stages[retrieval]) == (
+        f"retrieve --target {data}/target --target-tasks put the mug on the plate "
+        f"--target-episodes 0:5 --prior {data}/prior-0 {data}/prior-1 --method strap "
+        f"--encoder pixels --top-k 20 --augmented none --stores {work}/stores "
+        f"--out {work}/{retrieval}"
+    )
+    assert words(stages["evaluate Mug/BC-seed1"]) == (
+        f"evaluate {work}/policies/Mug/BC-seed1 --suite libero_10 --task put the mug on the plate "
+        f"--episodes 4 --seed 1 --out {work}/cells/Mug/BC-seed1 --workers 2 --no-videos"
+    )
+
+
+def test_later_states_and_multi_task_training(tmp_path: Path) -> None:
+    text = TEXT.replace('"0:4"', '"20:40"').replace('train = "ft"', 'train = "mt"')
+    stages = plan(tmp_path, text)
+    assert "--episodes 20 --first 20" in words(stages["evaluate Mug/BC-seed1"])
+    prior = f"--prior {tmp_path}/prior-0 {tmp_path}/prior-1 --method mt"
+    assert prior in words(stages["train Mug/FT-seed1"])
+
+
+def test_how_much_is_kept_may_be_said_otherwise(tmp_path: Path) -> None:
+    text = TEXT.replace("top_k = [10, 20]", "retrieve_options = { fraction = 0.1 }")
+    stages = plan(tmp_path, text)
+    retrieval = stages["train Mug/STRAP-seed1"].needs[1]
+    assert "--top-k" not in words(stages[retrieval])
+    assert words(stages[retrieval]).endswith("--fraction 0.1")
+    both = TEXT.replace("top_k = [10, 20]", "top_k = 5\nretrieve_options = { threshold = 0.9 }")
+    with pytest.raises(StrapError, match="STRAP has top_k and threshold: remove one"):
+        plan(tmp_path, both)
+
+
+def test_retrievals_wait_for_the_one_that_embeds(tmp_path: Path) -> None:
+    text = TEXT + '[[methods]]\nname = "BR"\ntrain = "strap"\nretrieval = "br"\ntop_k = 5\n'
+    text = text.replace("[paper.BC]\nMug = 50\n", "")
+    retrievals = [stage for stage in plan(tmp_path, text).values() if stage.kind == "retrieve"]
+    first = retrievals[0].name
+    features = next(stage.name for stage in retrievals if "--method br" in words(stage))
+    for stage in retrievals[1:]:
+        assert first in stage.after
+        later = "--method br" in words(stage) and stage.name != features
+        assert (features in stage.after) == later
+
+
+def test_what_decides_a_result_decides_the_folder(tmp_path: Path) -> None:
+    before = plan(tmp_path)
+    other = plan(tmp_path, TEXT.replace("top_k = [10, 20]", "top_k = [10, 30]"))
+    retrievals = [{n for n in own if n.startswith("retrievals")} for own in (before, other)]
+    assert len(retrievals[0] & retrievals[1]) == 2  # those of K = 10
+    (tmp_path / "prior-0" / "data.bin").write_bytes(b"more than before")
+    assert not {n for n in plan(tmp_path) if n.startswith("retrievals")} & retrievals[0]
+
+
+def test_the_fingerprint_of_data_outlives_a_copy(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "videos").mkdir(parents=True)
+        (tmp_path / name / "videos" / "0.mp4").write_bytes(b"xyz")
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+    (tmp_path / "b" / "videos" / "1.mp4").write_bytes(b"xyz")
+    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b")
+
+
+def test_missing_data_is_named(tmp_path: Path) -> None:
+    own = read_small(tmp_path / "files")
+    (tmp_path / "other" / "things").mkdir(parents=True)
+    with pytest.raises(StrapError, match=r"no dataset 'prior\*' \(it holds things\).*--data"):
+        open_data(own, tmp_path / "other")
+    outside = read_small(tmp_path / "files", TEXT.replace('"target"', '"../target"'))
+    with pytest.raises(StrapError, match="not below the data folder"):
+        open_data(outside, tmp_path / "files")
+    twice = read_small(tmp_path / "files", TEXT.replace('["prior*"]', '["prior*", "prior-0"]'))
+    with pytest.raises(StrapError, match="name a dataset twice"):
+        open_data(twice, tmp_path / "files")
+
+
+def test_the_plan_in_words(tmp_path: Path) -> None:
+    own = read_small(tmp_path)
+    told = format_plan(list_cells(own), toy_planner(own, tmp_path, tmp_path / "work"))
+    assert told.startswith("14 cells, 0 of them finished\n  Mug/BC-seed1\n")
+    assert "34 commands: 1 cache, 14 train, 14 evaluate, 1 pretrain, 4 retrieve" in told
+    assert "strap train DATA/target --tasks 'put the mug on the plate' --episodes 0:5" in told
+    assert "--out WORK/policies/Mug/BC-seed1" in told

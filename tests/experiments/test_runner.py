@@ -1,0 +1,263 @@
+"""Running an experiment: failures, kills, two runners, keeping; with toys in place of commands."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.experiments.tables import (
+    KNOWN,
+    TEXT,
+    cell_named,
+    journal_of,
+    read_small,
+    toy_environment,
+    toy_planner,
+)
+
+from strap.atomic import read_json
+from strap.errors import StrapError
+from strap.experiments.cellfolders import KEPT, read_cell
+from strap.experiments.cells import list_cells
+from strap.experiments.description import read_experiment
+from strap.experiments.runner import RunSettings, run_cells
+from strap.experiments.scheduler import Outcome
+
+ALONE = RunSettings(trainings=2, evaluations=2, share_gpu=False)
+STAGES = 34
+ROOT = Path(__file__).parents[2]
+
+
+class Bench:
+    """The small experiment in a folder of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str = TEXT) -> None:
+        self.folder, self.data, self.work = folder, folder / "data", folder / "work"
+        self.experiment = read_small(self.data, text)
+        self.environment = toy_environment(folder, self.data)
+        for name in ("JOURNAL", "MATCHES", "SECONDS"):
+            monkeypatch.setenv(name, self.environment[name])
+        self.lines: list[str] = []
+
+    def run(self, settings: RunSettings = ALONE, work: Path | None = None) -> Outcome:
+        planner = toy_planner(self.experiment, self.data, work or self.work)
+        return run_cells(list_cells(self.experiment), planner, settings, self.lines.append)
+
+    def start(self, seconds: float) -> subprocess.Popen[bytes]:
+        script = ROOT / "tests" / "experiments" / "run_toys.py"
+        words = [script, self.data / "small.toml", self.data, self.work]
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment = {**self.environment, "SECONDS": str(seconds), "PYTHONPATH": path}
+        return subprocess.Popen(
+            [sys.executable, *map(str, words)], env=environment, stdout=subprocess.DEVNULL
+        )
+
+    def noted(self) -> set[str]:
+        """The outputs of finished stages, as the journal calls them."""
+        found = set()
+        for kind, pattern in (("cache", "frames/*"), ("train", "pretrained/*"),
+                              ("retrieve", "retrievals/*/*")):  # fmt: skip
+            for note in self.work.glob(f"{pattern}.json"):
+                out = note.with_suffix("")
+                found.add(f"{kind}-{'-'.join(out.parts[-2:])}")
+        for folder in self.work.glob("cells/*/*"):
+            label = "-".join(folder.parts[-2:])
+            if (folder / "manifest.json").exists():
+                found |= {f"train-{label}", f"evaluate-{label}"}
+            elif (folder / "train.json").exists():
+                found.add(f"train-{label}")
+        return found
+
+    def check_complete(self) -> None:
+        """Every cell is there and whole, and every piece of work was done once."""
+        for cell in list_cells(self.experiment):
+            result = read_cell(self.work, cell)
+            assert result is not None
+            assert len(result.successes) == 4
+            assert (result.matches is not None) == (cell.method.retrieval is not None)
+        done = journal_of(self.folder, "done")
+        assert len(done) == len(set(done)), "some work was done twice"
+        assert journal_of(self.folder, "collision") == []
+        assert not any(self.work.glob("policies/*/*"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, monkeypatch)
+
+
+def test_all_cells_are_run_and_nothing_again(bench: Bench) -> None:
+    outcome = bench.run()
+    assert len(outcome.finished) == STAGES
+    assert not outcome.failed
+    bench.check_complete()
+    assert len(journal_of(bench.folder, "begin")) == STAGES
+    assert bench.lines[0] == "14 cells, 0 of them finished"
+    assert any("left: " in line and "about" in line for line in bench.lines)
+    bench.run()
+    assert len(journal_of(bench.folder, "begin")) == STAGES
+    assert bench.lines[-1] == "14 cells, 14 of them finished"
+
+
+def test_a_manifest_says_how_and_names_no_place(bench: Bench) -> None:
+    bench.run()
+    cell = cell_named(bench.experiment, "Mug/STRAP-k10-seed1")
+    folder = bench.work / cell.folder
+    manifest = read_json(folder / "manifest.json")
+    assert manifest["identity"]["train_options"] == {"steps": 10, "decay": True}
+    assert manifest["identity"]["top_k"] == 10
+    assert set(manifest["data"]) == {"target", "prior-0", "prior-1"}
+    assert set(manifest["seconds"]) == {"cache", "retrieve", "train", "evaluate"}
+    assert manifest["commands"]["evaluate"][1] == "WORK/policies/Mug/STRAP-k10-seed1"
+    assert manifest["commands"]["retrieve"][:3] == ["retrieve", "--target", "DATA/target"]
+    assert "numpy" in manifest["versions"]
+    assert str(bench.folder) not in (folder / "manifest.json").read_text()
+    assert pq.read_table(folder / "matches.parquet").column("dataset").to_pylist() == 3 * [
+        "prior-0"
+    ]
+    assert (folder / "train.log").read_text().startswith("$ ")
+
+
+def test_a_failed_command_is_told_and_the_others_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING", "pretrained STRAP-k20-seed2")
+    outcome = bench.run()
+    assert len(outcome.failed) == 3  # the pre-training, a training of each task
+    assert outcome.blocked == {
+        *("train Mug/FT-seed1", "train Book/FT-seed1"),
+        *("evaluate Mug/FT-seed1", "evaluate Book/FT-seed1"),
+        *("evaluate Mug/STRAP-k20-seed2", "evaluate Book/STRAP-k20-seed2"),
+    }
+    told = next(line for line in bench.lines if "FAILED train Mug/STRAP-k20-seed2" in line)
+    assert "exit code 3" in told
+    assert told.endswith("    last line of the reason")
+    assert len(list(bench.work.glob("cells/*/*/manifest.json"))) == 10
+    monkeypatch.setenv("FAILING", "")
+    assert not bench.run().failed
+    bench.check_complete()
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_nothing_is_repeated_or_lost(bench: Bench) -> None:
+    chance = random.Random(21)
+    kills = 0
+    while kills < 20:
+        begun, finished = set(_begins(bench)), bench.noted()
+        runner = bench.start(seconds=0.1)
+        try:
+            # While it imports, nothing can go wrong: wait for the first command.
+            while runner.poll() is None and set(_begins(bench)) == begun:
+                time.sleep(0.005)
+            runner.wait(chance.random() * 0.25)
+        except subprocess.TimeoutExpired:
+            runner.kill()
+            kills += 1
+        runner.wait()
+        repeated = {name.split(" ")[1] for name in set(_begins(bench)) - begun} & finished
+        assert not repeated, "stages that were finished began again"
+        if runner.returncode == 0:
+            break
+    assert kills == 20, "the experiment was over before it was killed often enough"
+    finished = bench.noted()
+    assert 0 < len(finished) < STAGES
+    assert bench.start(seconds=0.01).wait() == 0
+    bench.check_complete()
+
+
+def _begins(bench: Bench) -> list[str]:
+    return [p.name for p in (bench.folder / "journal").iterdir() if p.name.startswith("begin")]
+
+
+def test_two_runners_share_the_work(bench: Bench) -> None:
+    runners = [bench.start(seconds=0.1) for _ in range(2)]
+    assert [runner.wait() for runner in runners] == [0, 0]
+    bench.check_complete()
+    assert len(journal_of(bench.folder, "begin")) == STAGES
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_commands_end_with_their_runner(bench: Bench, number: signal.Signals) -> None:
+    runner = bench.start(seconds=1000)
+    while not _begins(bench):
+        time.sleep(0.01)
+    children = {int(name.split(" ")[2].split("-")[0]) for name in _begins(bench)}
+    runner.send_signal(number)
+    assert runner.wait() != 0
+    deadline = time.monotonic() + 20
+    while any(_is_alive(child) for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_nothing_is_begun_after_the_time(bench: Bench) -> None:
+    outcome = bench.run(RunSettings(seconds=0, share_gpu=False))
+    assert len(outcome.finished) + len(outcome.postponed) == STAGES
+    assert outcome.postponed
+    assert not outcome.failed
+    bench.run()
+    bench.check_complete()
+
+
+def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
+    bench.run(RunSettings(checkpoints=True, share_gpu=False))
+    assert len(list(bench.work.glob("policies/*/*/result.txt"))) == 14
+    bench.run()  # puts them away
+    assert not any(bench.work.glob("policies/*/*"))
+
+
+def test_kept_cells_go_on_elsewhere(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = bench.folder / "kept"
+    monkeypatch.setenv("FAILING", "Book")
+    bench.run(RunSettings(keep=kept, share_gpu=False))
+    files = {path.name for path in kept.rglob("*") if path.is_file()}
+    assert files == set(KEPT)
+    assert len(list(kept.glob("cells/*/*/manifest.json"))) == 7
+    assert str(bench.folder).encode() not in b"".join(
+        path.read_bytes() for path in kept.rglob("*") if path.is_file()
+    )
+    monkeypatch.setenv("FAILING", "")
+    begun = len(journal_of(bench.folder, "begin"))
+    elsewhere = bench.folder / "elsewhere"
+    bench.run(RunSettings(kept=kept, keep=kept, share_gpu=False), elsewhere)
+    new = journal_of(bench.folder, "begin")[begun:]
+    assert "7 finished cells taken from" in "\n".join(bench.lines)
+    assert len(new) == 1 + 1 + 2 + 7 + 7  # cache, pre-training, Book's retrievals and cells
+    assert len(list(kept.glob("cells/*/*/manifest.json"))) == 14
+
+
+def test_cells_made_otherwise_are_refused(bench: Bench) -> None:
+    bench.run()
+    changed = bench.data / "other.toml"
+    changed.write_text(TEXT.replace("steps = 10", "steps = 11"))
+    bench.experiment = read_experiment(changed, KNOWN)
+    with pytest.raises(StrapError, match=r"train_options\.steps is 10 here and 11 there"):
+        bench.run()
+    bench.experiment = read_small(bench.data)
+    (bench.data / "prior-1" / "data.bin").write_bytes(b"changed")
+    with pytest.raises(StrapError, match="made from other data"):
+        bench.run()
+
+
+def test_an_evaluation_that_lacks_episodes_is_no_result(bench: Bench) -> None:
+    bench.run()
+    cell = cell_named(bench.experiment, "Mug/BC-seed1")
+    file = bench.work / cell.folder / "episodes.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(StrapError, match=r"lacks 1 of 4 episodes \(initial state 3"):
+        bench.run()
