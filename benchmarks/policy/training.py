@@ -23,6 +23,7 @@ import torch
 
 from strap.policies import Interface, policy_preset
 from strap.training import FrameCache, open_cache, training_preset
+from strap.training.cache import FORMAT
 from strap.training.loop import _Trainer
 from strap.training.updates import small_products
 
@@ -57,13 +58,14 @@ def made_up_cache(folder: Path, vision: str, trajectories: int, length: int) -> 
         for i in range(trajectories)
     ]
     content = {
-        "format": "strap-frames",
+        "format": FORMAT,
         "interface": asdict(interface),
         "clips": clips,
         "retrieved": [],
         "instructions": ["do it"],
         "language": "words",
         "frames": not frozen,
+        "context": None,
     }
     (folder / "content.json").write_text(json.dumps(content))
     (folder / "manifest.json").write_text("{}")
@@ -82,7 +84,7 @@ def trainer(cache: FrameCache, vision: str, device: str, **changes) -> _Trainer:
 def steps_per_second(made: _Trainer, warmup: int, steps: int) -> float:
     def go(first: int, count: int) -> None:
         for step in range(first, first + count):
-            made.stepper.step(made.sampler.draw(step), 1e-4)
+            made.updater.update(made.sampler.draw(step), 1e-4)
 
     go(0, warmup)
     synchronise(made.device)
@@ -114,7 +116,7 @@ def breakdown(made: _Trainer, steps: int = 20) -> dict[str, float]:
     for step in range(steps):
         draw = made.sampler.draw(step).to(device)
         batch = timed("gather and crop", lambda draw=draw: loader.gather(draw))
-        with made.stepper.autocast():
+        with made.updater.autocast():
             features = timed(
                 "cameras, forward",
                 lambda b=batch: policy.observation(b.images, b.proprioception, b.language),
@@ -134,7 +136,7 @@ def kernels(made: _Trainer, limit: int = 15) -> str:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=activities) as found:
         for step in range(10):
-            made.stepper.step(made.sampler.draw(step), 1e-4)
+            made.updater.update(made.sampler.draw(step), 1e-4)
         synchronise(made.device)
     by = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
     return found.key_averages().table(sort_by=by, row_limit=limit, max_name_column_width=60)
