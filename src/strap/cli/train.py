@@ -59,12 +59,15 @@ class Command:
     """steps over which the learning rate rises"""
     alpha: float | None = None
     """the target's share of every batch (default: every frame is as likely as any other)"""
-    match_weights: Path | None = None
-    """a JSON list, one weight per match in the order of matches.parquet"""
+    match_weights: str | None = None
+    """cost: matches that cost less are drawn more often; or a file with a JSON list, one weight per
+    match in the order of matches.parquet"""
     decay: bool = False
     """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
     pretrain_steps: int | None = None
     """ft: steps on the prior (default: half of all)"""
+    finetune_steps: int = 0
+    """mt and strap: the last so many of the steps draw from the target alone"""
     holdout: int = 0
     """target demonstrations kept aside; their likelihood is logged"""
     seed: int = 1234
@@ -76,6 +79,8 @@ class Command:
     """what is normalised by the data's statistics (default: the preset's)"""
     ema: bool = False
     """keep and run an exponential average of the weights"""
+    init: Path | None = None
+    """a checkpoint to begin with: its weights and its normalisation"""
     imagenet: Path | None = None
     """a file of ResNet-18 weights to begin from (torchvision, timm or transformers)"""
     text_encoder: str = "minilm"
@@ -118,6 +123,7 @@ class Command:
             holdout=self.holdout,
             seed=self.seed,
             alpha=self.alpha,
+            finetune_steps=self.finetune_steps,
             compile=self.compile,
             ema=self.ema or training.ema,
             decay=self.decay or training.decay,
@@ -129,6 +135,7 @@ class Command:
             policy=replace(policy, **self._given("history", "chunk", "normalize")),
             training=training,
             match_weights=self._weights(),
+            init=self.init,
             imagenet=self.imagenet,
             device=self.device,
             quiet=self.json,
@@ -179,10 +186,12 @@ class Command:
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress)
 
-    def _weights(self) -> list[float] | None:
+    def _weights(self) -> list[float] | Literal["cost"] | None:
         if self.match_weights is None:
             return None
-        values = read_json(self.match_weights)
+        if self.match_weights == "cost":
+            return "cost"
+        values = read_json(Path(self.match_weights).expanduser())
         if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
             shown = json.dumps(values)[:60]
             raise StrapError(

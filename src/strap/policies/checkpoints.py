@@ -11,6 +11,7 @@ CKPT/
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -104,11 +105,7 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Read a checkpoint folder; `policy` is a module of one's own to load the weights into."""
     folder = Path(path).expanduser()
-    if not (folder / "config.json").is_file():
-        raise StrapError(
-            f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"
-        )
-    config = _read_config(folder / "config.json")
+    config = load_config(folder)
     interface, settings = config["interface"], config["settings"]
     file = folder / FILES[which]
     tensors = read_tensors(file)
@@ -134,12 +131,26 @@ def load_checkpoint(
         settings,
         Instructions(texts, tensors["instructions"], str(config.get("language"))),
         _projection(tensors),
-        {k: config[k] for k in ("training", "step") if k in config},
+        {k: config[k] for k in ("training", "step", "init") if k in config},
     )
 
 
-def _read_config(file: Path) -> dict[str, Any]:
-    """What config.json says, its interface, settings and instructions checked."""
+def fingerprint_weights(folder: Path) -> str:
+    """Return a hash of a checkpoint's last weights."""
+    file = folder / FILES["last"]
+    if not file.is_file():
+        raise StrapError(f"no such file: '{file}'; was the training interrupted before it saved?")
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """Return what config.json says, its interface, settings and instructions checked."""
+    file = folder / "config.json"
+    if not file.is_file():
+        raise StrapError(
+            f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"
+        )
     config = read_json(file)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise StrapError(f"'{file}' does not describe a policy; {REMEDY}")

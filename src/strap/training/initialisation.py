@@ -1,15 +1,25 @@
-"""What a fresh policy begins with: the data's normalisation, ImageNet weights."""
+"""What a policy begins with: the data's normalisation, ImageNet weights, or a checkpoint."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from strap.errors import StrapError
+from strap.policies.checkpoints import (
+    fingerprint_weights,
+    load_checkpoint,
+    load_config,
+    read_tensors,
+)
+from strap.policies.frozen import Projection
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache
@@ -17,6 +27,11 @@ from strap.training.windows import Windows
 
 MAX_ACTION = 1.001
 """the largest action that a tanh can come near to"""
+FREE = {
+    *("execute", "blend", "acting", "acting_std", "min_std"),
+    *("dropout", "attention_dropout", "normalize"),
+}
+"""settings that a training may choose otherwise than the checkpoint it begins with"""
 
 
 def normalise(
@@ -51,3 +66,78 @@ def load_imagenet_weights(observation: ObservationEncoder, file: Path) -> None:
         if resnet is None:
             raise StrapError("ImageNet weights are for --vision resnet; frozen vision has its own")
         load_imagenet(cast(ResNet18, resnet), file)
+
+
+def describe_origin(path: str | Path) -> dict[str, Any]:
+    """Return what a checkpoint's description says of the one it began with."""
+    folder = Path(path).expanduser()
+    config = load_config(folder)
+    return {
+        "path": folder.resolve().as_posix(),
+        "fingerprint": fingerprint_weights(folder),
+        "step": config.get("step"),
+    }
+
+
+def load_initial_weights(
+    policy: nn.Module,
+    path: str | Path,
+    cache: FrameCache,
+    settings: PolicySettings,
+    projection: Projection | None,
+) -> None:
+    """Load a checkpoint's weights and normalisation into a policy that sees and does the same.
+
+    Args:
+        policy: that begins with them.
+        path: the checkpoint.
+        cache: what is trained on; cameras, sizes and language must be the checkpoint's.
+        settings: the policy's; what decides its network must be the checkpoint's.
+        projection: of the cache's feature maps, where vision is frozen.
+    """
+    folder = Path(path).expanduser()
+    config = load_config(folder)
+    if wrong := _difference(cache, settings, config):
+        raise StrapError(
+            f"cannot begin with '{folder}': this training has {wrong} as that checkpoint has; "
+            "train with its data's features and its settings, or without --init"
+        )
+    begun = load_checkpoint(folder, policy=policy)
+    if projection is not None and not _same_projection(projection, begun.projection):
+        raise StrapError(
+            f"cannot begin with '{folder}': its feature maps are projected on other directions "
+            "than those of this cache; train both with --frames and one cache of `strap cache`"
+        )
+
+
+def _difference(
+    cache: FrameCache, settings: PolicySettings, config: Mapping[str, Any]
+) -> str | None:
+    """Return what differs, as `width 64, not 256`; None where a checkpoint fits."""
+    if wrong := cache.interface.difference(config["interface"]):
+        return wrong
+    if cache.language_encoder != config.get("language"):
+        return f"text encoder {cache.language_encoder}, not {config.get('language')}"
+    theirs: PolicySettings = config["settings"]
+    for entry in fields(PolicySettings):
+        ours, own = getattr(settings, entry.name), getattr(theirs, entry.name)
+        if entry.name not in FREE and ours != own:
+            return f"{entry.name.replace('_', ' ')} {ours}, not {own}"
+    return None
+
+
+def _same_projection(ours: Projection, theirs: Projection | None) -> bool:
+    return (
+        theirs is not None
+        and torch.equal(ours.mean, theirs.mean)
+        and torch.equal(ours.directions, theirs.directions)
+    )
+
+
+def read_projection(cache: FrameCache) -> Projection | None:
+    """Return the projection of a cache's feature maps, where it has one."""
+    file = cache.path / "tensors.safetensors"
+    if not file.is_file():
+        return None
+    tensors = read_tensors(file)
+    return Projection(tensors["mean"], tensors["directions"])

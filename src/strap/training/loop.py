@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,14 +28,20 @@ from strap.policies.checkpoints import (
     save_checkpoint,
     write_tensors,
 )
-from strap.policies.frozen import Projection
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
 from strap.provenance import fingerprint_json
 from strap.training.batches import Loader, Sampler
 from strap.training.cache import FrameCache
-from strap.training.initialisation import load_imagenet_weights, normalise
+from strap.training.initialisation import (
+    describe_origin,
+    load_imagenet_weights,
+    load_initial_weights,
+    normalise,
+    read_projection,
+)
 from strap.training.logs import Log
+from strap.training.phases import plan_phases
 from strap.training.resume import restore_training, training_state
 from strap.training.settings import TrainingSettings
 from strap.training.updates import Updater, make_optimizer, small_products
@@ -43,9 +49,9 @@ from strap.training.windows import (
     Windows,
     choose_held_out,
     held_out_windows,
-    prior_windows,
     require_context,
     training_windows,
+    weigh_by_cost,
 )
 
 EMA_POWER = 0.75
@@ -74,7 +80,8 @@ def train(
     policy: PolicySettings | None = None,
     training: TrainingSettings | None = None,
     module: nn.Module | None = None,
-    match_weights: Sequence[float] | None = None,
+    match_weights: Sequence[float] | Literal["cost"] | None = None,
+    init: str | Path | None = None,
     imagenet: str | Path | None = None,
     device: str = "auto",
     quiet: bool = False,
@@ -88,7 +95,9 @@ def train(
         training: the training's settings.
         module: a policy of your own (`strap.policies.Trainable`) instead of one that `policy`
             describes; `policy` then says which history, chunk and vision its batches have.
-        match_weights: one weight per match, in the order of matches.parquet.
+        match_weights: one weight per match, in the order of matches.parquet; or `cost`: cheaper
+            ones weigh more (`weigh_by_cost`).
+        init: a checkpoint to begin with: its weights and its normalisation.
         imagenet: a file of ResNet-18 weights to begin from.
         device: `auto`, `cpu` or `cuda`.
         quiet: say nothing on the terminal.
@@ -100,7 +109,7 @@ def train(
         small_products(trainer.device, policy),
     ):
         remove_leftovers(trainer.out)
-        trainer.prepare(module, match_weights, imagenet)
+        trainer.prepare(module, match_weights, imagenet, init)
         return trainer.run(quiet=quiet)
 
 
@@ -123,25 +132,25 @@ class _Trainer:
     def prepare(
         self,
         module: nn.Module | None,
-        match_weights: Sequence[float] | None,
+        match_weights: Sequence[float] | Literal["cost"] | None,
         imagenet: str | Path | None,
+        init: str | Path | None = None,
     ) -> None:
         """Windows, network, optimiser; and the state of an earlier call."""
         settings, cache = self.settings, self.cache
+        if match_weights == "cost":
+            match_weights = weigh_by_cost(cache.retrieved)
         require_context(cache, settings.method, self.policy_settings)
         held_out = choose_held_out(cache, settings.holdout, settings.seed)
         windows = training_windows(
             cache, settings.method, held_out=held_out, match_weights=match_weights
         )
+        self.origin = describe_origin(init) if init is not None else None
         self.identity = self._identity(module, match_weights, sorted(held_out))
-        phases, table = self._phases(windows)
+        phases, table = plan_phases(cache, windows, settings)
         torch.manual_seed(settings.seed)
         self.policy = module or build_policy(cache.interface, self.policy_settings)
-        observation = getattr(self.policy, "observation", None)
-        if isinstance(observation, ObservationEncoder):
-            normalise(observation, cache, table, self.policy_settings)
-            if imagenet is not None:
-                load_imagenet_weights(observation, Path(imagenet).expanduser())
+        self._initialise(table, imagenet, init)
         self.policy.to(self.device)
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -155,6 +164,23 @@ class _Trainer:
         torch.manual_seed(settings.seed + 1)
         self._resume()
         self.updater = Updater(self.policy, self.optimizer, self.loader, settings)
+
+    def _initialise(
+        self, table: Windows, imagenet: str | Path | None, init: str | Path | None
+    ) -> None:
+        """Set what a policy begins with: a checkpoint's weights, or the data's normalisation."""
+        if init is not None:
+            if imagenet is not None:
+                raise StrapError("--init and --imagenet both say what to begin with: give one")
+            load_initial_weights(
+                self.policy, init, self.cache, self.policy_settings, read_projection(self.cache)
+            )
+            return
+        observation = getattr(self.policy, "observation", None)
+        if isinstance(observation, ObservationEncoder):
+            normalise(observation, self.cache, table, self.policy_settings)
+            if imagenet is not None:
+                load_imagenet_weights(observation, Path(imagenet).expanduser())
 
     def run(self, *, quiet: bool) -> Trained:
         """The loop."""
@@ -197,7 +223,7 @@ class _Trainer:
         training = asdict(self.settings)
         for name in ("eval_every", "save_every", "log_every", "graphs", "compile"):
             training.pop(name)
-        if self.settings.method != "ft" and not self.settings.decay:
+        if not self.settings.first_phase and not self.settings.decay:
             training.pop("steps")
         return fingerprint_json(
             [
@@ -207,24 +233,9 @@ class _Trainer:
                 type(module).__name__ if module is not None else None,
                 list(weights) if weights is not None else None,
                 held_out,
+                self.origin["fingerprint"] if self.origin else None,
             ]
         )
-
-    def _phases(self, windows: Windows) -> tuple[list[tuple[int, Any]], Windows]:
-        own = windows.probabilities(self.settings.alpha)
-        if self.settings.method != "ft":
-            return [(0, own)], windows
-        prior = prior_windows(self.cache)
-        table = Windows(
-            *(
-                np.concatenate([getattr(prior, name), getattr(windows, name)])
-                for name in Windows.__dataclass_fields__
-            )
-        )
-        none_of_target, none_of_prior = np.zeros(len(windows)), np.zeros(len(prior))
-        first = np.concatenate([prior.probabilities(), none_of_target])
-        second = np.concatenate([none_of_prior, own])
-        return [(0, first), (self.settings.first_phase, second)], table
 
     @torch.no_grad()
     def _evaluate(self, log: Log) -> None:
@@ -271,9 +282,10 @@ class _Trainer:
                 torch.from_numpy(np.array(self.cache.language)),
                 self.cache.language_encoder,
             ),
-            _projection(self.cache),
+            read_projection(self.cache),
             {
                 "step": self.step,
+                **({"init": self.origin} if self.origin else {}),
                 "training": {
                     **asdict(self.settings),
                     "held_out": self.held_out,
@@ -321,11 +333,3 @@ def _average(average: nn.Module, policy: nn.Module, step: int) -> None:
     decay = min(1 - (1 + step) ** -EMA_POWER, 0.9999)
     blend = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
     blend(list(average.parameters()), [p.detach() for p in policy.parameters()], step)
-
-
-def _projection(cache: FrameCache) -> Projection | None:
-    file = cache.path / "tensors.safetensors"
-    if not file.is_file():
-        return None
-    tensors = read_tensors(file)
-    return Projection(tensors["mean"], tensors["directions"])

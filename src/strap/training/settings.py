@@ -34,6 +34,8 @@ class TrainingSettings:
     """the target's share of every batch; by default every frame is as likely as any other"""
     pretrain_steps: int | None = None
     """ft: steps on the prior (default: half of all)"""
+    finetune_steps: int = 0
+    """mt and strap: the last so many steps draw from the target alone, after a warm-up"""
     ema: bool = False
     """keep an exponential average of the weights, and run that"""
     seed: int = 1234
@@ -70,11 +72,22 @@ class TrainingSettings:
                 f"{self.steps} steps in all"
             )
 
+        if self.finetune_steps and self.method not in ("mt", "strap"):
+            raise StrapError(
+                f"finetune_steps is {self.finetune_steps}: the method {self.method} has none; it "
+                "is for mt and strap, and ft has pretrain_steps"
+            )
+        if self.finetune_steps and not 0 < self.finetune_steps < self.steps:
+            raise StrapError(
+                f"finetune_steps is {self.finetune_steps}: it must be above 0 and below the "
+                f"{self.steps} steps in all"
+            )
+
     @property
     def first_phase(self) -> int:
-        """Steps on the prior alone."""
+        """Steps before the phase on the target alone; 0 where there is one phase."""
         if self.method != "ft":
-            return 0
+            return self.steps - self.finetune_steps if self.finetune_steps else 0
         return self.steps // 2 if self.pretrain_steps is None else self.pretrain_steps
 
     def rate(self, step: int) -> float:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from strap.errors import StrapError, unknown
 from strap.policies.settings import PolicySettings
-from strap.training.cache import FrameCache
+from strap.training.cache import FrameCache, Retrieved
 
 Method = Literal["bc", "ft", "mt", "strap"]
 Ints = npt.NDArray[np.int64]
@@ -97,7 +97,7 @@ def training_windows(
         parts += _matches(cache, held_out, match_weights)
     if method == "mt":
         parts.append(prior_windows(cache))
-    return _joined(parts)
+    return join_windows(parts)
 
 
 def prior_windows(cache: FrameCache) -> Windows:
@@ -111,12 +111,12 @@ def prior_windows(cache: FrameCache) -> Windows:
         raise StrapError(
             "the methods ft and mt need a prior: train on a run, or give --prior DATASET"
         )
-    return _joined(parts)
+    return join_windows(parts)
 
 
 def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
     """Every frame of the held-out demonstrations."""
-    return _joined(
+    return join_windows(
         [
             _clip_windows(cache, index, 1.0)
             for index, clip in enumerate(cache.clips)
@@ -151,6 +151,31 @@ def _matches(
     return parts
 
 
+def weigh_by_cost(retrieved: Sequence[Retrieved]) -> list[float]:
+    """Return a weight in (0, 1] for every match: 1 for its query's cheapest, less for dearer ones.
+
+    With c a match's cost per frame of its query and c_min the least c among the matches of that
+    query, its weight is exp(−(c − c_min) / s). A query's spread is the median of c − c_min over its
+    matches but the cheapest; s is the median of the queries' spreads, one number for all queries.
+    So a usual match weighs e⁻¹ of its query's best, and queries that are hard to match keep their
+    share. Where s is 0 (no query has two matches of different costs) every weight is 1.
+    """
+    excess = np.zeros(len(retrieved))
+    spreads = []
+    queries: dict[tuple[str, int, int], list[int]] = {}
+    for number, found in enumerate(retrieved):
+        query = (found.query, found.query_start, found.query_stop)
+        queries.setdefault(query, []).append(number)
+    for (_, start, stop), numbers in queries.items():
+        costs = np.array([retrieved[number].cost for number in numbers]) / max(stop - start, 1)
+        excess[numbers] = costs - costs.min()
+        if len(numbers) > 1:
+            spreads.append(float(np.median(np.sort(excess[numbers])[1:])))
+    spread = float(np.median(spreads)) if spreads else 0.0
+    weights = np.exp(-excess / spread) if spread > 0 else np.ones(len(retrieved))
+    return [float(weight) for weight in weights]
+
+
 def _between(own: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
     frame = own.anchor - own.first + begin
     return np.asarray((frame >= start) & (frame < stop))
@@ -169,7 +194,8 @@ def _clip_windows(cache: FrameCache, index: int, weight: float) -> Windows:
     )
 
 
-def _joined(parts: Sequence[Windows]) -> Windows:
+def join_windows(parts: Sequence[Windows]) -> Windows:
+    """Return the windows of all parts, in their order."""
     if not parts:
         raise StrapError("no demonstration is left to train on")
     return Windows(

@@ -1,0 +1,37 @@
+"""The phases of a training: from which step on which windows are drawn, and how likely each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strap.training.cache import FrameCache
+from strap.training.settings import TrainingSettings
+from strap.training.windows import Floats, Windows, join_windows, prior_windows
+
+Phases = list[tuple[int, Floats]]
+"""(first step, how likely each window is drawn)"""
+
+
+def plan_phases(
+    cache: FrameCache, windows: Windows, settings: TrainingSettings
+) -> tuple[Phases, Windows]:
+    """Return the phases, and the windows that their probabilities are of.
+
+    `ft` draws from the prior, then from the target; `finetune_steps` lets `mt` and `strap` draw
+    from the target alone at the end.
+
+    Args:
+        cache: the data.
+        windows: the windows of the method (`training_windows`).
+        settings: the method and how long each phase is.
+    """
+    own = windows.probabilities(settings.alpha)
+    if settings.method == "ft":
+        prior = prior_windows(cache)
+        first = np.concatenate([prior.probabilities(), np.zeros(len(windows))])
+        second = np.concatenate([np.zeros(len(prior)), own])
+        return [(0, first), (settings.first_phase, second)], join_windows([prior, windows])
+    if settings.finetune_steps:
+        target = np.where(windows.is_target, windows.weight, 0.0)
+        return [(0, own), (settings.first_phase, target / target.sum())], windows
+    return [(0, own)], windows
