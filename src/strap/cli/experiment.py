@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -123,18 +124,18 @@ def list_options(name: str) -> frozenset[str]:
     return frozenset(_words(module.Command, ""))
 
 
-def _words(command: Any, prefix: str) -> Iterator[str]:
-    hints = get_type_hints(command, include_extras=True)
-    for entry in fields(command):
+def _words(source: Any, prefix: str) -> Iterator[str]:
+    """Yield the words of a command, or of a class or function that reads several of its options."""
+    hints = get_type_hints(source, include_extras=True)
+    for entry in signature(source).parameters.values():
         marks = getattr(hints[entry.name], "__metadata__", ())
         if tyro.conf.Positional in marks:
             continue
         names = [mark.name for mark in marks if getattr(mark, "name", None) is not None]
+        makers = [own() for mark in marks if (own := getattr(mark, "constructor_factory", None))]
         name = prefix + (names[0] if names else entry.name.replace("_", "-"))
-        kind = getattr(hints[entry.name], "__origin__", hints[entry.name])
-        if is_dataclass(kind):
+        kind = makers[0] if makers else getattr(hints[entry.name], "__origin__", hints[entry.name])
+        if makers or is_dataclass(kind):
             yield from _words(kind, f"{name}." if name else "")
-        elif kind is bool and entry.default is not MISSING and entry.default:
-            yield f"--no-{name}"
         else:
-            yield f"--{name}"
+            yield f"--no-{name}" if entry.default is True else f"--{name}"

@@ -1,0 +1,64 @@
+"""`strap experiment` on the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.experiments.tables import TEXT, cell_named, write_cell, write_experiment
+
+from strap.cli import COMMANDS, main
+from strap.cli.experiment import EXPERIMENT_COMMANDS, list_options
+from strap.experiments.description import read_experiment
+
+
+@pytest.mark.parametrize("name", [own for own in EXPERIMENT_COMMANDS if own in COMMANDS])
+def test_the_words_of_a_command_are_those_of_its_help(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no description is wrapped
+    with pytest.raises(SystemExit):
+        main([name, "-h"])
+    told = re.findall(r"^\W*(--[a-z][a-z-]*)", capsys.readouterr().out, flags=re.M)
+    assert set(told) - {"--help"} == list_options(name)
+
+
+def test_cells_and_commands_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_experiment(tmp_path)
+    words = ["experiment", str(file), "--out", str(tmp_path / "work"), "--list"]
+    assert main([*words, "--tasks", "Mug", "--methods", "BC", "STRAP", "--seeds", "2"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("3 cells, 0 of them finished\n  Mug/BC-seed2\n")
+    assert "--method strap --frames WORK/frames/" in told
+    assert not (tmp_path / "work").exists()
+
+
+def test_options_are_those_of_the_real_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_experiment(tmp_path, TEXT.replace("decay = true", "dekay = true"))
+    assert main(["experiment", str(file), "--out", str(tmp_path / "work"), "--list"]) == 2
+    assert "unknown option of strap train 'dekay': did you mean 'decay'?" in capsys.readouterr().err
+
+
+def test_a_report_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_experiment(tmp_path)
+    experiment = read_experiment(file)
+    write_cell(tmp_path / "kept", cell_named(experiment, "Mug/BC-seed1"), [True] * 4)
+    words = ["experiment", str(file), "--data", str(tmp_path / "nowhere"), "--report"]
+    assert main([*words, "--out", str(tmp_path / "kept")]) == 0
+    assert str(tmp_path / "kept" / "report" / "results.md") in capsys.readouterr().out
+    assert (
+        "| Mug | 4 / 4 (51 to 100 %), 1 of 2 cells |"
+        in (tmp_path / "kept" / "report" / "results.md").read_text()
+    )
+
+
+def test_a_failure_is_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_experiment(tmp_path)  # its datasets are none
+    words = ["experiment", str(file), "--out", str(tmp_path / "work"), "--no-mps"]
+    assert main([*words, "--tasks", "Mug", "--methods", "BC", "--seeds", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "FAILED cache frames/" in told
+    assert "1 stages failed and 2 wait for them" in told
