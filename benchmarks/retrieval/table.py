@@ -97,9 +97,12 @@ def open_tasks(dataset: strap.Dataset, demonstrations: int) -> list[Task]:
 
 
 def strap_rows(
-    target: strap.EmbeddingStore, priors: Sequence[strap.EmbeddingStore], encoder: str
+    target: strap.EmbeddingStore,
+    priors: Sequence[strap.EmbeddingStore],
+    encoder: str,
+    segmentations: Sequence[str],
 ) -> Iterator[Row]:
-    """Yield sub-trajectories by DTW, the target cut in three ways."""
+    """Yield sub-trajectories by DTW, the target cut in each of several ways."""
 
     def find(segmentation: Any) -> Callable[[Task, Sequence[int]], Found]:
         def search(task: Task, top_ks: Sequence[int]) -> Found:
@@ -109,7 +112,7 @@ def strap_rows(
 
         return search
 
-    for segmentation in ("stops", "window", "full"):
+    for segmentation in segmentations:
         yield Row("strap", encoder, segmentation, find(segmentation))
 
 
@@ -203,6 +206,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="the folder of libero_10 and libero_90*")
     parser.add_argument("--stores", type=Path, nargs="+", required=True, help="one per encoder")
     parser.add_argument("--demonstrations", type=int, default=5, help="of each task")
+    parser.add_argument("--segmentations", nargs="+", default=["stops", "window", "full"])
     parser.add_argument("--top-k", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--precision-at", type=int, default=100, help="K of the first table")
     parser.add_argument("--json", type=Path, help="also write every score of every task there")
@@ -219,7 +223,7 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     for folder in options.stores:
         own, *others = (strap.open_store(folder / name) for name in (TARGET, *names))
-        rows += strap_rows(own, others, str(own.config.encoder["name"]))
+        rows += strap_rows(own, others, str(own.config.encoder["name"]), options.segmentations)
     cells = []
     for row in rows:
         for task in tasks:

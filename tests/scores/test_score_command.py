@@ -10,19 +10,21 @@ from strap.cli import main
 from strap.runs import RetrievalOptions, open_run, run_retrieval
 from strap.scores import score_run
 from strap.segments import Segmentation
-from strap.synthetic import Planted
+from strap.synthetic import Planted, make_planted
 
 SKILLS = ("reach", "grasp", "carry")
 
 
-@pytest.fixture
-def runs(own_planted: Planted, tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two runs on data whose planted copies have the labels of what they are copies of."""
-    label(own_planted)
-    paths = [tmp_path / "stops", tmp_path / "window"]
+    folder = tmp_path_factory.mktemp("labelled")
+    planted = make_planted(folder)
+    label(planted)
+    paths = [folder / "stops", folder / "window"]
     for path, method in zip(paths, ("stops", "window"), strict=True):
         options = RetrievalOptions("pixels", 6, Segmentation(method=method))
-        run_retrieval(own_planted.target, [own_planted.prior], path, options)
+        run_retrieval(planted.target, [planted.prior], path, options, stores=folder / "stores")
     return paths
 
 
