@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,13 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import strap
+import strap.representations
 from strap.datasets import Dataset
 from strap.embeddings import choose_cameras
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.locks import LOCK, alone
+from strap.policies.checkpoints import read_about, write_tensors
 from strap.representations import (
     Kind,
     Representation,
@@ -71,6 +75,12 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
         train_representation(kind, pair[1:], tmp_path, settings, device="cpu", progress=interrupt)
     with pytest.raises(StrapError, match="no finished representation"):
         open_representation(tmp_path)
+    resume = tmp_path / "resume.safetensors"
+    state, about = load_file(resume), read_about(resume)
+    write_tensors(resume, {k: v for k, v in state.items() if "exp_avg" not in k}, about)
+    with pytest.raises(StrapError, match="remove it, and the training begins anew"):
+        train_representation(kind, pair[1:], tmp_path, settings, device="cpu")
+    write_tensors(resume, state, about)
     steps: list[int] = []
     resumed = train_representation(
         kind,
@@ -299,3 +309,10 @@ def test_colours_of_a_flow() -> None:
     black, red, _ = flow_colours(flow, 2)[0]
     assert black.tolist() == [0, 0, 0]
     assert red.tolist() == [1, 0, 0]
+
+
+def test_settings_need_no_torch() -> None:
+    code = "import strap.representations, sys; assert not {'torch', 'cv2'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        strap.representations.nothing  # type: ignore[attr-defined]  # noqa: B018

@@ -1,11 +1,27 @@
-"""Features learned from the prior data itself: BehaviorRetrieval's and FlowRetrieval's."""
+"""Features learned from the prior data itself: BehaviorRetrieval's and FlowRetrieval's.
+
+Settings are read without torch; each other name brings it in when it is first used.
+"""
 
 from __future__ import annotations
 
-from strap.representations.figures import neighbours_figure, reconstruction_figure
-from strap.representations.representation import Representation, open_representation
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from strap.representations.settings import Kind, RepresentationSettings
-from strap.representations.training import train_representation
+
+if TYPE_CHECKING:
+    from strap.representations.figures import neighbours_figure, reconstruction_figure
+    from strap.representations.representation import Representation, open_representation
+    from strap.representations.training import train_representation
+
+_HOMES = {
+    "Representation": "representation",
+    "neighbours_figure": "figures",
+    "open_representation": "representation",
+    "reconstruction_figure": "figures",
+    "train_representation": "training",
+}
 
 __all__ = [
     "Kind",
@@ -16,3 +32,9 @@ __all__ = [
     "reconstruction_figure",
     "train_representation",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'strap.representations' has no attribute '{name}'")
+    return getattr(import_module(f"strap.representations.{_HOMES[name]}"), name)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from strap.atomic import read_json, remove_leftovers, write_json
 from strap.datasets.base import Dataset
+from strap.datasets.boundary import describe
 from strap.encoders.network import choose_device
 from strap.errors import StrapError, unknown
 from strap.locks import LOCK, alone
@@ -199,6 +200,14 @@ class _Trainer:
         if not file.is_file():
             return
         about, tensors = read_about(file), read_tensors(file)
+        try:
+            self._restore(about, tensors)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise StrapError(
+                f"'{file}' is damaged ({describe(error)}): remove it, and the training begins anew"
+            ) from error
+
+    def _restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         own = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         self.model.load_state_dict(own)
         for name, parameter in self.model.named_parameters():
