@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,8 @@ from typing import Any
 from strap.errors import StrapError
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+RETRIES = 10
+"""of a task whose worker is lost"""
 MISSING = "--engine ray needs Ray: pip install 'strap-robot[ray]'"
 
 
@@ -69,22 +70,6 @@ def _require_loopback(nodes: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
-@contextmanager
-def silence_data() -> Iterator[None]:
-    """Keep Ray Data's words off the terminal for the block; what goes wrong is raised."""
-    try:
-        import ray.data  # noqa: F401 - sets its logger up
-    except ImportError as error:
-        raise StrapError(MISSING) from error
-    logger = logging.getLogger("ray.data")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
 def place_near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
     """Return Ray's options for a task that should run on a machine; soft: or elsewhere if lost."""
     if machine is None:
@@ -92,3 +77,16 @@ def place_near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=soft)}
+
+
+def get_result(ray: Any, task: object) -> Any:
+    """Return a task's result; raise a StrapError of its own in its own words."""
+    try:
+        return ray.get(task)
+    except Exception as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, StrapError):
+            raise StrapError(str(cause)) from error
+        if isinstance(error, ray.exceptions.RayActorError):
+            raise StrapError(f"a Ray worker could not be started: {error}") from error
+        raise

@@ -75,24 +75,18 @@ def embed(
             alone where there is one (as the paper does in LIBERO), else all of them.
         dtype: `float16` or `float32`.
         batch: images per forward pass; by default what the encoder likes on its device.
-        workers: threads that read and decode frames, or processes where there are many videos to
-            decode (with Ray: worker processes); by default one thread per core, at most 8, or
-            one process for two cores, at most 16.
+        workers: threads that read frames, by default one per core, at most 8; or processes that
+            decode many videos, by default one for two cores, at most 16; or Ray's actors.
         devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
             `cuda:0`, …; several run in a process each.
         compile: compile the model: `auto` does for long jobs on a GPU.
         engine: `local`, or `ray` for a cluster.
         address: of a running Ray cluster; by default one is started on this machine's loopback.
-        part: `2/4` embeds the second of four parts, for machines without a common file system;
-            `strap store merge` joins their stores.
+        part: `2/4` embeds the second of four parts; `strap store merge` joins their stores.
         progress: called with (what, images done, images in all).
     """
-    if dtype not in get_args(Dtype):
-        raise unknown("dtype", dtype, get_args(Dtype))
+    _validate(dataset, dtype)
     settings = EmbeddingSettings(batch, workers, compile, engine, address, parse_part(part))
-    settings.validate()
-    if not len(dataset):
-        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     spec = EncoderSpec(encoder) if isinstance(encoder, str) else encoder
     places = resolve_devices(spec, devices) if engine == "local" else ("cpu",)
     model = spec.load(places[0]) if isinstance(spec, EncoderSpec) else spec
@@ -101,15 +95,22 @@ def embed(
     if is_embedded(store, dataset):
         return store
     (store.path / "manifest.json").unlink(missing_ok=True)
+    session = Session(store.path, config)
     if isinstance(spec, EncoderSpec) and len(places) > 1:
         del model  # each process loads its own
         embed_on_devices(dataset, spec, store, places, settings, progress)
     elif engine == "ray":
-        batch = settings.batch_for(model)
-        embed_on_ray(dataset, spec, Session(store.path, config), batch, settings, progress)
+        embed_on_ray(dataset, spec, session, settings.batch_for(model), settings, progress)
     else:
-        embed_here(dataset, model, Session(store.path, config), settings, progress)
+        embed_here(dataset, model, session, settings, progress)
     return finish_store(dataset, store.path)
+
+
+def _validate(dataset: Dataset, dtype: str) -> None:
+    if dtype not in get_args(Dtype):
+        raise unknown("dtype", dtype, get_args(Dtype))
+    if not len(dataset):
+        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
 
 
 def finish_store(dataset: Dataset, out: Path) -> EmbeddingStore:

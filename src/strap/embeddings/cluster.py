@@ -1,46 +1,36 @@
-"""Embedding with Ray Data: workers encode groups of trajectories, this process writes the store.
+"""Embedding on a Ray cluster: actors encode groups of trajectories, this process writes the store.
 
-A group is a row of the pipeline's input; its frames are packed into the same batches as without
-Ray, so the vectors are the same. Ray starts killed workers again and repeats their groups. On one
-machine the pipeline is the same, on a cluster of its own. The dataset must lie at the same path on
-every machine; the store need not.
+A group's frames are packed into the same batches as without Ray, so the vectors are the same. Ray
+starts killed actors again and repeats their groups. The dataset must lie at the same path on every
+machine; the store need not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
 from strap.embeddings.settings import EmbeddingSettings
 from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders import Encoder, EncoderSpec
-from strap.errors import StrapError
 from strap.progress import Progress
-from strap.ray import connect, silence_data
-from strap.store import Begun, Session, StoreConfig
+from strap.ray import RETRIES, connect, get_result
+from strap.store import Begun, Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
 
-WINDOW = 256
-"""groups per worker that are claimed at a time and pass through one pipeline: more leave less to
-other writers, fewer start the workers and load their encoders more often"""
 THREADS = 2
-"""that read frames, in each worker"""
-WAITING_BYTES = 64 << 20
-"""of vectors per worker that may wait to be written"""
-FOUND = pa.schema(
-    [("id", pa.string()), ("fingerprint", pa.string()), ("vectors", pa.large_binary())]
-)
-"""a row per trajectory; its vectors [c t d] as bytes, in the store's dtype"""
+"""that read frames, in each actor"""
+AHEAD = 2
+"""groups that an actor has at a time: the one at hand and the next; bounds what waits"""
 
 
 @dataclass(frozen=True)
@@ -78,12 +68,8 @@ class CollectingSink:
             self.found.append(Embedded(vectors, self._prints[index]()))
 
 
-class RefusedError(Exception):
-    """Holds a worker's StrapError; Ray Data adds words of its own to an exception's text."""
-
-
-class Worker:
-    """What runs on the cluster: an encoder and a view of the dataset."""
+class GroupEmbedder:
+    """An actor on the cluster: an encoder and a view of the dataset."""
 
     def __init__(
         self,
@@ -92,34 +78,23 @@ class Worker:
         cameras: tuple[str, ...],
         dtype: str,
         batch: int,
-        threads: int,
     ) -> None:
         self._dataset, self._cameras, self._dtype = dataset, cameras, dtype
-        self._given, self._batch, self._threads = encoder, batch, threads
-
-    def __call__(self, groups: pa.Table) -> pa.Table:
-        """Embed one group: a table of one row, its `ids`. Gives a table of `FOUND`."""
-        (ids,) = groups["ids"].to_pylist()
-        try:
-            found = self._embed(ids)
-        except StrapError as error:
-            raise RefusedError(error) from error
-        rows = [
-            {"id": key, "fingerprint": one.fingerprint, "vectors": np.stack(one.vectors).tobytes()}
-            for key, one in zip(ids, found, strict=True)
-        ]
-        return pa.Table.from_pylist(rows, FOUND)
+        self._given, self._batch = encoder, batch
 
     @cached_property
     def _encoder(self) -> Encoder:
         """Loaded with the first group: of an error in a constructor Ray keeps the text alone."""
         return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
 
-    def _embed(self, ids: Sequence[str]) -> list[Embedded]:
+    def embed(self, ids: Sequence[str]) -> list[Embedded]:
+        """Return what these trajectories' frames give; of none, nothing."""
+        if not ids:
+            return []
         trajectories = tuple(self._dataset[key] for key in ids)
         job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
-        Packer(self._encoder, self._cameras, self._batch, sink).run([job], self._threads)
+        Packer(self._encoder, self._cameras, self._batch, sink).run([job], THREADS)
         return sink.found
 
 
@@ -132,17 +107,18 @@ def embed_on_ray(
     progress: Progress,
 ) -> None:
     """Embed what the store lacks on a cluster, beside whatever other writers there are."""
-    config, workers = session.config, settings.n_workers
+    config = session.config
     work = Work(dataset, session, config.cameras, part=settings.part, resume=False)
-    given = (dataset, encoder, config.cameras, config.dtype, batch, THREADS)
+    given = (dataset, encoder, config.cameras, config.dtype, batch)
     done = 0
     try:
-        with connect(settings.address, workers) as ray, silence_data():
-            for groups in _windows(work, WINDOW * workers):
-                begun = {one.id: one for group in groups for one in group}
-                for found in _embedded(ray, groups, workers, given):
-                    for key, one in _read(found, config):
-                        session.add(begun[key], one.vectors, one.fingerprint)
+        with connect(settings.address, settings.n_workers) as ray:
+            actors = _start_actors(ray, settings.n_workers, given)
+            for jobs in work.rounds():
+                groups = (job.begun for job in jobs)
+                for group, embedded in _embed_groups(ray, actors, groups):
+                    for begun, one in zip(group, embedded, strict=True):
+                        session.add(begun, one.vectors, one.fingerprint)
                         done += sum(map(len, one.vectors))
                     progress("embedding", done, max(work.images, done))
                     if session.nbytes > SHARD_BYTES:
@@ -151,52 +127,39 @@ def embed_on_ray(
         session.close()
 
 
-def _windows(work: Work, size: int) -> Iterator[list[list[Begun]]]:
-    for jobs in work.rounds():
-        while window := [job.begun for job in islice(jobs, size)]:
-            yield window
-
-
-def _embedded(
-    ray: Any, groups: Sequence[Sequence[Begun]], workers: int, given: tuple[Any, ...]
-) -> Iterator[pa.Table]:
-    """One pipeline: tables of `FOUND`, in the order in which they are done."""
-    rows = [{"ids": [one.id for one in group]} for group in groups]
-    source = ray.data.from_items(rows, override_num_blocks=len(rows))
-    _configure(source.context, workers * WAITING_BYTES)
+def _start_actors(ray: Any, count: int, given: tuple[Any, ...]) -> list[Any]:
     has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
-    found = source.map_batches(
-        Worker,
-        fn_constructor_args=given,
-        batch_size=1,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(size=min(workers, len(rows))),
-        **{"num_gpus" if has_gpus else "num_cpus": 1},
-    )
-    tables = iter(found.iter_batches(batch_size=None, batch_format="pyarrow"))
-    try:
-        with closing(tables):
-            yield from tables
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, RefusedError):
-            raise StrapError(str(error.cause.args[0])) from error
-        raise
-    except ray.exceptions.RayActorError as error:
-        raise StrapError(f"a Ray worker could not be started: {error}") from error
+    resources = {"num_gpus" if has_gpus else "num_cpus": 1}
+    options = {"max_restarts": -1, "max_task_retries": RETRIES}
+    actor = ray.remote(**resources, **options)(GroupEmbedder)
+    shared = [ray.put(value) for value in given]
+    return [actor.remote(*shared) for _ in range(count)]
 
 
-def _configure(context: Any, waiting: int) -> None:
-    """Settings of this pipeline; others of the caller's keep theirs."""
-    context.enable_progress_bars = False
-    options = context.execution_options
-    options.resource_limits = options.resource_limits.copy(object_store_memory=waiting)
-    context.execution_no_progress_timeout_s = -1  # a group on a slow machine may take an hour
-    context.max_errored_blocks = 0
-    context.raise_original_map_exception = True
+def _embed_groups(
+    ray: Any, actors: Sequence[Any], groups: Iterable[Sequence[Begun]]
+) -> Iterator[tuple[Sequence[Begun], list[Embedded]]]:
+    """Yield each group with its vectors, in the order in which they are done.
 
-
-def _read(found: pa.Table, config: StoreConfig) -> Iterator[tuple[str, Embedded]]:
-    columns = (found["id"].to_pylist(), found["fingerprint"].to_pylist(), found["vectors"])
-    for key, fingerprint, vectors in zip(*columns, strict=True):
-        flat = np.frombuffer(vectors.as_buffer(), config.dtype)
-        yield key, Embedded(tuple(flat.reshape(len(config.cameras), -1, config.dim)), fingerprint)
+    An actor gets its first group once it has answered: one for which the cluster has no place yet
+    keeps nobody waiting.
+    """
+    remaining, idle = iter(groups), deque[Any]()
+    pending: dict[Any, tuple[Any, Sequence[Begun]]] = {
+        actor.embed.remote([]): (actor, []) for actor in actors for _ in range(AHEAD)
+    }
+    n_unfinished = 0
+    while True:
+        for group in islice(remaining, len(idle)):
+            actor = idle.popleft()
+            pending[actor.embed.remote([begun.id for begun in group])] = actor, group
+            n_unfinished += 1
+        if idle and not n_unfinished:
+            return
+        (ready, *_), _ = ray.wait(list(pending), num_returns=1)
+        actor, group = pending.pop(ready)
+        embedded = get_result(ray, ready)
+        idle.append(actor)
+        if group:
+            n_unfinished -= 1
+            yield group, embedded

@@ -31,8 +31,7 @@ class EmbeddingSettings:
     address: str | None = None
     part: tuple[int, int] = (0, 1)
 
-    def validate(self) -> None:
-        """Raise where a value is none that is known, or too small."""
+    def __post_init__(self) -> None:
         for kind, value, known in (
             ("choice for compile", self.compile, get_args(Compile)),
             ("engine", self.engine, get_args(Engine)),

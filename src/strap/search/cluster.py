@@ -22,7 +22,7 @@ import numpy as np
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
 from strap.errors import StrapError
 from strap.progress import Progress
-from strap.ray import connect, place_near
+from strap.ray import RETRIES, connect, get_result, place_near
 from strap.search.corpus import Corpus, search_corpus
 from strap.store import open_store
 from strap.types import Array
@@ -32,7 +32,6 @@ Shard = tuple[int, str]
 """Number of the store, name of the shard."""
 TASKS = 4
 """per worker: small enough to even out, large enough that finding k best again costs little"""
-RETRIES = 10
 
 
 def search_on_ray(
@@ -58,7 +57,7 @@ def search_on_ray(
         while pending:
             progress("searching", len(found), total)
             (ready, *_), pending = ray.wait(pending, num_returns=1)
-            found.append(_get_result(ray, ready))
+            found.append(get_result(ray, ready))
         progress("searching", total, total)
     return merge_results(found, options.k)
 
@@ -182,14 +181,3 @@ def _split(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Sha
         [shard for shard, place in zip(shards, numbers, strict=True) if place == number]
         for number in np.unique(numbers)
     ]
-
-
-def _get_result(ray: Any, task: object) -> SearchResult:
-    try:
-        found: SearchResult = ray.get(task)
-    except Exception as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, StrapError):
-            raise StrapError(str(cause)) from error
-        raise
-    return found
