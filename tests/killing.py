@@ -56,12 +56,23 @@ def start(plan: dict[str, Any]) -> int:
         os._exit(1)
 
 
+def wait_for_a_batch(log: Path, children: list[int]) -> None:
+    limit = time.monotonic() + 20
+    while time.monotonic() < limit:
+        lines = log.read_text().splitlines() if log.is_file() else []
+        if {int(line.split()[0]) for line in lines if line} & set(children):
+            return
+        time.sleep(0.005)
+
+
 def run(plan: dict[str, Any]) -> dict[str, Any]:
     chance = random.Random(plan["seed"])
     strap.open_dataset(plan["dataset"]).fingerprint()  # imports what every child needs
     killed = 0
-    for _ in range(plan["kills"]):
+    for turn in range(plan["kills"]):
         children = [start(plan) for _ in range(plan["writers"])]
+        if turn % 2:  # on a busy machine a child may take longer to begin than it is left alive
+            wait_for_a_batch(Path(plan["log"]), children)
         time.sleep(chance.uniform(*plan["after"]))
         victims = children if plan["kill_all"] else children[:1]
         for child in victims:

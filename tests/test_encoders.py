@@ -251,6 +251,20 @@ def test_packed_weights_multiply_alike() -> None:
     assert inner(x[:0]).shape == (0, 5, 8)
 
 
+def test_a_torch_without_the_private_operators_packs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from strap.encoders import packing
+
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert packing.packs_bfloat16()
+    monkeypatch.setattr(packing, "OPERATORS", (*packing.OPERATORS, "_gone_in_a_later_torch"))
+    assert not packing.packs_bfloat16()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_runs_on_packed_weights(family: str, tmp_path: Path) -> None:
     from strap.encoders.packing import pack_linear

@@ -22,6 +22,9 @@ from typing import Any
 
 import strap
 from strap.atomic import write_json
+from strap.retrieval import MatchOptions, retrieve_matches
+from strap.retrieval.methods import METHODS
+from strap.retrieval.options import Method
 from strap.retrieval.selection import quotas
 from strap.scores import LabelledFrames, Labels, Scores, read_labels, score
 from strap.types import Matches, Segment, Trajectory
@@ -96,24 +99,38 @@ def open_tasks(dataset: strap.Dataset, demonstrations: int) -> list[Task]:
     return [Task(SHORT.get(t, t), tuple(own[:demonstrations])) for t, own in found.items()]
 
 
-def strap_rows(
+def make_rows(
     target: strap.EmbeddingStore,
     priors: Sequence[strap.EmbeddingStore],
-    encoder: str,
+    methods: Sequence[Method],
     segmentations: Sequence[str],
 ) -> Iterator[Row]:
-    """Yield sub-trajectories by DTW, the target cut in each of several ways."""
+    """Yield every method, those that cut the target once for each segmentation."""
 
-    def find(segmentation: Any) -> Callable[[Task, Sequence[int]], Found]:
-        def search(task: Task, top_ks: Sequence[int]) -> Found:
+    def find(method: Method, segmentation: Any) -> Callable[[Task, Sequence[int]], Found]:
+        traits = METHODS[method]
+
+        def retrieve(task: Task, top_ks: Sequence[int]) -> Found:
             queries = strap.segment(task.demonstrations, method=segmentation)
-            largest = strap.retrieve(queries, target, priors, top_k=max(top_ks))
-            return Found(queries, {k: narrow(largest, k) for k in top_ks})
 
-        return search
+            def keep(top_k: int) -> Matches:
+                options = MatchOptions(
+                    top_k=top_k, method=method, steps=traits.steps, metric=traits.metric
+                )
+                return retrieve_matches(queries, target, priors, options).matches
 
-    for segmentation in segmentations:
-        yield Row("strap", encoder, segmentation, find(segmentation))
+            if method not in NARROWED:
+                return Found(queries, {k: keep(k) for k in top_ks})
+            largest = keep(max(top_ks))
+            return Found(queries, {k: NARROWED[method](largest, k) for k in top_ks})
+
+        return retrieve
+
+    for method in methods:
+        features = METHODS[method].features
+        encoder = str(target.config.encoder["name"]) if features == "encoder" else features
+        for cut in ("full",) if METHODS[method].has_whole_queries else segmentations:
+            yield Row(method, encoder, cut, find(method, cut))
 
 
 def narrow(matches: Matches, top_k: int) -> Matches:
@@ -122,6 +139,15 @@ def narrow(matches: Matches, top_k: int) -> Matches:
     counts = quotas([[match.cost for match in own] for own in groups], top_k)
     kept = (m for own, count in zip(groups, counts, strict=True) for m in own[:count])
     return Matches(tuple(kept))
+
+
+def cheapest(matches: Matches, top_k: int) -> Matches:
+    """Return the first matches of those that are in the order of their costs."""
+    return matches[:top_k]
+
+
+NARROWED = {"strap": narrow, "d-t": narrow, "d-s": cheapest}
+"""methods for which one search at the greatest K does, and how a smaller K is taken from it"""
 
 
 def measure(
@@ -206,6 +232,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="the folder of libero_10 and libero_90*")
     parser.add_argument("--stores", type=Path, nargs="+", required=True, help="one per encoder")
     parser.add_argument("--demonstrations", type=int, default=5, help="of each task")
+    methods = ["strap", "d-t", "d-s", "random", "language"]
+    parser.add_argument("--methods", nargs="+", default=methods, choices=methods)
     parser.add_argument("--segmentations", nargs="+", default=["stops", "window", "full"])
     parser.add_argument("--top-k", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--precision-at", type=int, default=100, help="K of the first table")
@@ -223,7 +251,7 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     for folder in options.stores:
         own, *others = (strap.open_store(folder / name) for name in (TARGET, *names))
-        rows += strap_rows(own, others, str(own.config.encoder["name"]), options.segmentations)
+        rows += make_rows(own, others, options.methods, options.segmentations)
     cells = []
     for row in rows:
         for task in tasks:

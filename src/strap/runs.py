@@ -48,9 +48,9 @@ class RetrievalOptions:
     encoder: str = ""
     top_k: int | None = 100
     """how many matches to keep in all; None where a fraction or a threshold says it"""
-    method: Method = "strap"
     segmentation: Segmentation = field(default_factory=Segmentation)
     """how the target is cut, for methods whose queries are not whole demonstrations"""
+    method: Method = "strap"
     cameras: tuple[str, ...] = ()
     steps: str | None = None
     """None: the method's"""

@@ -63,7 +63,7 @@ def test_the_tables(
         moved = path.rename(tmp_path / "data" / name / path.name)
         strap.embed(strap.open_dataset(moved.parent), PixelEncoder(), tmp_path / "stores" / name)
     words = [tmp_path / "data", "--stores", tmp_path / "stores", "--json", tmp_path / "all.json"]
-    table.main([*map(str, words), "--top-k", "3", "6", "--precision-at", "6"])
+    table.main([*map(str, words), "--methods", "strap", "--top-k", "3", "6", "--precision-at", "6"])
     shown = capsys.readouterr()
     assert "strap, full, do the planted task: no query fits" in shown.err
     lines = [[c.strip() for c in line.split("|")[1:-1]] for line in shown.out.splitlines() if line]
@@ -79,3 +79,17 @@ def test_the_tables(
     assert [line[2:6] for line in means[2:]] == [
         [cell["segmentation"], str(cell["top_k"]), "1", str(cell["matches"])] for cell in cells
     ]
+
+
+@pytest.mark.filterwarnings("ignore:top_k is")
+def test_the_other_methods(
+    table: ModuleType, stores: tuple[EmbeddingStore, EmbeddingStore]
+) -> None:
+    target, prior = stores
+    task = table.open_tasks(strap.open_dataset(target.dataset), 2)[0]
+    for row in table.make_rows(target, [prior], ["d-t", "d-s", "random"], ["window"]):
+        both, one = (row.find(task, top_ks) for top_ks in ((3, 8), (3,)))
+        assert len(both.matches[8]) == 8
+        assert both.matches[3] == one.matches[3]
+        assert row.segmentation == ("window" if row.method == "random" else "full")
+        assert row.encoder == ("none" if row.method == "random" else "pixels")

@@ -23,7 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     label(planted)
     paths = [folder / "stops", folder / "window"]
     for path, method in zip(paths, ("stops", "window"), strict=True):
-        options = RetrievalOptions("pixels", 6, Segmentation(method=method))
+        options = RetrievalOptions("pixels", 6, segmentation=Segmentation(method=method))
         run_retrieval(planted.target, [planted.prior], path, options, stores=folder / "stores")
     return paths
 
