@@ -64,12 +64,15 @@ class Command:
         from strap.evaluation.report import run_and_report
         from strap.policies.checkpoints import load_config
 
+        horizon = self.horizon
+        if horizon is None:
+            horizon = load_config(self.checkpoint)["settings"].horizon
         settings = EvaluationSettings(
             suite=self.suite,
             task=self.task,
             episodes=self.episodes,
             first=self.first,
-            horizon=self.horizon or load_config(self.checkpoint)["settings"].horizon,
+            horizon=horizon,
             workers=self.workers,
             seed=self.seed,
             which=self.which,

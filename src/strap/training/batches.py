@@ -129,8 +129,9 @@ class Loader:
     def images(self, rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
         """Return each camera's pictures of these picture rows [b h], cropped as drawn."""
         found = {}
-        cameras = len(self.interface.cameras)
-        corners = draw[:, 1:].unflatten(1, (max(cameras, 1), -1, 2))  # [b camera 1|h 2]
+        cameras = max(len(self.interface.cameras), 1)
+        crops = (draw.shape[1] - 1) // (2 * cameras)
+        corners = draw[:, 1:].reshape(len(draw), cameras, crops, 2)  # crops: 1 or h
         for number, name in enumerate(self.interface.cameras):
             source = self.frames.pictures[name]
             if self.frozen:
