@@ -128,11 +128,16 @@ def test_spatial_softmax_by_hand() -> None:
 @pytest.mark.parametrize("crop_frames", [crop_clips, crop_by_slices, crop_by_gathering])
 def test_crops_by_hand(crop_frames: Callable[..., torch.Tensor]) -> None:
     frames = torch.arange(2 * 4 * 4 * 3).view(2, 4, 4, 3)
-    rows, corner = torch.tensor([[0, 1], [1, 1]]), torch.tensor([[0, 1], [2, 2]])
+    rows, corner = torch.tensor([[0, 1], [1, 1]]), torch.tensor([[[0, 1]], [[2, 2]]])
     cut = crop_frames(frames, rows, corner, 2)
     assert cut.shape == (2, 2, 2, 2, 3)
     assert torch.equal(cut[0, 1], frames[1, 0:2, 1:3])  # both frames of a clip, the same corner
     assert torch.equal(cut[1, 0], frames[1, 2:4, 2:4])
+    each = torch.tensor([[[0, 1], [1, 0]], [[2, 2], [0, 0]]])
+    cut = crop_frames(frames, rows, each, 2)
+    assert torch.equal(cut[0, 0], frames[0, 0:2, 1:3])
+    assert torch.equal(cut[0, 1], frames[1, 1:3, 0:2])
+    assert torch.equal(cut[1, 1], frames[1, 0:2, 0:2])
 
 
 def test_the_crop_of_the_middle() -> None:

@@ -30,8 +30,9 @@ class Command:
     """how many of the fixed initial states"""
     first: int = 0
     """the first of them"""
-    horizon: int = 520
-    """steps after which an episode has failed (the authors' code: 300)"""
+    horizon: int | None = None
+    """steps after which an episode has failed (default: as the policy's preset says, 520; released:
+    300)"""
     workers: int = 2
     """environments at once, each a process of up to 2.5 GB"""
     out: Path | None = None
@@ -61,13 +62,17 @@ class Command:
         """Evaluate, then say how it went."""
         from strap.evaluation import EvaluationSettings, evaluate
         from strap.evaluation.report import run_and_report
+        from strap.policies.checkpoints import load_config
 
+        horizon = self.horizon
+        if horizon is None:
+            horizon = load_config(self.checkpoint)["settings"].horizon
         settings = EvaluationSettings(
             suite=self.suite,
             task=self.task,
             episodes=self.episodes,
             first=self.first,
-            horizon=self.horizon,
+            horizon=horizon,
             workers=self.workers,
             seed=self.seed,
             which=self.which,

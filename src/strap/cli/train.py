@@ -83,8 +83,15 @@ class Command:
     """a checkpoint to begin with: its weights and its normalisation"""
     imagenet: Path | None = None
     """a file of ResNet-18 weights to begin from (torchvision, timm or transformers)"""
-    text_encoder: str = "minilm"
-    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder"""
+    initial: Literal["normal", "backbone"] | None = None
+    """random weights at first: N(0, 0.02) for the whole transformer, or for its blocks alone"""
+    crop: Literal["clip", "frame"] | None = None
+    """a random crop for each window, or for each frame of it"""
+    windows: Literal["segment", "context"] | None = None
+    """act on the frames of a retrieved segment, or on those kept around it too"""
+    text_encoder: str | None = None
+    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
+    (default: minilm; clip with --preset paper or released)"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
@@ -108,7 +115,7 @@ class Command:
 
     def run(self) -> None:
         """Cache, train, say what came of it."""
-        from strap.policies.settings import policy_preset
+        from strap.policies.settings import policy_preset, require_imagenet
         from strap.training import train, training_preset
 
         with showing(quiet=self.json) as progress:
@@ -116,6 +123,8 @@ class Command:
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
         training = training_preset(self.preset, kind=self.kind, vision=vision)
+        if self.imagenet is None and self.init is None:
+            require_imagenet(self.preset, self.kind, vision)
         method = self.method or ("strap" if cache.retrieved else "bc")
         training = replace(
             training,
@@ -128,11 +137,12 @@ class Command:
             ema=self.ema or training.ema,
             decay=self.decay or training.decay,
             **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
+            **self._given("crop", "windows"),
         )
         done = train(
             cache,
             self.out,
-            policy=replace(policy, **self._given("history", "chunk", "normalize")),
+            policy=replace(policy, **self._given("history", "chunk", "normalize", "initial")),
             training=training,
             match_weights=self._weights(),
             init=self.init,
@@ -159,6 +169,7 @@ class Command:
         return {name: value for name, value in values.items() if value is not None}
 
     def _cache(self, progress: Any) -> FrameCache:
+        from strap.policies.settings import text_encoder_preset
         from strap.training.cache import open_cache
         from strap.training.cache_builder import CacheOptions, build_cache
         from strap.training.cache_part import select_clips
@@ -176,7 +187,7 @@ class Command:
         seen: dict[str, Any] = {
             "cameras": self.cameras,
             "proprioception": self.proprioception,
-            "language": self.text_encoder,
+            "language": self.text_encoder or text_encoder_preset(self.preset, kind=self.kind),
             **self._given("vision", "image_size"),
         }
         if self.frames is not None:

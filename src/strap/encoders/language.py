@@ -71,6 +71,12 @@ def _transformer(source: str, instructions: Sequence[str]) -> Floats:
     try:
         kind = str(AutoConfig.from_pretrained(source).model_type)
     except (OSError, ValueError) as error:
+        if source == CLIP:
+            raise StrapError(
+                f"CLIP ViT-L/14, which embeds the instructions ('{CLIP}'), is neither on this "
+                "machine nor can it be downloaded: give its folder with --text-encoder FOLDER, or "
+                "choose another encoder: --text-encoder minilm"
+            ) from error
         raise StrapError(
             f"cannot load the language encoder '{source}': {str(error).splitlines()[0]}; give a "
             "local folder with the model, or --text-encoder minilm"

@@ -146,7 +146,7 @@ def fingerprint_weights(folder: Path) -> str:
 
 def load_config(folder: Path) -> dict[str, Any]:
     """Return what config.json says, its interface, settings and instructions checked."""
-    file = folder / "config.json"
+    file = folder.expanduser() / "config.json"
     if not file.is_file():
         raise StrapError(
             f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"

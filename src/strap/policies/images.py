@@ -25,12 +25,12 @@ def centre(size: int, crop: int) -> int:
 
 
 def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
-    """Frames of clips, cropped, the same corner for all frames of a clip.
+    """Return frames of clips, cropped: the same corner for all frames of a clip, or one each.
 
     Args:
         frames: uint8 [n s s 3].
         rows: which frames [b h].
-        corner: (top, left) of each clip's crop [b 2].
+        corner: (top, left) of the crops [b 1 2], or of each frame's [b h 2].
         crop: side of the crop.
 
     Returns:
@@ -43,15 +43,17 @@ def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tenso
 def crop_by_gathering(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
     """Crop with one indexing operation, as a GPU does it best; arguments as in `crop_clips`."""
     steps = torch.arange(crop, device=frames.device)
-    top = corner[:, 0, None, None, None] + steps[:, None]  # [b 1 crop 1]
-    left = corner[:, 1, None, None, None] + steps  # [b 1 1 crop]
+    top = corner[:, :, 0, None, None] + steps[:, None]  # [b 1|h crop 1]
+    left = corner[:, :, 1, None, None] + steps  # [b 1|h 1 crop]
     return frames[rows[:, :, None, None], top, left]
 
 
 def crop_by_slices(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
     """Crop frame by frame: a CPU copies rows of pixels faster than it gathers single ones."""
     out = torch.empty((*rows.shape, crop, crop, 3), dtype=frames.dtype)
-    for clip, (top, left) in enumerate(corner.tolist()):
-        for index, row in enumerate(rows[clip].tolist()):
+    corners = corner.expand(*rows.shape, 2).tolist()
+    for clip, own in enumerate(rows.tolist()):
+        for index, row in enumerate(own):
+            top, left = corners[clip][index]
             out[clip, index] = frames[row, top : top + crop, left : left + crop]
     return out

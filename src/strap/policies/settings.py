@@ -14,6 +14,7 @@ Attention = Literal["full", "causal"]
 Norm = Literal["batch", "group"]
 Normalize = Literal["none", "proprioception", "all"]
 Acting = Literal["mode", "sample"]
+Initial = Literal["normal", "backbone"]
 Preset = Literal["fixed", "paper", "released"]
 
 CROP = 116 / 128
@@ -31,6 +32,7 @@ WHOLE = {
     **dict.fromkeys(("layers", "heads", "modes", "kernel"), (1, 1024)),
     **dict.fromkeys(("width", "keypoints", "features", "groups"), (1, MAX_WIDTH)),
     "diffusion_steps": (1, 10_000),
+    "horizon": (1, 1_000_000),
 }
 """the least and the greatest value that is taken from a checkpoint's description"""
 SHARES = {"dropout": 1.0, "attention_dropout": 1.0, "min_std": 1e6, "acting_std": 1e6}
@@ -78,6 +80,11 @@ class PolicySettings:
     """whether the instruction conditions it, by FiLM and in the token"""
     normalize: Normalize = "proprioception"
     """what is brought to mean 0, deviation 1 (proprioception) or to −1 … 1 (actions, with all)"""
+    initial: Initial = "normal"
+    """the transformer's weights at first: N(0, 0.02) all of them, or those of its blocks alone, as
+    robomimic has it (backbone): tokens and head by PyTorch's default, positions 0"""
+    horizon: int = 520
+    """steps after which an evaluated episode has failed"""
     channels: tuple[int, ...] = (256, 512, 1024)
     """diffusion: of the U-Net's levels"""
     kernel: int = 5
@@ -92,10 +99,14 @@ class PolicySettings:
             ("norm", get_args(Norm)),
             ("normalize", get_args(Normalize)),
             ("acting", get_args(Acting)),
+            ("initial", get_args(Initial)),
         ):
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
-        for name in ("history", "chunk", "execute", "blend", "layers", "width", "heads", "modes"):
+        for name in (
+            *("history", "chunk", "execute", "blend", "horizon"),
+            *("layers", "width", "heads", "modes"),
+        ):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.kind == "transformer" and self.chunk > self.history:
@@ -220,7 +231,8 @@ def policy_preset(
 ) -> PolicySettings:
     """The settings of a preset.
 
-    `paper`: the text. `released`: the authors' code, whose attention mask is causal. `fixed`: full
+    `paper`: the text. `released`: the authors' code, whose attention mask is causal and whose
+    episodes end after 300 steps. `fixed`: full
     attention, proprioception normalised (fingers move by centimetres, joints by radians), the
     heaviest mode is acted on instead of one drawn, and no deviation below 0.05: with smaller ones
     a likelihood polishes the actions that are easy to predict, whose gradients are the largest,
@@ -239,12 +251,31 @@ def policy_preset(
             small["channels"] = (64, 128)
         base = replace(base, **small)
     if name != "fixed":
-        # Diffusion needs its actions within −1 … 1 whatever the preset.
-        base = replace(base, normalize="all" if kind == "diffusion" else "none", acting="sample")
+        base = replace(base, normalize="none", acting="sample", initial="backbone")
     elif kind == "diffusion":
         base = replace(base, normalize="all")
     else:
         base = replace(base, min_std=0.05)
+    if name == "released":
+        base = replace(base, horizon=300)
     if name == "released" and kind == "transformer":
         base = replace(base, attention="causal")
     return base
+
+
+def text_encoder_preset(name: Preset = "fixed", *, kind: Kind = "transformer") -> str:
+    """Return what embeds instructions: CLIP ViT-L/14 as in the paper, or `fixed`'s MiniLM.
+
+    Diffusion policies see no instruction.
+    """
+    return "clip" if name != "fixed" and kind == "transformer" else "minilm"
+
+
+def require_imagenet(name: Preset, kind: Kind, vision: Vision) -> None:
+    """Raise where a preset begins with ImageNet weights: call it where none were given."""
+    if name != "fixed" and kind == "diffusion" and vision == "resnet":
+        raise StrapError(
+            f"--preset {name} --kind diffusion begins with ResNet-18 weights of ImageNet: give "
+            "their file (torchvision, timm or transformers) with --imagenet, or train from scratch "
+            "with --preset fixed"
+        )

@@ -67,11 +67,16 @@ class TransformerPolicy(nn.Module):
         self.norm_in, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.head = MixtureHead(width, interface.action_size, settings.modes, settings.min_std)
-        for module in (self.embed, *self.blocks.modules(), *self.head.modules()):
+        is_whole = settings.initial == "normal"
+        drawn: list[nn.Module] = list(self.blocks.modules())
+        if is_whole:
+            drawn = [self.embed, *drawn, *self.head.modules()]
+        for module in drawn:
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
-        nn.init.normal_(self.position, std=0.02)
+        if is_whole:
+            nn.init.normal_(self.position, std=0.02)
 
     def mixture(self, features: Tensor) -> Mixture:
         """What `observation` made of the frames [b h f] -> a mixture for each action [b c …]."""

@@ -28,15 +28,23 @@ class Sampler:
     """
 
     def __init__(
-        self, phases: Sequence[tuple[int, Floats]], batch: int, places: int, cameras: int, seed: int
+        self, phases: Sequence[tuple[int, Floats]], batch: int, places: int, crops: int, seed: int
     ) -> None:
-        """`phases` are (first step, probabilities of windows); `places` corners along a side."""
+        """Prepare to draw.
+
+        Args:
+            phases: (first step, probabilities of windows).
+            batch: windows of a step.
+            places: corners a crop may have along a side.
+            crops: of each window: one per camera, or one per camera and frame.
+            seed: that everything follows from.
+        """
         self.phases = [(first, np.cumsum(p) / np.sum(p)) for first, p in phases]
-        self.batch, self.places, self.cameras, self.seed = batch, places, cameras, seed
+        self.batch, self.places, self.crops, self.seed = batch, places, crops, seed
         self._block = lru_cache(maxsize=4)(self._draw_block)
 
     def draw(self, step: int) -> Tensor:
-        """int64 [batch 1+2·cameras]: the window, then (top, left) of each camera's crop."""
+        """int64 [batch 1+2·crops]: the window, then (top, left) of the crops, by camera."""
         phase = max(i for i, (first, _) in enumerate(self.phases) if first <= step)
         return self._block(phase, step // BLOCK)[step % BLOCK]
 
@@ -45,7 +53,7 @@ class Sampler:
         cumulative = self.phases[phase][1]
         uniform = rng.random((BLOCK, self.batch))
         window = np.searchsorted(cumulative, uniform, side="right").clip(max=len(cumulative) - 1)
-        corners = rng.integers(0, self.places, (BLOCK, self.batch, 2 * self.cameras))
+        corners = rng.integers(0, self.places, (BLOCK, self.batch, 2 * self.crops))
         return torch.from_numpy(np.concatenate([window[..., None], corners], axis=-1))
 
 
@@ -121,14 +129,16 @@ class Loader:
     def images(self, rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
         """Return each camera's pictures of these picture rows [b h], cropped as drawn."""
         found = {}
+        cameras = max(len(self.interface.cameras), 1)
+        crops = (draw.shape[1] - 1) // (2 * cameras)
+        corners = draw[:, 1:].reshape(len(draw), cameras, crops, 2)  # crops: 1 or h
         for number, name in enumerate(self.interface.cameras):
             source = self.frames.pictures[name]
             if self.frozen:
                 clips = source.index_select(0, rows.flatten())
                 found[name] = clips.view(*rows.shape, *source.shape[1:]).float()
             else:
-                corner = draw[:, 1 + 2 * number : 3 + 2 * number]
-                found[name] = crop_clips(source, rows, corner, self.interface.crop)
+                found[name] = crop_clips(source, rows, corners[:, number], self.interface.crop)
         return found
 
     def fetch(self, draw: Tensor) -> dict[str, Tensor]:

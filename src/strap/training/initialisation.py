@@ -29,7 +29,7 @@ MAX_ACTION = 1.001
 """the largest action that a tanh can come near to"""
 FREE = {
     *("execute", "blend", "acting", "acting_std", "min_std"),
-    *("dropout", "attention_dropout", "normalize"),
+    *("dropout", "attention_dropout", "normalize", "initial", "horizon"),
 }
 """settings that a training may choose otherwise than the checkpoint it begins with"""
 

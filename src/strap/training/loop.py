@@ -143,7 +143,11 @@ class _Trainer:
         require_context(cache, settings.method, self.policy_settings)
         held_out = choose_held_out(cache, settings.holdout, settings.seed)
         windows = training_windows(
-            cache, settings.method, held_out=held_out, match_weights=match_weights
+            cache,
+            settings.method,
+            held_out=held_out,
+            match_weights=match_weights,
+            anchors=settings.windows,
         )
         self.origin = describe_origin(init) if init is not None else None
         self.identity = self._identity(module, match_weights, sorted(held_out))
@@ -156,8 +160,9 @@ class _Trainer:
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         watched = held_out_windows(cache, held_out) if held_out else None
         self.loader = Loader(cache, table, self.policy_settings, self.device, evaluated=watched)
-        cameras = len(cache.interface.cameras)
-        self.sampler = Sampler(phases, settings.batch, self.loader.places, cameras, settings.seed)
+        crops = len(cache.interface.cameras)
+        crops *= self.policy_settings.history if settings.crop == "frame" else 1
+        self.sampler = Sampler(phases, settings.batch, self.loader.places, crops, settings.seed)
         self.watch = self.loader.beside(watched) if watched is not None else None
         self.optimizer = make_optimizer(self.policy, settings, self.device)
         self.average = copy.deepcopy(self.policy) if settings.ema else None

@@ -8,10 +8,11 @@ from typing import Literal, get_args
 
 from strap.errors import StrapError, unknown
 from strap.policies.settings import Kind, Preset, Vision
-from strap.training.windows import Method
+from strap.training.windows import Anchors, Method
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
+Crop = Literal["clip", "frame"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class TrainingSettings:
     ema: bool = False
     """keep an exponential average of the weights, and run that"""
     seed: int = 1234
+    crop: Crop = "clip"
+    """one random crop for all frames of a window, or one each, as robomimic has it (frame)"""
+    windows: Anchors = "segment"
+    """act on the frames of a retrieved segment, the trajectory around them; or on those kept around
+    it too, which are all there is in the authors' files (context)"""
     holdout: int = 0
     """target demonstrations kept aside; their likelihood is logged"""
     eval_every: int = 1_000
@@ -59,6 +65,10 @@ class TrainingSettings:
             raise unknown("precision", self.precision, get_args(Precision))
         if self.compile not in get_args(Compile):
             raise unknown("choice for compile", self.compile, get_args(Compile))
+        if self.crop not in get_args(Crop):
+            raise unknown("choice for crop", self.crop, get_args(Crop))
+        if self.windows not in get_args(Anchors):
+            raise unknown("choice for windows", self.windows, get_args(Anchors))
         for name in ("steps", "batch", "eval_every", "save_every", "log_every"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
@@ -102,12 +112,20 @@ class TrainingSettings:
 def training_preset(
     name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
 ) -> TrainingSettings:
-    """The trainer's settings of a preset; `paper` and `released` warm up over 10,000 steps."""
+    """The trainer's settings of a preset.
+
+    `paper` and `released` warm up over 10,000 steps (diffusion: not at all, and its weights do not
+    decay), crop every frame by itself, and draw from all frames that are kept around a match.
+    """
     if name not in get_args(Preset):
         raise unknown("preset", name, get_args(Preset))
-    base = TrainingSettings(warmup=1_000 if name == "fixed" else 10_000)
+    base = TrainingSettings()
+    if name != "fixed":
+        base = replace(base, warmup=10_000, crop="frame", windows="context")
     if kind == "diffusion":
         base = replace(base, steps=25_000, batch=256, ema=True, warmup=500)
+        if name != "fixed":
+            base = replace(base, warmup=0, weight_decay=0.0)
     if vision == "frozen":
         # A small network: larger steps, fewer of them, and no large batches on a processor.
         base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,6 +14,9 @@ from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache, Retrieved
 
 Method = Literal["bc", "ft", "mt", "strap"]
+Anchors = Literal["segment", "context"]
+RELEASED_CONTEXT = (5, 5)
+"""frames that the authors' files keep before and after a retrieved segment"""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -37,6 +40,14 @@ class Windows:
     def where(self, chosen: npt.NDArray[np.bool_]) -> Windows:
         """Some of them."""
         return Windows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+    def closed(self) -> Windows:
+        """Return the windows of one clip with bounds that end at the first and last of them."""
+        first, last = (
+            np.full_like(self.first, self.anchor[0]),
+            np.full_like(self.last, self.anchor[-1]),
+        )
+        return replace(self, first=first, last=last)
 
     def probabilities(self, alpha: float | None = None) -> Floats:
         """How likely each is drawn: by weight; with `alpha`, the target's share is that."""
@@ -80,11 +91,13 @@ def training_windows(
     *,
     held_out: frozenset[str] = frozenset(),
     match_weights: Sequence[float] | None = None,
+    anchors: Anchors = "segment",
 ) -> Windows:
     """The windows of a method; for `ft` those of the second phase (the first is `prior_windows`).
 
     Every frame of the target is one; with `strap` so is every frame of every match (twice where it
-    was found twice), except matches that were found for a held-out demonstration.
+    was found twice), except matches that were found for a held-out demonstration. With `context`
+    so are the frames that are kept around a match, and its windows see nothing beyond those.
     """
     if method not in get_args(Method):
         raise unknown("method", method, get_args(Method))
@@ -94,7 +107,7 @@ def training_windows(
         if clip.role == "target" and clip.id not in held_out
     ]
     if method == "strap":
-        parts += _matches(cache, held_out, match_weights)
+        parts += _matches(cache, held_out, match_weights, anchors)
     if method == "mt":
         parts.append(prior_windows(cache))
     return join_windows(parts)
@@ -126,7 +139,10 @@ def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
 
 
 def _matches(
-    cache: FrameCache, held_out: frozenset[str], weights: Sequence[float] | None
+    cache: FrameCache,
+    held_out: frozenset[str],
+    weights: Sequence[float] | None,
+    anchors: Anchors,
 ) -> list[Windows]:
     if not cache.retrieved:
         raise StrapError(
@@ -147,7 +163,12 @@ def _matches(
         weight = 1.0 if weights is None else float(weights[number])
         own = _clip_windows(cache, found.clip, weight)
         begin = cache.clips[found.clip].start
-        parts.append(own.where(_between(own, begin, found.start, found.stop)))
+        if anchors == "segment":
+            parts.append(own.where(_between(own, begin, found.start, found.stop)))
+        else:
+            before, after = cache.context or RELEASED_CONTEXT
+            around = _between(own, begin, found.start - before, found.stop + after)
+            parts.append(own.where(around).closed())
     return parts
 
 
