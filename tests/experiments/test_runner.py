@@ -254,6 +254,20 @@ def test_cells_made_otherwise_are_refused(bench: Bench) -> None:
         bench.run()
 
 
+def test_data_that_was_copied_again_is_decoded_and_searched_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILING", "evaluate")
+    bench.run()
+    begun = journal_of(bench.folder, "begin")
+    os.utime(bench.data / "prior-0" / "data.bin", ns=(1, 1))
+    bench.run()
+    new = [label.split("-")[0] for label in journal_of(bench.folder, "begin")]
+    for label in begun:
+        new.remove(label.split("-")[0])
+    assert sorted(new) == ["cache"] + 14 * ["evaluate"] + 4 * ["retrieve"]
+
+
 def test_an_evaluation_that_lacks_episodes_is_no_result(bench: Bench) -> None:
     bench.run()
     cell = cell_named(bench.experiment, "Mug/BC-seed1")

@@ -51,7 +51,7 @@ class CellResult:
 
 def note_stage(stage: Stage, seconds: float, planner: Planner) -> None:
     """Write down that a stage is finished."""
-    write_json(stage.note, _describe(stage, seconds, planner))
+    write_json(stage.note, {**_describe(stage, seconds, planner), "stamp": stage.stamp})
 
 
 def _describe(stage: Stage, seconds: float, planner: Planner) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from strap.errors import StrapError
 from strap.experiments.description import Experiment
+from strap.provenance import fingerprint_files, fingerprint_json
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class DataFolder:
     prior: tuple[str, ...]
     fingerprints: dict[str, str]
     """dataset -> a hash of its files' names and sizes, the same on every machine"""
+    stamp: str
+    """changes with the place and the files' times: by these, runs and caches know their datasets"""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +51,10 @@ def open_data(experiment: Experiment, folder: Path, *, must_exist: bool = True) 
             "twice: name each once"
         )
     names = (target, *prior)
-    return DataFolder(folder, target, tuple(prior), {n: fingerprint(folder / n) for n in names})
+    hashes = {name: fingerprint(folder / name) for name in names}
+    times = [fingerprint_files(list_files(folder / name), folder) for name in names]
+    stamp = fingerprint_json([str(folder), times])
+    return DataFolder(folder, target, tuple(prior), hashes, stamp)
 
 
 def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
@@ -70,11 +76,15 @@ def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
 def fingerprint(dataset: Path) -> str:
     """Return a hash of a dataset's file names and sizes; copying it elsewhere keeps the hash."""
     digest = hashlib.blake2b(digest_size=16)
-    files = [dataset] if dataset.is_file() else sorted(p for p in dataset.rglob("*") if p.is_file())
-    for file in files:
+    for file in list_files(dataset):
         name = file.relative_to(dataset).as_posix()
         digest.update(f"{name}\0{file.stat().st_size}\n".encode())
     return digest.hexdigest()
+
+
+def list_files(dataset: Path) -> list[Path]:
+    """Return a dataset's files, in order."""
+    return [dataset] if dataset.is_file() else sorted(p for p in dataset.rglob("*") if p.is_file())
 
 
 def as_relative(words: tuple[str, ...], places: dict[str, Path]) -> list[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from strap.atomic import read_json
 from strap.experiments.cells import Cell
 from strap.experiments.datafolder import DataFolder
 from strap.experiments.description import KnownOptions, Options, dashed, slug
@@ -47,6 +48,8 @@ class Stage:
     cell: Cell | None = None
     superseded_by: Path | None = None
     """a file whose presence says that nobody needs the stage any more"""
+    stamp: str = ""
+    """that of the data, where a copy of the data with other times makes the output unusable"""
 
     @property
     def note(self) -> Path:
@@ -67,7 +70,9 @@ class Stage:
         """Whether there is nothing left to do."""
         if self.superseded_by is not None and self.superseded_by.is_file():
             return True
-        return self.note.is_file() and self.output.exists()
+        if not self.note.is_file() or not self.output.exists():
+            return False
+        return not self.stamp or read_json(self.note).get("stamp") == self.stamp
 
 
 @dataclass(frozen=True)
@@ -104,14 +109,15 @@ class Planner:
         return [self.data.locate(name) for name in self.data.prior]
 
     def _identify(self, value: Any) -> str:
-        return fingerprint_json([value, self.data.fingerprints])[:8]
+        return fingerprint_json([value, str(self.data.path), self.data.fingerprints])[:8]
 
     def _cache(self, cell: Cell) -> str:
         options = cell.experiment.options["cache"]
         out = self.work / "frames" / self._identify(options)
         datasets = [self.data.locate(name) for name in self.data.names]
         words = ["cache", *datasets, "--out", str(out), *self._words("cache", options)]
-        return self._add(Stage(f"frames/{out.name}", "cache", self._command(words), out, out))
+        name, command = f"frames/{out.name}", self._command(words)
+        return self._add(Stage(name, "cache", command, out, out, stamp=self.data.stamp))
 
     def _frames(self, cell: Cell) -> list[str]:
         return ["--frames", str(self.work / self._cache(cell))]
@@ -149,7 +155,16 @@ class Planner:
         words += ["--stores", str(self.work / "stores"), "--out", str(out)]
         command = self._command([*words, *self._words("retrieve", options)])
         return self._add(
-            Stage(name, "retrieve", command, out, out, after=self._leaders(cell, name), cell=cell)
+            Stage(
+                name=name,
+                kind="retrieve",
+                command=command,
+                record=out,
+                output=out,
+                after=self._leaders(cell, name),
+                cell=cell,
+                stamp=self.data.stamp,
+            )
         )
 
     def _leaders(self, cell: Cell, name: str) -> tuple[str, ...]:
