@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from tests.experiments.tables import TEXT, cell_named, write_cell, write_experiment
 
-from strap.cli import COMMANDS, main
+from strap.cli import main
 from strap.cli.experiment import EXPERIMENT_COMMANDS, list_options
 from strap.experiments.description import read_experiment
 
+RUNS = Path(__file__).parents[2] / "runs"
 
-@pytest.mark.parametrize("name", [own for own in EXPERIMENT_COMMANDS if own in COMMANDS])
+
+@pytest.mark.parametrize("name", EXPERIMENT_COMMANDS)
 def test_the_words_of_a_command_are_those_of_its_help(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -22,6 +24,12 @@ def test_the_words_of_a_command_are_those_of_its_help(
         main([name, "-h"])
     told = re.findall(r"^\W*(--[a-z][a-z-]*)", capsys.readouterr().out, flags=re.M)
     assert set(told) - {"--help"} == list_options(name)
+
+
+@pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda path: path.stem)
+def test_our_experiments_know_the_commands(file: Path) -> None:
+    known = {name: list_options(name) for name in EXPERIMENT_COMMANDS}
+    assert read_experiment(file, known).methods
 
 
 def test_cells_and_commands_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,6 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-from strap.cli import COMMANDS
-
 EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
 """whose options an experiment's file may hold"""
 
@@ -68,7 +66,7 @@ class Command:
         from strap.experiments.cells import list_cells
         from strap.experiments.description import read_experiment
 
-        known = {name: list_options(name) for name in EXPERIMENT_COMMANDS if name in COMMANDS}
+        known = {name: list_options(name) for name in EXPERIMENT_COMMANDS}
         experiment = read_experiment(self.file, known)
         cells = list_cells(experiment, tasks=self.tasks, methods=self.methods, seeds=self.seeds)
         work = self.out.expanduser().resolve()

@@ -1,0 +1,86 @@
+"""A tiny table by the real commands, simulator and all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from strap.cli import main
+from strap.types import Matches
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "libero-mini"
+TEXT = """
+name = "tiny"
+target = "mug-mug"
+prior = ["soup-*"]
+demonstrations = "0:2"
+encoder = "pixels"
+top_k = 4
+
+[cache]
+text_encoder = "words"
+
+[train]
+steps = 2
+batch = 2
+text_encoder = "words"
+device = "cpu"
+
+[evaluate]
+episodes = "1:2"
+horizon = 2
+videos = false
+device = "cpu"
+
+[tasks]
+Mug-Mug = "put the white mug on the left plate and put the yellow and white mug on the right plate"
+
+[[methods]]
+name = "BC"
+train = "bc"
+
+[[methods]]
+name = "FT"
+train = "ft"
+
+[[methods]]
+name = "STRAP"
+train = "strap"
+retrieval = "strap"
+
+[[methods]]
+name = "D-S"
+train = "strap"
+retrieval = "d-s"
+"""
+
+
+@pytest.mark.slow
+def test_a_table_is_run_kept_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("libero")
+    file, kept = tmp_path / "tiny.toml", tmp_path / "kept"
+    file.write_text(TEXT)
+    words = ["experiment", str(file), "--data", str(SAMPLE / "target")]
+    run = [*words, "--out", str(tmp_path / "work"), "--keep", str(kept), "--workers", "1"]
+    code = main([*run, "--no-mps", "--evaluations", "2"])
+    assert code == 0, capsys.readouterr().out
+    cells = {path.parent.name: path.parent for path in kept.glob("cells/*/*/manifest.json")}
+    assert set(cells) == {
+        *("BC-seed1234", "FT-seed1234", "STRAP-k4-seed1234", "D-S-k4-seed1234"),
+    }
+    for name, folder in cells.items():
+        (row,) = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+        assert row["state"] == 1
+        assert row["steps"] == 2
+        if "k4" in name:
+            matches = Matches.from_parquet(folder / "matches.parquet")
+            assert len(matches) == 4
+            assert {match.dataset for match in matches} <= {"soup-sauce", "soup-cheese"}
+    assert main([*words, "--out", str(kept), "--report"]) == 0
+    page = (kept / "report" / "results.md").read_text()
+    assert "| task | BC | FT | STRAP | D-S |" in page
+    assert "missing" not in page
