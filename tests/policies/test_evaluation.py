@@ -58,6 +58,16 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, other)
 
 
+def test_rollouts_may_begin_with_a_later_state(policy: Policy, tmp_path: Path) -> None:
+    out, later = tmp_path / "out", replace(SETTINGS, episodes=2, first=3, videos=False)
+    done = run_episodes(policy, "reach", later, make, (str(tmp_path),), out, IDENTITY)
+    assert sorted(done.successes) == sorted(read_records(out)) == [3, 4]
+    assert sorted(open_evaluation(out, range(4)).successes) == [3]
+    before = replace(later, first=-1)
+    with pytest.raises(StrapError, match="the first initial state is -1"):
+        run_episodes(policy, "reach", before, make, (str(tmp_path),), out, IDENTITY)
+
+
 def test_the_policy_leaves_the_environments_their_processors(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
