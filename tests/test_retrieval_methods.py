@@ -249,7 +249,7 @@ def test_every_method_makes_a_run(planted: Planted, tmp_path: Path, method: str)
     call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
     call += ["--method", method, "--top-k", "7", "--out", str(tmp_path / "run")]
     call += ["--text-encoder", "words", "--augmented", "none"]
-    call += [] if method in ("random", "language") else ["--encoder", "pixels"]
+    call += ["--encoder", "pixels"] if method in ("strap", "d-t", "d-s") else []
     assert main([*call, "--target-episodes", "1"]) == 0
     run = open_run(tmp_path / "run")
     assert len(run.matches) == 7

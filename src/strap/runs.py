@@ -69,6 +69,8 @@ class RetrievalOptions:
     seed: int = 0
     fuse: tuple[str, ...] = ()
     """what is compared besides the encoder's features"""
+    learning_steps: int | None = None
+    """br, fr: optimiser steps of their features; None: as many as they take by default"""
     dtype: Dtype = "float16"
     opening: OpenOptions = field(default_factory=OpenOptions)
     target_selection: Selection = field(default_factory=Selection)
@@ -199,7 +201,9 @@ def _fill(
             out / "segments.json", queries, dataset=ours, segmentation=options.segmentation
         )
     with clock("embed"):
-        features = FeatureOptions(options.encoder, options.cameras, options.dtype, options.fuse)
+        features = FeatureOptions(
+            options.encoder, options.cameras, options.dtype, options.fuse, options.learning_steps
+        )
         known, others = prepare_features(
             ours, priors, options.method, features, stores, device=device, progress=progress
         )

@@ -81,6 +81,8 @@ class Command:
     """the least and the greatest length of a match, as multiples of its query's: 1 1.5"""
     padding: int = 5
     """d-s, br, fr: frames kept before a retrieved state, and as many from it on"""
+    learning_steps: int | None = None
+    """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
     text_encoder: str = "minilm"
     """language: what embeds instructions: minilm, clip, words (no model), a hub id, a folder"""
     seed: int = 0

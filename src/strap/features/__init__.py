@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,8 @@ class FeatureOptions:
     dtype: Dtype = "float16"
     fuse: tuple[str, ...] = ()
     """what is compared besides the encoder's features, as `strap.features.fusion` takes it"""
+    learning_steps: int | None = None
+    """br, fr: optimiser steps of their features; None: as many as they take by default"""
 
 
 def prepare_features(
@@ -63,7 +65,7 @@ def prepare_features(
         if kind == "encoder":
             stores = _encode(datasets, method, options, folder, device, progress)
         else:
-            stores = _learn(datasets, priors, kind, folder, device, progress)
+            stores = _learn(datasets, kind, options.learning_steps, folder, device, progress)
         if options.fuse:
             stores = fuse(stores, datasets, options.fuse, folder)
         catalogues = [
@@ -92,19 +94,22 @@ def _encode(
 
 def _learn(
     datasets: Sequence[Dataset],
-    priors: Sequence[Dataset],
     kind: Literal["br", "fr"],
+    steps: int | None,
     folder: Path,
     device: str,
     progress: Progress,
 ) -> list[EmbeddingStore]:
     """Train the method's features on the priors, whole, and embed every dataset by them."""
-    from strap.representations import train_representation
+    from strap.representations import RepresentationSettings, train_representation
 
-    wholes = [prior.whole for prior in priors]
-    identity = [kind, *([dataset.name, dataset.fingerprint()] for dataset in wholes)]
+    settings = RepresentationSettings()
+    if steps is not None:
+        settings = replace(settings, steps=steps)
+    wholes = [prior.whole for prior in datasets[1:]]
+    identity = [kind, asdict(settings), *([d.name, d.fingerprint()] for d in wholes)]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
-    learned = train_representation(kind, wholes, out, device=device, progress=progress)
+    learned = train_representation(kind, wholes, out, settings, device=device, progress=progress)
     return [_embed_by(learned, dataset, folder, progress) for dataset in datasets]
 
 
