@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/retrieval/table.py DATA --stores DIR [DIR …] [--json FILE]
 
 DATA holds `libero_10` and `libero_90*`, DIR a finished store of each under the same name; each DIR
-is an encoder. The target of a task is its first five demonstrations. Prints two Markdown tables:
+is an encoder (and called by its folder's name where there are several). The target of a task is its first five demonstrations. Prints two Markdown tables:
 precision of every task at one K, and the mean of all scores at every K.
 """
 
@@ -104,6 +104,7 @@ def make_rows(
     priors: Sequence[strap.EmbeddingStore],
     methods: Sequence[Method],
     segmentations: Sequence[str],
+    name: str,
 ) -> Iterator[Row]:
     """Yield every method, those that cut the target once for each segmentation."""
 
@@ -128,7 +129,7 @@ def make_rows(
 
     for method in methods:
         features = METHODS[method].features
-        encoder = str(target.config.encoder["name"]) if features == "encoder" else features
+        encoder = name if features == "encoder" else features
         for cut in ("full",) if METHODS[method].has_whole_queries else segmentations:
             yield Row(method, encoder, cut, find(method, cut))
 
@@ -251,7 +252,8 @@ def main(words: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     for folder in options.stores:
         own, *others = (strap.open_store(folder / name) for name in (TARGET, *names))
-        rows += make_rows(own, others, options.methods, options.segmentations)
+        name = folder.name if len(options.stores) > 1 else str(own.config.encoder["name"])
+        rows += make_rows(own, others, options.methods, options.segmentations, name)
     cells = []
     for row in rows:
         for task in tasks:
