@@ -3,8 +3,9 @@
     PYTHONPATH=src python benchmarks/retrieval/table.py DATA --stores DIR [DIR …] [--json FILE]
 
 DATA holds `libero_10` and `libero_90*`, DIR a finished store of each under the same name; each DIR
-is an encoder (and called by its folder's name where there are several). The target of a task is its first five demonstrations. Prints two Markdown tables:
-precision of every task at one K, and the mean of all scores at every K.
+is an encoder, called by its folder where there are several. The target of a task is its first five
+demonstrations. Prints two Markdown tables: precision of every task at one K, and the mean of all
+scores at every K.
 """
 
 from __future__ import annotations

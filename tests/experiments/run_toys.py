@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from strap.experiments.description import read_experiment
 from strap.experiments.runner import RunSettings, run_cells
 
 if __name__ == "__main__":
+    # A job that a shell runs in the background ignores Ctrl-C, and so would its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     file, data, work = map(Path, sys.argv[1:4])
     experiment = read_experiment(file, KNOWN)
     scheduler.PATIENCE = 2.0

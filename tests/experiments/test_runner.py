@@ -190,7 +190,7 @@ def test_commands_end_with_their_runner(bench: Bench, number: signal.Signals) ->
         time.sleep(0.01)
     children = {int(name.split(" ")[2].split("-")[0]) for name in _begins(bench)}
     runner.send_signal(number)
-    assert runner.wait() != 0
+    assert runner.wait(60) != 0
     deadline = time.monotonic() + 20
     while any(_is_alive(child) for child in children):
         assert time.monotonic() < deadline
