@@ -51,3 +51,17 @@ def test_the_command(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFix
     assert "task 'juggle'" in capsys.readouterr().err
     assert main([*command, "--episodes", "7"]) == 2
     assert "'7' is not among the 2 trajectories" in capsys.readouterr().err
+
+
+def test_a_run_without_augmented_dataset_needs_its_datasets(
+    own_planted: Planted, tmp_path: Path
+) -> None:
+    call = ["retrieve", "--target", str(own_planted.target), "--prior", str(own_planted.prior)]
+    call += ["--method", "random", "--top-k", "4", "--augmented", "none"]
+    assert main([*call, "--target-episodes", "1", "--out", str(tmp_path / "run")]) == 0
+    data = open_training_data(tmp_path / "run")
+    assert [clip.id for clip in data.clips if clip.role == "target"] == ["demo_1"]
+    assert len(data.retrieved) == 4
+    own_planted.prior.unlink()
+    with pytest.raises(StrapError, match="are gone and it holds no augmented dataset"):
+        open_training_data(tmp_path / "run")

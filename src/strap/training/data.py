@@ -141,6 +141,11 @@ def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
                 f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this method "
                 "trains on all of the prior; put them back, or use --method strap"
             )
+        if not run.augmented.is_file():
+            raise StrapError(
+                f"datasets of '{path}' are gone and it holds no augmented dataset: put them back "
+                f"({', '.join([arguments['target'], *arguments['prior']])})"
+            )
         return _of_augmented(open_dataset(run.augmented))
     target, priors = run.datasets()
     clips = _whole(target, "target")
