@@ -13,8 +13,8 @@ from strap.datasets import Dataset, open_dataset
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.features.fusion import Feature, fuse
+from strap.positions import positions
 from strap.runs import open_run
-from strap.segments import positions
 from strap.store import EmbeddingStore
 from strap.synthetic import Planted
 

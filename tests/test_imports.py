@@ -30,6 +30,7 @@ ORDER = (
     "dtw",
     "datasets",
     "synthetic",
+    "positions",
     "segments",
     "inspection",
     "encoders",

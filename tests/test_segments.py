@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 import strap
 from strap.errors import StrapError
-from strap.segments import (
-    Segmentation,
-    cut,
-    merge_forward,
-    position_name,
-    positions,
-    read_segments,
-)
+from strap.positions import position_name, positions
+from strap.segments import Segmentation, cut, merge_forward, read_segments
 from strap.synthetic import Planted
 from strap.types import Segment, Source, Trajectory, lazy
 

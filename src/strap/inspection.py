@@ -14,7 +14,7 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable
-from strap.segments import position_candidates
+from strap.positions import position_candidates
 from strap.types import Array, Trajectory
 
 SAMPLE = 2000

@@ -9,7 +9,8 @@ import tyro
 
 from strap.cli.options import Cutting, Json, Opening, print_json
 from strap.datasets import OpenOptions
-from strap.segments import position_name, segment, write_segments
+from strap.positions import position_name
+from strap.segments import segment, write_segments
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ import numpy.typing as npt
 from strap.datasets import Dataset
 from strap.embeddings import finish_store, is_embedded, open_or_create
 from strap.errors import StrapError
+from strap.positions import positions
 from strap.provenance import fingerprint_json
-from strap.segments import positions
 from strap.store import Begun, EmbeddingStore, Session, StoreConfig, slug
 from strap.types import Array, Trajectory
 
