@@ -235,6 +235,14 @@ def test_random_knows_no_fraction(planted: Planted) -> None:
         retrieve_matches([Segment("demo_0", 0, 9)], target, [prior], options)
 
 
+@pytest.mark.parametrize("method", ["strap", "d-s", "random", "language"])
+def test_queries_of_another_dataset_are_told(tmp_path: Path, method: str) -> None:
+    target, prior = made(tmp_path / "a", [8], 1), made(tmp_path / "b", [40], 2)
+    options = MatchOptions(method=method, text_encoder="words")  # type: ignore[arg-type]
+    with pytest.raises(StrapError, match=r"query x\[0:5\] is cut from a trajectory that"):
+        retrieve_matches([Segment("x", 0, 5)], target, [prior], options)
+
+
 def test_methods_that_compare_features_need_them(planted: Planted) -> None:
     target, prior = (
         Catalogue.of_dataset(open_dataset(path)) for path in (planted.target, planted.prior)

@@ -107,4 +107,10 @@ def retrieve_matches(
     if not any(catalogue.trajectories for catalogue in catalogues):
         raise StrapError("the prior is empty: it holds no trajectory")
     problem = Problem(queries, as_catalogue(target), catalogues, options, execution, progress)
+    for query in queries:
+        if query.trajectory_id not in problem.target.trajectories:
+            raise StrapError(
+                f"query {query} is cut from a trajectory that '{problem.target.dataset}' does not "
+                "hold: segment and embed the same dataset"
+            )
     return METHODS[options.method].find(problem)
