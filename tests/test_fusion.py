@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,3 +90,38 @@ def test_fused_features_from_the_command_line(planted: Planted, tmp_path: Path) 
     # A plant has the position of its query too; elsewhere another place makes a match dearer.
     assert all(costs[1][pair] >= cost - 1e-4 for pair, cost in costs[0].items())
     assert sum(costs[1][pair] > cost + 0.01 for pair, cost in costs[0].items()) > 30
+
+
+def test_instructions_can_be_compared_too(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
+) -> None:
+    stores, datasets = embedded
+    texts = dict(zip(datasets[1].ids, ["open the drawer", "close the lid"] * 6, strict=True))
+    told = [
+        replace(dataset, reader=Told(dataset.reader, {**texts, "": "open a drawer"}))
+        for dataset in datasets
+    ]
+    fused = fuse(stores, told, ["language"], tmp_path / "fused")[1]
+    parts = {key: fused[key][:, stores[1].dim :] for key in fused.ids}
+    assert all((part == part[0]).all() for part in parts.values())
+    assert np.array_equal(parts["demo_0"][0], parts["demo_2"][0])
+    assert not np.array_equal(parts["demo_0"][0], parts["demo_1"][0])
+    vision = spread([stores[1][key] for key in stores[1].ids])
+    assert spread(list(parts.values())) == pytest.approx(vision, rel=1e-3)
+    silent = [replace(d, reader=Told(d.reader, {"": ""})) for d in datasets]
+    with pytest.raises(StrapError, match="has no instruction: leave 'language' out"):
+        fuse(stores, silent, ["language"], tmp_path / "silent")
+
+
+@dataclass(frozen=True)
+class Told:
+    """A reader whose trajectories have other instructions."""
+
+    reader: Any
+    texts: dict[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reader, name)
+
+    def read(self, key: str) -> Any:
+        return replace(self.reader.read(key), instruction=self.texts.get(key, self.texts[""]))

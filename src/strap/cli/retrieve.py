@@ -53,8 +53,8 @@ class Command:
     max_cost: float | None = None
     """keep nothing that costs more than this for each frame of its query"""
     fuse: tuple[str, ...] = ()
-    """compare these too, beside the encoder's features: gripper, position, movement, or any
-    proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
+    """compare these too, beside the encoder's features: gripper, position, movement, language (the
+    instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
     target_tasks: tuple[str, ...] = ()
     """use the target's trajectories with these instructions (or a part of them) alone"""
     target_episodes: str = ""

@@ -1,4 +1,4 @@
-"""Further features beside an encoder's: the gripper, the end effector, any proprioception.
+"""Further features beside an encoder's: gripper, end effector, instruction, any proprioception.
 
 Features are concatenated, each divided by its own spread over the prior, so the squared distance
 of two frames is the sum of the features' squared distances, and every search stays as it is:
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy.typing as npt
 
 from strap.datasets import Dataset
 from strap.embeddings import finish_store, is_embedded, open_or_create
+from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.positions import positions
 from strap.provenance import fingerprint_json
@@ -89,10 +91,25 @@ def _movement(trajectory: Trajectory) -> Floats:
     return np.diff(places, axis=0, append=places[-1:])
 
 
+def _language(trajectory: Trajectory) -> Floats:
+    """Return the instruction's vector for every frame."""
+    if not trajectory.instruction:
+        raise StrapError(
+            f"trajectory '{trajectory.id}' has no instruction: leave 'language' out of --fuse"
+        )
+    return np.repeat(_instruction_vector(trajectory.instruction), trajectory.length, axis=0)
+
+
+@lru_cache(maxsize=65_536)
+def _instruction_vector(instruction: str) -> Floats:
+    return embed_instructions([instruction]).astype(np.float64)  # [1 d]
+
+
 READERS: dict[str, Callable[[Trajectory], Floats]] = {
     "gripper": _gripper,
     "position": positions,
     "movement": _movement,
+    "language": _language,
 }
 """features with names of their own; any other name is a proprioception"""
 
