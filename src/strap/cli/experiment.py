@@ -130,7 +130,7 @@ def _words(source: Any, prefix: str) -> Iterator[str]:
         if tyro.conf.Positional in marks:
             continue
         names = [mark.name for mark in marks if getattr(mark, "name", None) is not None]
-        makers = [own() for mark in marks if (own := getattr(mark, "constructor_factory", None))]
+        makers = [make() for mark in marks if (make := getattr(mark, "constructor_factory", None))]
         name = prefix + (names[0] if names else entry.name.replace("_", "-"))
         kind = makers[0] if makers else getattr(hints[entry.name], "__origin__", hints[entry.name])
         if makers or is_dataclass(kind):

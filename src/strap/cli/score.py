@@ -39,8 +39,8 @@ class Command:
         scores = [score_run(run, seed=self.seed) for run in runs]
         if self.json:
             rows = [
-                {"run": str(run.path), **describe(run), **own.to_json()}
-                for run, own in zip(runs, scores, strict=True)
+                {"run": str(run.path), **describe(run), **scored.to_json()}
+                for run, scored in zip(runs, scores, strict=True)
             ]
             print_json({"runs": rows})
         else:
@@ -64,9 +64,9 @@ def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
     groups = {5: "precision", 8: "recall", 11: "border error", 13: "retrieved"}
     names = ["run", "method", "encoder", "cut by", "K", *("found", "best", "random") * 2]
     lines = [[*names, "found", "random", "frames", "trajectories", "tasks", "effective"]]
-    for run, own in zip(runs, scores, strict=True):
+    for run, scored in zip(runs, scores, strict=True):
         described = ("-" if value is None else str(value) for value in describe(run).values())
-        lines.append([run.path.name, *described, *_numbers(own)])
+        lines.append([run.path.name, *described, *_numbers(scored)])
     cells = [[printable(cell) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     head = ""
@@ -76,11 +76,11 @@ def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
     return "\n".join(line.rstrip() for line in (head, *shown))
 
 
-def _numbers(own: Scores) -> list[str]:
-    borders = [f"{value:.1f}" for value in (own.border_error.value, own.border_error.random)]
-    counts = [str(own.frames), str(own.trajectories), str(len(own.tasks))]
-    shares = [*_shares(own.precision), *_shares(own.recall)]
-    return [*shares, *borders, *counts, f"{own.effective_tasks:.1f}"]
+def _numbers(scores: Scores) -> list[str]:
+    borders = [f"{value:.1f}" for value in (scores.border_error.value, scores.border_error.random)]
+    counts = [str(scores.frames), str(scores.trajectories), str(len(scores.tasks))]
+    shares = [*_shares(scores.precision), *_shares(scores.recall)]
+    return [*shares, *borders, *counts, f"{scores.effective_tasks:.1f}"]
 
 
 def _shares(one: Score) -> list[str]:

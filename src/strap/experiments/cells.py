@@ -77,7 +77,7 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """Everything that decides the cell's result, besides the data."""
         first, stop = self.experiment.states
-        own: dict[str, Any] = {
+        identity: dict[str, Any] = {
             "suite": self.experiment.suite,
             "task": self.task,
             "instruction": self.experiment.tasks[self.task],
@@ -94,13 +94,13 @@ class Cell:
             },
         }
         if self.method.train == "ft":
-            own["pretrain_options"] = self.pretrain_options
+            identity["pretrain_options"] = self.pretrain_options
         if self.method.retrieval is not None:
-            own["retrieval"] = self.method.retrieval
-            own["top_k"] = self.top_k
-            own["encoder"] = self.encoder
-            own["retrieve_options"] = self.retrieve_options
-        return own
+            identity["retrieval"] = self.method.retrieval
+            identity["top_k"] = self.top_k
+            identity["encoder"] = self.encoder
+            identity["retrieve_options"] = self.retrieve_options
+        return identity
 
 
 def list_cells(

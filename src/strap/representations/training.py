@@ -208,8 +208,8 @@ class _Trainer:
             ) from error
 
     def _restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        own = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-        self.model.load_state_dict(own)
+        of_model = [name for name in tensors if name.startswith("model.")]
+        self.model.load_state_dict({n.removeprefix("model."): tensors[n] for n in of_model})
         for name, parameter in self.model.named_parameters():
             moments = {
                 # moments lie in memory as their parameter does

@@ -198,16 +198,16 @@ class _Comparison:
         import torch
 
         values = self._prepared(vectors)
-        own = np.einsum("fd,fd->f", values, values)
+        prior_norms = np.einsum("fd,fd->f", values, values)
         product = torch.from_numpy(values.astype(np.float32)).to(target.device) @ target.T
         squared = norms[None] - 2 * product.double()
         if (bars := self.barred.get(int(numbers[0]))) is not None:
             squared[:, torch.from_numpy(bars).to(target.device)] = math.inf
-        least = squared.min(dim=1).values.cpu().numpy() + own
+        least = squared.min(dim=1).values.cpu().numpy() + prior_norms
         # Each of the d products and sums, and the rounding of both factors, errs by at most
         # 2^-24 of a term; the terms' absolute sum is at most |a||b| <= (a² + b²) / 2.
         share = (values.shape[1] + 8) * 2.0**-23
-        return numbers, frame, least, share * (own + float(self.norms.max())) + 1e-30
+        return numbers, frame, least, share * (prior_norms + float(self.norms.max())) + 1e-30
 
     def exact(self, frames: PriorFrames, chosen: Ints) -> States:
         """Return these prior frames with their exact costs, cheapest first."""
