@@ -17,7 +17,7 @@ from strap.scores import Score, Scores, score_run
 
 @dataclass(frozen=True)
 class Command:
-    """Say how good retrievals are by what the robot was doing, without training a policy.
+    """Score retrievals by what the robot was doing in each frame, without training a policy.
 
     Needs skill labels in the target and in every prior dataset, as `strap libero collect` records
     them. Precision and recall stand beside the best that the prior allows with as many frames and
@@ -27,7 +27,7 @@ class Command:
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN …]")]
     """folders that `strap retrieve` wrote"""
     seed: int = 0
-    """of the random segments"""
+    """the seed of the random segments"""
     json: Json = False
     """print the scores as JSON"""
 
@@ -60,7 +60,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
-    """The scores as lines for a terminal, one per run, under the names of their groups."""
+    """Return the scores for a terminal, one line per run, under the names of their groups."""
     groups = {5: "precision", 8: "recall", 11: "border error", 13: "retrieved"}
     names = ["run", "method", "encoder", "cut by", "K", *("found", "best", "random") * 2]
     lines = [[*names, "found", "random", "frames", "trajectories", "tasks", "effective"]]
