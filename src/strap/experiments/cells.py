@@ -144,7 +144,7 @@ def list_cells(
 
 
 def _turn(cell: Cell) -> tuple[int, int]:
-    """How many repetitions of the cell's column come before it."""
+    """Return how many repetitions of the cell's column come before it."""
     demonstrations = cell.experiment.demonstrations.index(cell.demonstrations)
     return cell.method.seeds.index(cell.seed), demonstrations
 

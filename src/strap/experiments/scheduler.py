@@ -1,4 +1,4 @@
-"""Runs stages as processes: several at once, each by one runner, what is finished never again."""
+"""Stages run as processes: several at once, each by one runner, what is finished never again."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Scheduler:
         return changed
 
     def _try_begin(self, stage: Stage) -> int | None:
-        """Begin a stage: 1; 0 where it is finished; None where another runner is at it."""
+        """Begin a stage; return 1, 0 where it is finished, None where another runner is at it."""
         if not stage.is_finished():
             lock = try_lock(stage.lock)
             if lock is None:
@@ -192,7 +192,7 @@ class Scheduler:
         return f"[{len(self.outcome.ended)}/{self.total}]"
 
     def _left(self) -> str:
-        """What is left, and about how long it takes: of all kinds the one that takes longest."""
+        """Return what is left, and about how long it takes, by the kind that takes longest."""
         stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
         if not counts:

@@ -36,7 +36,7 @@ from strap.representations.settings import Kind, RepresentationSettings
 RESUME = "resume.safetensors"
 LOSSES = ("picture", "action", "divergence")
 LEAST_SPREAD = 1e-6
-"""what varies less does not vary"""
+"""of a standard deviation; what varies less counts as constant"""
 
 
 def train_representation(
@@ -55,9 +55,9 @@ def train_representation(
 
     Args:
         kind: `br` (BehaviorRetrieval: image and action) or `fr` (FlowRetrieval: optical flow).
-        datasets: what to train on; the prior's, by these methods' habit.
+        datasets: what to train on; both methods take the prior.
         out: the representation's folder.
-        settings: of the training; the defaults are the methods' own.
+        settings: of the training; the defaults are those of the two methods' authors.
         device: `auto`, `cpu` or `cuda`.
         progress: called with (what, done, total), of frames read and of training steps.
     """
