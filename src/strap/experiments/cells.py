@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from strap.errors import StrapError, unknown
-from strap.experiments.description import Experiment, Method, slug
+from strap.experiments.description import Experiment, Method, folder_name
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Column:
     """What a column of the table stands for: cells that differ in task and repetition alone."""
 
     method: str
-    top_k: int | str | None
+    top_k: int | None
     encoder: str | None
 
 
@@ -27,7 +27,7 @@ class Cell:
     experiment: Experiment
     task: str
     method: Method
-    top_k: int | str | None
+    top_k: int | None
     encoder: str | None
     demonstrations: str
     seed: int
@@ -45,13 +45,13 @@ class Cell:
     @property
     def name(self) -> str:
         """Task and folder: `Mug-Mug/STRAP-k100-seed42`."""
-        parts = [slug(self.method.name)]
+        parts = [folder_name(self.method.name)]
         parts += [f"k{self.top_k}"] if self.top_k is not None else []
         if self.encoder not in (None, self.experiment.encoder):
-            parts.append(slug(str(self.encoder)))
+            parts.append(folder_name(str(self.encoder)))
         if self.demonstrations != self.experiment.demonstrations[0]:
-            parts.append(f"demonstrations{slug(self.demonstrations)}")
-        return f"{slug(self.task)}/{'-'.join(parts)}-seed{self.seed}"
+            parts.append(f"demonstrations{folder_name(self.demonstrations)}")
+        return f"{folder_name(self.task)}/{'-'.join(parts)}-seed{self.seed}"
 
     @property
     def folder(self) -> PurePosixPath:

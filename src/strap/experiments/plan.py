@@ -23,7 +23,7 @@ from typing import Any, Literal
 from strap.atomic import read_json
 from strap.experiments.cells import Cell
 from strap.experiments.datafolder import DataFolder
-from strap.experiments.description import KnownOptions, Options, dashed, slug
+from strap.experiments.description import KnownOptions, Options, dashed, folder_name
 from strap.provenance import fingerprint_json
 
 Kind = Literal["cache", "pretrain", "retrieve", "train", "evaluate"]
@@ -144,7 +144,7 @@ class Planner:
         identity.append(cell.experiment.tasks[cell.task])
         amount = [] if cell.top_k is None else [f"k{cell.top_k}"]
         label = "-".join([str(method.retrieval), *amount, self._identify(identity)])
-        name = f"retrievals/{slug(cell.task)}/{label}"
+        name = f"retrievals/{folder_name(cell.task)}/{label}"
         out = self.work / name
         words = ["retrieve", "--target", self.data.locate(self.data.target)]
         words += ["--target-tasks", cell.experiment.tasks[cell.task]]

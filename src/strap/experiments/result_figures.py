@@ -62,10 +62,10 @@ def _draw_interval(
 
 
 def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]]:
-    """Return the columns of every method and encoder with several K that are numbers."""
+    """Return the columns of every method and encoder that has several K."""
     groups: dict[tuple[str, str | None], list[Column]] = {}
     for column in summary.columns:
-        if isinstance(column.top_k, int) and summary.of(column):
+        if column.top_k is not None and summary.of(column):
             groups.setdefault((column.method, column.encoder), []).append(column)
     return {name: columns for name, columns in groups.items() if len(columns) > 1}
 
