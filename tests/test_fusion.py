@@ -14,7 +14,7 @@ from strap.cli import main
 from strap.datasets import Dataset, open_dataset
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.features.fusion import Feature, fuse
+from strap.features.fusion import READERS, Feature, fuse
 from strap.positions import positions
 from strap.runs import open_run
 from strap.store import EmbeddingStore
@@ -56,8 +56,20 @@ def test_a_fused_store_holds_both_features(
             assert store.entry(key).fingerprint == plain.entry(key).fingerprint
     again = fuse(stores, datasets, ["position=0.5", "movement"], tmp_path / "fused")
     assert [store.path for store in again] == [store.path for store in fused]
-    other = fuse(stores, datasets, ["position"], tmp_path / "fused")
-    assert other[1].path != fused[1].path
+    for features in (["position"], ["movement", "position=0.5"]):  # another order of the columns
+        other = fuse(stores, datasets, features, tmp_path / "fused")
+        assert other[1].path != fused[1].path
+
+
+def test_a_feature_that_never_changes_is_refused(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The sum of many 0.1² is not the square of their mean in floating point.
+    monkeypatch.setitem(READERS, "still", lambda trajectory: np.full((trajectory.length, 2), 0.1))
+    with pytest.raises(StrapError, match="feature 'still' never changes in the prior"):
+        fuse(*embedded, ["still"], tmp_path)
 
 
 def test_features_are_read_from_texts() -> None:

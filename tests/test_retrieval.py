@@ -286,10 +286,11 @@ def test_stores_of_different_encoders_are_refused(tmp_path: Path) -> None:
 
 def test_a_query_past_the_end(tmp_path: Path) -> None:
     target, prior = make_store(tmp_path / "t", TARGET), make_store(tmp_path / "p", PRIOR)
-    with pytest.raises(StrapError, match=r"query t0\[2:9\] goes past the 5 frames"):
-        strap.retrieve([Segment("t0", 2, 9)], target, prior)
-    with pytest.raises(StrapError, match=r"query u\[2:9\] is cut from a trajectory that"):
-        strap.retrieve([Segment("u", 2, 9)], target, prior)
+    for method in ("strap", "d-s", "random"):
+        with pytest.raises(StrapError, match=r"query t0\[2:9\] goes past the 5 frames"):
+            strap.retrieve([Segment("t0", 2, 9)], target, prior, method=method)
+        with pytest.raises(StrapError, match="has no trajectory 'u'"):
+            strap.retrieve([Segment("u", 2, 9)], target, prior, method=method)
 
 
 def test_nan_in_a_store_is_named(tmp_path: Path) -> None:

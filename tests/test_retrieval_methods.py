@@ -149,6 +149,17 @@ def test_bad_options_are_told(options: dict[str, object], message: str) -> None:
         MatchOptions(**options)  # type: ignore[arg-type]
 
 
+def test_what_is_too_dear_leaves_its_share_to_other_queries(tmp_path: Path) -> None:
+    near, far = np.zeros((3, 2)), np.full((3, 2), 100.0)
+    target = make_store(tmp_path / "a", {"near": near, "far": far})
+    prior = make_store(tmp_path / "b", {f"p{i}": near + i / 100 for i in range(12)})
+    options = MatchOptions(top_k=6, max_cost=1.0)
+    found = retrieve_matches(whole(target), target, [prior], options).matches
+    assert [match.segment.trajectory_id for match in found] == [f"p{i}" for i in range(6)]
+    with pytest.raises(StrapError, match="nothing was retrieved: raise --max-cost"):
+        retrieve_matches([Segment("far", 0, 3)], target, [prior], options)
+
+
 def test_whole_trajectories_are_ranked_by_warping(tmp_path: Path) -> None:
     target, prior = made(tmp_path / "a", [20], 1), made(tmp_path / "b", [12, 30, 25], 2)
     planted = {**{k: prior[k] for k in prior.ids}, "t9": np.repeat(target["t0"], 2, axis=0)[:33]}
@@ -239,7 +250,7 @@ def test_random_knows_no_fraction(planted: Planted) -> None:
 def test_queries_of_another_dataset_are_told(tmp_path: Path, method: str) -> None:
     target, prior = made(tmp_path / "a", [8], 1), made(tmp_path / "b", [40], 2)
     options = MatchOptions(method=method, text_encoder="words")  # type: ignore[arg-type]
-    with pytest.raises(StrapError, match=r"query x\[0:5\] is cut from a trajectory that"):
+    with pytest.raises(StrapError, match="has no trajectory 'x', of which"):
         retrieve_matches([Segment("x", 0, 5)], target, [prior], options)
 
 

@@ -35,11 +35,11 @@ class WorkerError(Exception):
 
 
 class WorkerLostError(WorkerError):
-    """Its process has ended."""
+    """A worker whose process has ended."""
 
 
 class WorkerFailedError(WorkerError):
-    """It met an error that is none of the user's; the notes have its traceback."""
+    """A worker that met an error which is not the user's; the notes have its traceback."""
 
 
 @dataclass(frozen=True)

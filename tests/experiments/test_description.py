@@ -35,6 +35,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("seeds = [1]\n", "seeds = [1, 1]\n", "give each value once"),
         ("top_k = [10", "topk = [10", "unknown key of a method 'topk': did you mean 'top_k'"),
         ("top_k = [10", "top_k = [0", r"top_k is \[0, 20\]"),
+        ("top_k = [10, 20]", 'top_k = "all"', "top_k is 'all': give a whole number above 0"),
         ('train = "ft"', 'train = "fd"', "unknown train of method FT 'fd': did you mean 'ft'"),
         ('retrieval = "strap"', 'retrieval = "dt"', "did you mean 'd-t'"),
         ('train = "ft"', 'train = "strap"', "needs a retrieval"),

@@ -13,8 +13,8 @@ from strap.experiments.cellfolders import copy_cell, read_results
 from strap.experiments.cells import list_cells
 from strap.experiments.description import Experiment
 from strap.experiments.reporting import write_report
-from strap.experiments.result_tables import format_score
-from strap.experiments.summary import Score, Summary
+from strap.experiments.result_tables import format_count
+from strap.experiments.summary import SuccessCount, Summary
 from strap.types import Match, Matches, Segment
 
 OUTCOMES = {
@@ -51,9 +51,9 @@ def test_scores_are_counted(tmp_path: Path) -> None:
     own = summarise(tmp_path)
     assert [own.label(column) for column in own.columns] == ["BC", "FT", "STRAP K=10", "STRAP K=20"]
     bc, ft, strap, strap_20 = own.columns
-    assert own.score(bc, "Mug") == Score(3, 8, 2, 2)
-    assert own.score(bc, "Book") == Score(0, 4, 1, 2)
-    assert own.score(ft, "Book") == Score(0, 0, 0, 1)
+    assert own.count(bc, "Mug") == SuccessCount(3, 8, 2, 2)
+    assert own.count(bc, "Book") == SuccessCount(0, 4, 1, 2)
+    assert own.count(ft, "Book") == SuccessCount(0, 0, 0, 1)
     assert own.mean(bc) == (pytest.approx((3 / 8 + 0) / 2), 2)
     assert own.mean(strap) == (pytest.approx((6 / 8 + 1) / 2), 2)
     assert own.mean(strap_20) == (1.0, 1)
@@ -147,6 +147,6 @@ def test_published_rates_may_be_those_of_one_k(tmp_path: Path) -> None:
 
 
 def test_a_score_in_words() -> None:
-    assert format_score(Score(10, 20, 1, 1)) == "10 / 20 (30 to 70 %)"
-    assert format_score(Score(0, 0, 0, 2)) == "missing"
-    assert format_score(Score(0, 0, 0, 0)) == "–"
+    assert format_count(SuccessCount(10, 20, 1, 1)) == "10 / 20 (30 to 70 %)"
+    assert format_count(SuccessCount(0, 0, 0, 2)) == "missing"
+    assert format_count(SuccessCount(0, 0, 0, 0)) == "–"

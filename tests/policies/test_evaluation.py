@@ -13,7 +13,7 @@ from tests.policies.toy import make
 from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.records import read_records
-from strap.evaluation.report import compared
+from strap.evaluation.report import as_json, in_words
 from strap.evaluation.results import check_interface, run_episodes
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy
@@ -205,7 +205,11 @@ def test_two_evaluations_are_compared_state_by_state(policy: Policy, tmp_path: P
         run_episodes(policy, "reach", own, make, (str(tmp_path),), tmp_path / name, IDENTITY)
         for name in ("one", "two")
     ]
-    assert "both 1, only the first 0" in compared(*runs)
+    assert "both 1, only the first 0" in in_words(*runs)
+    values = as_json(*runs)
+    assert (values["rate"], values["against"]["path"]) == (0.5, str(tmp_path / "two"))
+    assert (values["comparison"]["both"], values["comparison"]["neither"]) == (1, 1)
+    assert "comparison" not in as_json(runs[0], None)
     short = {**IDENTITY, "horizon": 3}
     less = replace(own, horizon=3)
     third = run_episodes(policy, "reach", less, make, (str(tmp_path),), tmp_path / "three", short)

@@ -17,7 +17,7 @@ from strap.policies import PolicySettings, load_checkpoint
 from strap.policies.checkpoints import read_tensors
 from strap.training import FrameCache, TrainingSettings, train
 from strap.training.batches import Sampler
-from strap.training.cache import Retrieved
+from strap.training.cache import RetrievedSpan
 from strap.training.cache_builder import build_cache
 from strap.training.data import open_training_data
 from strap.training.phases import plan_phases
@@ -61,8 +61,8 @@ def test_a_training_of_two_phases_has_a_length_of_its_own(
         train(frozen, tmp_path, policy=SMALL, training=replace(settings, steps=5), quiet=True)
 
 
-def match(cost: float, query: str = "demo_0", start: int = 0, stop: int = 10) -> Retrieved:
-    return Retrieved(0, 0, 10, cost, query, start, stop)
+def match(cost: float, query: str = "demo_0", start: int = 0, stop: int = 10) -> RetrievedSpan:
+    return RetrievedSpan(0, 0, 10, cost, query, start, stop)
 
 
 def test_matches_weigh_by_their_cost_per_frame_within_their_query() -> None:

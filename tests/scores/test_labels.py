@@ -10,7 +10,7 @@ import pytest
 import strap
 from strap.errors import StrapError
 from strap.scores import read_labels, write_labels
-from strap.scores.labels import FILE, _read_parquet, kind
+from strap.scores.labels import FILE, _read_parquet, object_kind
 from strap.synthetic import Planted
 
 
@@ -62,5 +62,5 @@ def test_frames_out_of_order(tmp_path: Path) -> None:
 
 
 def test_kind() -> None:
-    assert kind("akita_black_bowl_12") == "akita_black_bowl"
-    assert kind("wooden_cabinet_1_top_region") == "wooden_cabinet_1_top_region"
+    assert object_kind("akita_black_bowl_12") == "akita_black_bowl"
+    assert object_kind("wooden_cabinet_1_top_region") == "wooden_cabinet_1_top_region"

@@ -87,7 +87,7 @@ def test_the_other_methods(
 ) -> None:
     target, prior = stores
     task = table.open_tasks(strap.open_dataset(target.dataset), 2)[0]
-    for row in table.make_rows(target, [prior], ["d-t", "d-s", "random"], ["window"]):
+    for row in table.make_rows(target, [prior], ["d-t", "d-s", "random"], ["window"], "pixels"):
         both, one = (row.find(task, top_ks) for top_ks in ((3, 8), (3,)))
         assert len(both.matches[8]) == 8
         assert both.matches[3] == one.matches[3]

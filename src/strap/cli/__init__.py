@@ -36,7 +36,8 @@ LINES = "\n"
 
 EPILOG = """\
 Each command explains itself: strap retrieve -h
-Exit codes: 0 done, 2 something in the input or call to mend, 130 interrupted."""
+Exit codes: 0 done, 1 a part failed (experiment, libero collect), 2 something in the input or call
+to mend, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

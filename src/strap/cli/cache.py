@@ -23,9 +23,9 @@ class Command:
     data: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """one dataset or more"""
     out: Path
-    """the cache's folder: 2 GB for 20,000 frames of two cameras"""
+    """the cache's folder: 2 GB for 20,000 frames of two cameras at 128×128"""
     vision: Literal["resnet", "frozen"] = "resnet"
-    """resnet: frames; frozen: feature maps, computed once"""
+    """what `strap train --vision` will need: resnet: images; frozen: feature maps"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()

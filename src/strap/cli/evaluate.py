@@ -42,17 +42,20 @@ class Command:
     which: Literal["last", "best"] = "last"
     """the last weights, or those with the best held-out likelihood"""
     execute: int = 0
-    """actions executed before the policy looks again (0: as it was trained to)"""
+    """how many predicted actions are executed before the policy observes again (0: as it was
+    trained to)"""
     acting: Literal["mode", "sample", ""] = ""
     """the mean of the heaviest mode, or of one drawn by weight ("": as it was trained to)"""
     blend: int = 0
-    """average what the last so many looks say of each moment: smoother (0: as it was trained to)"""
+    """average the actions that the last so many predictions have for the same step: smoother (0:
+    as it was trained to)"""
     demos: str = ""
     """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
     the first thing to try"""
     seed: int = 0
+    """of what the policy draws at random (--acting sample, diffusion policies)"""
     videos: bool = True
-    """write an MP4 of every episode"""
+    """by default an MP4 of every episode is written"""
     device: str = "auto"
     """where the policy runs: auto, cpu, cuda"""
     json: Json = False
@@ -60,8 +63,8 @@ class Command:
 
     def run(self) -> None:
         """Evaluate, then say how it went."""
-        from strap.evaluation import EvaluationSettings, evaluate
-        from strap.evaluation.report import run_and_report
+        from strap.evaluation import EvaluationSettings
+        from strap.evaluation.report import as_json, evaluate_pair, in_words
         from strap.policies.checkpoints import load_config
 
         horizon = self.horizon
@@ -84,13 +87,10 @@ class Command:
             blend=self.blend,
         )
         with showing(quiet=self.json) as progress:
-            if self.json:
-                done = evaluate(self.checkpoint, settings, self.out, progress=progress)
-                low, high = done.interval
-                summary = {"rate": done.rate, "low": low, "high": high, "partial": done.partial}
-                print_json({"path": str(done.path), **summary, "episodes": list(done.records)})
-                return
-            words = run_and_report(
+            done = evaluate_pair(
                 self.checkpoint, settings, self.out, self.against, progress=progress
             )
-        print(words)
+        if self.json:
+            print_json(as_json(*done))
+        else:
+            print(in_words(*done))

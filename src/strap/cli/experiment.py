@@ -27,15 +27,15 @@ class Command:
     file: Annotated[Path, tyro.conf.Positional]
     """the experiment's TOML file"""
     out: Path
-    """the work folder; with --report also a kept one"""
+    """the work folder; with --report it may be a folder that --keep filled"""
     data: Path | None = None
     """the folder of the datasets (default: that of the file)"""
     tasks: tuple[str, ...] = ()
-    """only these, by short name (default: all)"""
+    """only these tasks, by short name (default: all)"""
     methods: tuple[str, ...] = ()
-    """only these, by name (default: all)"""
+    """only these methods, by name (default: all)"""
     seeds: tuple[int, ...] = ()
-    """only these (default: all)"""
+    """only these seeds (default: all)"""
     trainings: int = 1
     """trainings at once; on one GPU three or four"""
     evaluations: int = 1
@@ -45,17 +45,17 @@ class Command:
     workers: int = 2
     """environments of each evaluation, each a process of up to 2.5 GB"""
     keep: Path | None = None
-    """copy each finished cell there as well: records, matches and manifest, no weights"""
+    """a folder to which each finished cell is copied: records, matches and manifest, no weights"""
     kept: Path | None = None
-    """cells finished earlier, as --keep left them: they count as done"""
+    """a folder that --keep filled: its cells count as finished"""
     checkpoints: bool = False
     """keep the weights of evaluated policies"""
     minutes: float | None = None
-    """begin nothing after so long; what runs is finished"""
+    """after so many minutes no command is begun any more; those that run are waited for"""
     mps: bool = True
-    """share the GPU by CUDA's Multi-Process Service, where there is one"""
+    """by default the commands share the GPU by CUDA's Multi-Process Service, where there is one"""
     list: bool = False
-    """print cells and commands, and run nothing"""
+    """print the cells and the commands that are left, and run nothing"""
     report: bool = False
     """write tables and figures of what is there, and run nothing"""
     report_out: Path | None = None
@@ -130,7 +130,7 @@ def _words(source: Any, prefix: str) -> Iterator[str]:
         if tyro.conf.Positional in marks:
             continue
         names = [mark.name for mark in marks if getattr(mark, "name", None) is not None]
-        makers = [own() for mark in marks if (own := getattr(mark, "constructor_factory", None))]
+        makers = [make() for mark in marks if (make := getattr(mark, "constructor_factory", None))]
         name = prefix + (names[0] if names else entry.name.replace("_", "-"))
         kind = makers[0] if makers else getattr(hints[entry.name], "__origin__", hints[entry.name])
         if makers or is_dataclass(kind):

@@ -36,14 +36,14 @@ class Command:
     """the run folder"""
     segmentation: Cutting
     encoder: str = ""
-    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id or a
-    local folder; not needed by br, fr, random and language"""
+    """which model: dinov2-base, clip-vit-b16, efficientnet-lite0, …, pixels (no model), a hub id or
+    a local folder; needed by the methods strap, d-t and d-s"""
     method: Method = "strap"
     """strap: segments, by dynamic time warping; d-t: whole trajectories, likewise; d-s: single
-    states, by the encoder's features; br: single states, by features learned from states and
+    frames, by the encoder's features; br: single frames, by features learned from images and
     actions; fr: likewise, from optical flow; random: segments at random; language: whole
     trajectories by their instruction. All but strap and random take whole demonstrations as
-    queries"""
+    queries, whatever --segmentation says"""
     top_k: int | None = None
     """how many matches to keep in all (default: 100)"""
     fraction: float | None = None
@@ -56,18 +56,20 @@ class Command:
     """compare these too, beside the encoder's features: gripper, position, movement, language (the
     instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
     target_tasks: tuple[str, ...] = ()
-    """use the target's trajectories with these instructions (or a part of them) alone"""
+    """use only the target's trajectories with one of these instructions (or, where none is equal,
+    with one that contains the text)"""
     target_episodes: str = ""
-    """use those at these places among them alone: 0:5 or 0:10,17"""
+    """of those, use only the ones at these positions: 0:5 or 0:10,17"""
     prior_tasks: tuple[str, ...] = ()
-    """likewise, of each prior dataset"""
+    """as --target-tasks, for each prior dataset"""
     prior_episodes: str = ""
-    """likewise, of each prior dataset"""
+    """as --target-episodes, for each prior dataset"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view where there is one, else the mean of all)"""
     steps: Literal["strap", "fmp", "classic"] | None = None
-    """which moves a warping path may make: strap is the paper's [1, 2], fmp the textbook's
-    (1,1) (1,2) (2,1), classic the paper's equation 1 (default: strap; d-t: classic)"""
+    """which moves a warping path may make, in (query, trajectory) frames: strap (1,1) (1,2) as the
+    authors' code, fmp (1,1) (1,2) (2,1) as the textbook, classic (1,1) (1,0) (0,1) as the paper's
+    equation 1 (default: strap; d-t: classic)"""
     metric: Literal["l2", "cosine"] | None = None
     """the cost of one frame against another (default: l2; single states: cosine)"""
     rule: Rule = "even"
@@ -78,15 +80,15 @@ class Command:
     matches_per_trajectory: int = 1
     """how many matches of a query may lie in one prior trajectory, none overlapping another"""
     length_ratio: tuple[float, float] | None = None
-    """the least and the greatest length of a match, as multiples of its query's: 1 1.5"""
+    """the least and the greatest length of a match, as multiples of its query's length: 1 1.5"""
     padding: int = 5
-    """d-s, br, fr: frames kept before a retrieved state, and as many from it on"""
+    """d-s, br, fr: how many frames are kept before a retrieved frame, and how many from it on"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
     text_encoder: str = "minilm"
     """language: what embeds instructions: minilm, clip, words (no model), a hub id, a folder"""
     seed: int = 0
-    """random: what the draw follows from"""
+    """random: the seed of the draw"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
     """what computes the matches: auto takes a GPU where there is one"""
     engine: Engine = "local"
@@ -98,15 +100,15 @@ class Command:
     explain: bool = False
     """print how many (query, trajectory) pairs each bound removed"""
     dtype: Dtype = "float16"
-    """how vectors are stored"""
+    """how embeddings are stored"""
     opening: Opening = field(default_factory=OpenOptions)
     history: int = HISTORY
     """frames kept before a retrieved segment"""
     chunk: int = CHUNK
     """frames kept after a retrieved segment"""
     augmented: Augmented = "robomimic"
-    """how target ∪ retrieved is written: robomimic (augmented.hdf5), or none: `strap train` reads
-    the datasets themselves where they still lie"""
+    """how target ∪ retrieved is written: robomimic (augmented.hdf5), or none: then `strap train`
+    reads the original datasets, which must stay where they are"""
     stores: Path | None = None
     """where embeddings are kept (default: the user's cache folder, or $STRAP_CACHE)"""
     device: str = "auto"
@@ -153,7 +155,7 @@ class Command:
 
 
 def explanation(run: Run) -> str:
-    """How many pairs each step of the search removed."""
+    """Return how many pairs each step of the search removed, for a terminal."""
     search = run.manifest.get("search")
     if not search:
         return "how it was searched was not noted: run again with --overwrite"
@@ -170,7 +172,7 @@ def explanation(run: Run) -> str:
 
 
 def summary(run: Run) -> str:
-    """The matches and where they come from, for a terminal."""
+    """Return the matches and where they come from, for a terminal."""
     lines = [str(run.matches), ""]
     tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
     lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]

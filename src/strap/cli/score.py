@@ -17,7 +17,7 @@ from strap.scores import Score, Scores, score_run
 
 @dataclass(frozen=True)
 class Command:
-    """Say how good retrievals are by what the robot was doing, without training a policy.
+    """Score retrievals by what the robot was doing in each frame, without training a policy.
 
     Needs skill labels in the target and in every prior dataset, as `strap libero collect` records
     them. Precision and recall stand beside the best that the prior allows with as many frames and
@@ -27,7 +27,7 @@ class Command:
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN …]")]
     """folders that `strap retrieve` wrote"""
     seed: int = 0
-    """of the random segments"""
+    """the seed of the random segments"""
     json: Json = False
     """print the scores as JSON"""
 
@@ -39,8 +39,8 @@ class Command:
         scores = [score_run(run, seed=self.seed) for run in runs]
         if self.json:
             rows = [
-                {"run": str(run.path), **describe(run), **own.to_json()}
-                for run, own in zip(runs, scores, strict=True)
+                {"run": str(run.path), **describe(run), **scored.to_json()}
+                for run, scored in zip(runs, scores, strict=True)
             ]
             print_json({"runs": rows})
         else:
@@ -60,13 +60,13 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
-    """The scores as lines for a terminal, one per run, under the names of their groups."""
+    """Return the scores for a terminal, one line per run, under the names of their groups."""
     groups = {5: "precision", 8: "recall", 11: "border error", 13: "retrieved"}
     names = ["run", "method", "encoder", "cut by", "K", *("found", "best", "random") * 2]
     lines = [[*names, "found", "random", "frames", "trajectories", "tasks", "effective"]]
-    for run, own in zip(runs, scores, strict=True):
+    for run, scored in zip(runs, scores, strict=True):
         described = ("-" if value is None else str(value) for value in describe(run).values())
-        lines.append([run.path.name, *described, *_numbers(own)])
+        lines.append([run.path.name, *described, *_numbers(scored)])
     cells = [[printable(cell) for cell in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     head = ""
@@ -76,11 +76,11 @@ def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
     return "\n".join(line.rstrip() for line in (head, *shown))
 
 
-def _numbers(own: Scores) -> list[str]:
-    borders = [f"{value:.1f}" for value in (own.border_error.value, own.border_error.random)]
-    counts = [str(own.frames), str(own.trajectories), str(len(own.tasks))]
-    shares = [*_shares(own.precision), *_shares(own.recall)]
-    return [*shares, *borders, *counts, f"{own.effective_tasks:.1f}"]
+def _numbers(scores: Scores) -> list[str]:
+    borders = [f"{value:.1f}" for value in (scores.border_error.value, scores.border_error.random)]
+    counts = [str(scores.frames), str(scores.trajectories), str(len(scores.tasks))]
+    shares = [*_shares(scores.precision), *_shares(scores.recall)]
+    return [*shares, *borders, *counts, f"{scores.effective_tasks:.1f}"]
 
 
 def _shares(one: Score) -> list[str]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Command:
     """Train a policy on a run of `strap retrieve`, or on a dataset of demonstrations.
 
-    Frames are decoded once into a cache (the frozen vision's features computed once), then trained
-    on from there. Killed, it goes on where it was; with more --steps it goes on from the end.
+    Frames are decoded once into a cache, and training reads that. Killed, the same command goes on
+    where it was; with more --steps it goes on from the end.
     """
 
     data: Annotated[Path, tyro.conf.Positional]
@@ -38,9 +38,10 @@ class Command:
     """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
     (default: strap on a run, bc on a dataset)"""
     preset: Literal["fixed", "paper", "released"] = "fixed"
-    """fixed: full attention; paper: the text; released: the authors' code, causal mask included"""
+    """fixed: the paper's policy with our corrections; paper: as the paper says; released: as the
+    authors' code does it, causal mask included; docs/policy.md lists the differences"""
     kind: Literal["transformer", "diffusion"] = "transformer"
-    """which policy"""
+    """transformer: the paper's policy; diffusion: its other one"""
     vision: Literal["resnet", "frozen"] | None = None
     """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU (default:
     what --frames holds, else resnet)"""
@@ -49,14 +50,15 @@ class Command:
     tasks: tuple[str, ...] = ()
     """for a dataset: train on the demonstrations of these instructions, or parts of them"""
     episodes: str = ""
-    """for a dataset: which of those demonstrations, by place: 0:5,7"""
+    """for a dataset: which of those demonstrations, by position: 0:5,7"""
     steps: int | None = None
     """optimiser steps (default: the preset's)"""
     batch: int | None = None
-    """windows per step"""
+    """windows per step (default: the preset's)"""
     learning_rate: float | None = None
+    """the greatest one, after the warm-up (default: the preset's)"""
     warmup: int | None = None
-    """steps over which the learning rate rises"""
+    """steps over which the learning rate rises (default: the preset's)"""
     alpha: float | None = None
     """the target's share of every batch (default: every frame is as likely as any other)"""
     match_weights: str | None = None
@@ -71,10 +73,13 @@ class Command:
     holdout: int = 0
     """target demonstrations kept aside; their likelihood is logged"""
     seed: int = 1234
+    """of the first weights, the batches and the held-out demonstrations"""
     history: int | None = None
-    """frames the policy sees; a run must keep as many before its matches"""
+    """frames the policy sees, the present one included; a run must keep the others before its
+    matches (`strap retrieve --history`)"""
     chunk: int | None = None
-    """actions the policy predicts; a run must keep as many after its matches"""
+    """actions the policy predicts; a run must keep as many frames after its matches (`strap
+    retrieve --chunk`)"""
     normalize: Literal["none", "proprioception", "all"] | None = None
     """what is normalised by the data's statistics (default: the preset's)"""
     ema: bool = False
@@ -84,23 +89,26 @@ class Command:
     imagenet: Path | None = None
     """a file of ResNet-18 weights to begin from (torchvision, timm or transformers)"""
     initial: Literal["normal", "backbone"] | None = None
-    """random weights at first: N(0, 0.02) for the whole transformer, or for its blocks alone"""
+    """which weights are drawn from N(0, 0.02) at first: normal, those of the whole transformer;
+    backbone, those of its blocks alone (default: the preset's)"""
     crop: Literal["clip", "frame"] | None = None
-    """a random crop for each window, or for each frame of it"""
+    """clip: one random crop for all frames of a window; frame: one for each (default: the
+    preset's)"""
     windows: Literal["segment", "context"] | None = None
-    """act on the frames of a retrieved segment, or on those kept around it too"""
+    """segment: learn the actions of a retrieved segment's frames; context: those of the frames kept
+    around it too (default: the preset's)"""
     text_encoder: str | None = None
     """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
     (default: minilm; clip with --preset paper or released)"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
-    """which keys (default: all)"""
+    """which proprioception keys (default: all, but `state` where it only repeats the others)"""
     image_size: int | None = None
     """side of the images the policy sees; others are resized (default: that of --frames, else
     128)"""
     frames: Path | None = None
-    """a cache of `strap cache` that holds the datasets: nothing is decoded"""
+    """a folder that `strap cache` made of the same datasets: nothing is decoded"""
     cache: Path | None = None
     """without --frames: where decoded frames are kept (default: the user's cache folder, or
     $STRAP_CACHE)"""

@@ -1,8 +1,10 @@
-"""An evaluation in words, alone or against another."""
+"""An evaluation for a reader or a program, alone or against another."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from strap.evaluation.results import (
     Evaluation,
@@ -15,31 +17,45 @@ from strap.evaluation.results import (
 from strap.progress import Progress, silent
 
 
-def run_and_report(
+def evaluate_pair(
     checkpoint: Path,
     settings: EvaluationSettings,
     out: Path | None = None,
     against: Path | None = None,
     *,
     progress: Progress = silent,
-) -> str:
-    """Evaluate, and where `against` names a checkpoint or an evaluation, compare."""
-    ours = evaluate(checkpoint, settings, out, progress=progress)
-    lines = [str(ours), f"records: {ours.path}"]
-    if against is not None:
-        theirs = _other(against, settings, progress)
-        lines += [str(theirs), f"records: {theirs.path}", compared(ours, theirs)]
+) -> tuple[Evaluation, Evaluation | None]:
+    """Evaluate a checkpoint, and what it is compared with: a checkpoint or an evaluation."""
+    first = evaluate(checkpoint, settings, out, progress=progress)
+    return first, None if against is None else _other(against, settings, progress)
+
+
+def in_words(first: Evaluation, second: Evaluation | None) -> str:
+    """Return an evaluation, and the one that it is compared with, for a terminal."""
+    lines = [str(first), f"records: {first.path}"]
+    if second is not None:
+        lines += [str(second), f"records: {second.path}", compared(first, second)]
     return "\n".join(lines)
 
 
-def compared(ours: Evaluation, theirs: Evaluation) -> str:
-    """The paired comparison in one line, and a table."""
-    pair = compare(ours, theirs)
+def as_json(first: Evaluation, second: Evaluation | None) -> dict[str, Any]:
+    """Return an evaluation, and the one that it is compared with, for a program."""
+    low, high = first.interval
+    rates = {"rate": first.rate, "low": low, "high": high, "partial": first.partial}
+    values = {"path": str(first.path), **rates, "episodes": list(first.records)}
+    if second is not None:
+        values |= {"against": as_json(second, None), "comparison": asdict(compare(first, second))}
+    return values
+
+
+def compared(first: Evaluation, second: Evaluation) -> str:
+    """Return the paired comparison in one line, and a table."""
+    pair = compare(first, second)
     words = (
         f"on the same states: both {pair.both}, only the first {pair.first_only}, only the second "
         f"{pair.second_only}, neither {pair.neither}; McNemar's exact p = {pair.p_value:.3g}"
     )
-    return f"{words}\n\n{table([('first', ours), ('second', theirs)])}"
+    return f"{words}\n\n{table([('first', first), ('second', second)])}"
 
 
 def _other(against: Path, settings: EvaluationSettings, progress: Progress) -> Evaluation:

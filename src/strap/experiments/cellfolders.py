@@ -67,11 +67,11 @@ def finish_cell(stage: Stage, seconds: float, planner: Planner, stages: Iterable
         raise StrapError(f"stage '{stage.name}' evaluates no cell")
     folder = planner.work / cell.folder
     _read_successes(folder, cell)
-    own = _inputs(stage, {other.name: other for other in stages})
-    for other in own:
+    chain = _inputs(stage, {other.name: other for other in stages})
+    for other in chain:
         if other.kind == "retrieve":
             _copy_matches(other.output / "matches.parquet", folder, planner.data.path)
-    notes = {other.kind: read_json(other.note) for other in own if other.note.is_file()}
+    notes = {other.kind: read_json(other.note) for other in chain if other.note.is_file()}
     notes[stage.kind] = _describe(stage, seconds, planner)  # the manifest is this stage's note
     manifest = {
         "format": "strap-cell",
@@ -88,7 +88,7 @@ def finish_cell(stage: Stage, seconds: float, planner: Planner, stages: Iterable
 
 def _inputs(stage: Stage, stages: Mapping[str, Stage]) -> list[Stage]:
     """Return a stage and all that it needs, what is needed first."""
-    needed = [own for name in stage.needs for own in _inputs(stages[name], stages)]
+    needed = [other for name in stage.needs for other in _inputs(stages[name], stages)]
     return list(dict.fromkeys([*needed, stage]))
 
 

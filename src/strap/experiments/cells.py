@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from strap.errors import StrapError, unknown
-from strap.experiments.description import Experiment, Method, slug
+from strap.experiments.description import Experiment, Method, folder_name
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Column:
     """What a column of the table stands for: cells that differ in task and repetition alone."""
 
     method: str
-    top_k: int | str | None
+    top_k: int | None
     encoder: str | None
 
 
@@ -27,7 +27,7 @@ class Cell:
     experiment: Experiment
     task: str
     method: Method
-    top_k: int | str | None
+    top_k: int | None
     encoder: str | None
     demonstrations: str
     seed: int
@@ -45,13 +45,13 @@ class Cell:
     @property
     def name(self) -> str:
         """Task and folder: `Mug-Mug/STRAP-k100-seed42`."""
-        parts = [slug(self.method.name)]
+        parts = [folder_name(self.method.name)]
         parts += [f"k{self.top_k}"] if self.top_k is not None else []
         if self.encoder not in (None, self.experiment.encoder):
-            parts.append(slug(str(self.encoder)))
+            parts.append(folder_name(str(self.encoder)))
         if self.demonstrations != self.experiment.demonstrations[0]:
-            parts.append(f"demonstrations{slug(self.demonstrations)}")
-        return f"{slug(self.task)}/{'-'.join(parts)}-seed{self.seed}"
+            parts.append(f"demonstrations{folder_name(self.demonstrations)}")
+        return f"{folder_name(self.task)}/{'-'.join(parts)}-seed{self.seed}"
 
     @property
     def folder(self) -> PurePosixPath:
@@ -77,7 +77,7 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """Everything that decides the cell's result, besides the data."""
         first, stop = self.experiment.states
-        own: dict[str, Any] = {
+        identity: dict[str, Any] = {
             "suite": self.experiment.suite,
             "task": self.task,
             "instruction": self.experiment.tasks[self.task],
@@ -94,13 +94,13 @@ class Cell:
             },
         }
         if self.method.train == "ft":
-            own["pretrain_options"] = self.pretrain_options
+            identity["pretrain_options"] = self.pretrain_options
         if self.method.retrieval is not None:
-            own["retrieval"] = self.method.retrieval
-            own["top_k"] = self.top_k
-            own["encoder"] = self.encoder
-            own["retrieve_options"] = self.retrieve_options
-        return own
+            identity["retrieval"] = self.method.retrieval
+            identity["top_k"] = self.top_k
+            identity["encoder"] = self.encoder
+            identity["retrieve_options"] = self.retrieve_options
+        return identity
 
 
 def list_cells(
@@ -144,7 +144,7 @@ def list_cells(
 
 
 def _turn(cell: Cell) -> tuple[int, int]:
-    """How many repetitions of the cell's column come before it."""
+    """Return how many repetitions of the cell's column come before it."""
     demonstrations = cell.experiment.demonstrations.index(cell.demonstrations)
     return cell.method.seeds.index(cell.seed), demonstrations
 

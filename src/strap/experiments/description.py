@@ -52,7 +52,7 @@ class Method:
     name: str
     train: str
     retrieval: str | None
-    top_k: tuple[int | str, ...]
+    top_k: tuple[int, ...]
     """how many matches; empty where nothing is retrieved, or options say how much"""
     encoders: tuple[str, ...]
     """empty where nothing is retrieved"""
@@ -85,7 +85,7 @@ class Experiment:
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """method, or method and K ("STRAP K=200") -> task -> the published success rate in per cent"""
 
-    def published(self, method: str, top_k: int | str | None) -> Mapping[str, float]:
+    def published(self, method: str, top_k: int | None) -> Mapping[str, float]:
         """Return the published rates of a method by task; with that K, where there are such."""
         return self.paper.get(f"{method} K={top_k}") or self.paper.get(method) or {}
 
@@ -144,13 +144,13 @@ def _methods(raw: dict[str, Any], known: KnownOptions | None) -> tuple[Method, .
     if not isinstance(entries, list) or not entries:
         raise StrapError('there is no method: give at least one [[methods]] with name = "BC"')
     methods = tuple(_method(entry, raw, known) for entry in entries)
-    slugs: dict[str, str] = {}
+    names: dict[str, str] = {}
     for method in methods:
-        if other := slugs.get(slug(method.name)):
+        if other := names.get(folder_name(method.name)):
             raise StrapError(
                 f"methods '{other}' and '{method.name}' would share their folders: rename one"
             )
-        slugs[slug(method.name)] = method.name
+        names[folder_name(method.name)] = method.name
     return methods
 
 
@@ -247,10 +247,10 @@ def dashed(key: str) -> str:
     return key.replace("_", "-")
 
 
-def slug(text: str) -> str:
-    """Return a text as a part of a folder's name.
+def folder_name(text: str) -> str:
+    """Return a text as the name of a folder.
 
-    >>> slug("STRAP + fused, 0.5")
+    >>> folder_name("STRAP + fused, 0.5")
     'STRAP-fused-0.5'
     """
     return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "unnamed"
@@ -287,10 +287,10 @@ def _seeds(value: Any) -> tuple[int, ...]:
     return _each_once("seeds", seeds)
 
 
-def _top_k(value: Any) -> tuple[int | str, ...]:
+def _top_k(value: Any) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
-    if not values or not all(isinstance(k, str) or (type(k) is int and k > 0) for k in values):
-        raise StrapError(f"top_k is {value!r}: give how many matches are kept, or a list of that")
+    if not values or not all(type(k) is int and k > 0 for k in values):
+        raise StrapError(f"top_k is {value!r}: give a whole number above 0, or a list of such")
     return _each_once("top_k", values)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from strap.atomic import read_json
 from strap.experiments.cells import Cell
 from strap.experiments.datafolder import DataFolder
-from strap.experiments.description import KnownOptions, Options, dashed, slug
+from strap.experiments.description import KnownOptions, Options, dashed, folder_name
 from strap.provenance import fingerprint_json
 
 Kind = Literal["cache", "pretrain", "retrieve", "train", "evaluate"]
@@ -128,7 +128,7 @@ class Planner:
         return [target, "--tasks", instruction, "--episodes", cell.demonstrations]
 
     def _pretrain(self, cell: Cell) -> str:
-        """A training on all of the prior: its first dataset beside the others."""
+        """Add a training on all of the prior: its first dataset beside the others."""
         options = cell.pretrain_options
         name = f"pretrained/{self._identify([options, _cache_options(cell)])}-seed{cell.seed}"
         out = self.work / name
@@ -144,7 +144,7 @@ class Planner:
         identity.append(cell.experiment.tasks[cell.task])
         amount = [] if cell.top_k is None else [f"k{cell.top_k}"]
         label = "-".join([str(method.retrieval), *amount, self._identify(identity)])
-        name = f"retrievals/{slug(cell.task)}/{label}"
+        name = f"retrievals/{folder_name(cell.task)}/{label}"
         out = self.work / name
         words = ["retrieve", "--target", self.data.locate(self.data.target)]
         words += ["--target-tasks", cell.experiment.tasks[cell.task]]
@@ -168,13 +168,11 @@ class Planner:
         )
 
     def _leaders(self, cell: Cell, name: str) -> tuple[str, ...]:
-        """Stages that embed, or train, what this retrieval would embed or train again."""
-        before = [s for s in self._stages.values() if s.kind == "retrieve" and s.cell]
-        same_encoder = [s for s in before if s.cell and s.cell.encoder == cell.encoder]
-        same_features = [
-            s for s in same_encoder if s.cell and s.cell.method.retrieval == cell.method.retrieval
-        ]
-        leaders = [group[0].name for group in (same_encoder, same_features) if group]
+        """Return the stages that embed, or train, what this retrieval would make again."""
+        retrievals = [(s.name, s.cell) for s in self._stages.values() if s.kind == "retrieve"]
+        same_encoder = [(n, c) for n, c in retrievals if c and c.encoder == cell.encoder]
+        same_method = [n for n, c in same_encoder if c.method.retrieval == cell.method.retrieval]
+        leaders = [*[n for n, _ in same_encoder][:1], *same_method[:1]]
         return tuple(dict.fromkeys(leader for leader in leaders if leader != name))
 
     def _train(self, cell: Cell) -> str:
@@ -206,17 +204,18 @@ class Planner:
         )
 
     def _evaluate(self, cell: Cell, train: str) -> str:
-        own, folder = cell.experiment, self.work / cell.folder
-        first, stop = own.states
-        words = ["evaluate", str(self.policy(cell)), "--suite", own.suite]
-        words += ["--task", own.tasks[cell.task], "--episodes", str(stop - first)]
+        experiment, folder = cell.experiment, self.work / cell.folder
+        first, stop = experiment.states
+        words = ["evaluate", str(self.policy(cell)), "--suite", experiment.suite]
+        words += ["--task", experiment.tasks[cell.task], "--episodes", str(stop - first)]
         words += ["--first", str(first)] if first else []
         words += ["--seed", str(cell.seed), "--out", str(folder), "--workers", str(self.workers)]
+        words += self._words("evaluate", experiment.options["evaluate"])
         return self._add(
             Stage(
                 name=f"evaluate {cell.name}",
                 kind="evaluate",
-                command=self._command([*words, *self._words("evaluate", own.options["evaluate"])]),
+                command=self._command(words),
                 record=folder / "evaluate",
                 output=folder / "episodes.jsonl",
                 needs=(train,),

@@ -17,7 +17,7 @@ from strap.atomic import replacing
 from strap.errors import StrapError
 from strap.experiments.cellfolders import read_results
 from strap.experiments.cells import Cell
-from strap.experiments.description import Experiment, slug
+from strap.experiments.description import Experiment, folder_name
 from strap.experiments.result_figures import (
     has_matches,
     matches_figure,
@@ -69,7 +69,7 @@ def _write_figures(summary: Summary, out: Path) -> list[Path]:
         figures["k-sweep.png"] = styled(sweep_figure, summary)
     for column in summary.columns:
         if has_matches(summary, column):
-            name = f"matches-{slug(summary.label(column))}.png"
+            name = f"matches-{folder_name(summary.label(column))}.png"
             figures[name] = styled(matches_figure, summary, column)
     for name, figure in figures.items():
         with replacing(out / name) as temporary:

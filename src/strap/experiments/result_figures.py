@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from strap.errors import printable
 from strap.experiments.cells import Column
-from strap.experiments.summary import Score, Summary
+from strap.experiments.summary import SuccessCount, Summary
 from strap.report.figures import BLUE, GREY, ORANGE
 from strap.types import Matches
 
@@ -26,7 +26,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def success_figure(summary: Summary) -> Figure:
-    """Success of every column, the mean of the tasks first, then task by task."""
+    """Draw the success of every column, the mean of the tasks first, then task by task."""
     panels: list[str | None] = [None, *summary.tasks]
     n_columns = min(4, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -36,9 +36,9 @@ def success_figure(summary: Summary) -> Figure:
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
         for place, column in enumerate(summary.columns):
-            score = summary.score(column, panel)
-            rate = summary.mean(column)[0] if panel is None else score.rate
-            _draw_interval(axes, place, rate, score, ORANGE if panel is None else BLUE)
+            count = summary.count(column, panel)
+            rate = summary.mean(column)[0] if panel is None else count.rate
+            _draw_interval(axes, place, rate, count, ORANGE if panel is None else BLUE)
         axes.set_title("mean of tasks" if panel is None else printable(panel), loc="left")
         axes.set_yticks(range(len(labels)), labels, fontsize=7)
         axes.set_xlim(0, 100)
@@ -50,33 +50,35 @@ def success_figure(summary: Summary) -> Figure:
     return figure
 
 
-def _draw_interval(axes: Any, place: int, rate: float | None, score: Score, colour: str) -> None:
+def _draw_interval(
+    axes: Any, place: int, rate: float | None, count: SuccessCount, colour: str
+) -> None:
     if rate is None:
         axes.text(2, place, "missing", va="center", fontsize=6, color=GREY)
         return
-    low, high = (100 * value for value in score.interval)
+    low, high = (100 * value for value in count.interval)
     axes.plot([low, high], [place, place], color=colour, lw=1.5, alpha=0.6)
     axes.plot([100 * rate], [place], "o", color=colour, ms=4)
 
 
 def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]]:
-    """Return the columns of every method and encoder with several K that are numbers."""
+    """Return the columns of every method and encoder that has several K."""
     groups: dict[tuple[str, str | None], list[Column]] = {}
     for column in summary.columns:
-        if isinstance(column.top_k, int) and summary.of(column):
+        if column.top_k is not None and summary.of(column):
             groups.setdefault((column.method, column.encoder), []).append(column)
-    return {name: own for name, own in groups.items() if len(own) > 1}
+    return {name: columns for name, columns in groups.items() if len(columns) > 1}
 
 
 def sweep_figure(summary: Summary) -> Figure:
-    """Success over K, the mean of the tasks, one line per method and encoder."""
+    """Draw success over K, the mean of the tasks, one line per method and encoder."""
     figure = _figure(5, 3.2)
     axes = figure.add_subplot()
     for (method, _), columns in sweep_columns(summary).items():
         found = sorted(columns, key=lambda column: int(column.top_k or 0))
         places = [int(column.top_k or 0) for column in found]
         rates = [100 * (summary.mean(column)[0] or 0.0) for column in found]
-        intervals = [summary.score(column).interval for column in found]
+        intervals = [summary.count(column).interval for column in found]
         several = len({column.encoder for column in summary.columns if column.encoder}) > 1
         label = f"{method} {found[0].encoder}" if several else method
         (line,) = axes.plot(places, rates, "o-", ms=4, label=printable(label))
@@ -94,7 +96,8 @@ def sweep_figure(summary: Summary) -> Figure:
             axes.annotate(
                 printable(column.method), (1, 100 * mean), xycoords=("axes fraction", "data")
             )
-    ticks = sorted({int(c.top_k or 0) for own in sweep_columns(summary).values() for c in own})
+    swept = [column for columns in sweep_columns(summary).values() for column in columns]
+    ticks = sorted({int(column.top_k or 0) for column in swept})
     axes.set_xscale("log")
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.set_xticks([], minor=True)
@@ -105,7 +108,7 @@ def sweep_figure(summary: Summary) -> Figure:
 
 
 def matches_figure(summary: Summary, column: Column) -> Figure:
-    """The prior tasks from which a column's matches come, for every target task."""
+    """Draw the prior tasks from which a column's matches come, for every target task."""
     found = {task: file for task in summary.tasks if (file := _matches_of(summary, column, task))}
     n_rows = -(-len(found) // 2)
     figure = _figure(9, 0.4 + 1.25 * n_rows)

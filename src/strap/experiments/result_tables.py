@@ -5,28 +5,29 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from strap.experiments.cells import Column
-from strap.experiments.summary import Paired, Score, Summary, count_pairs
+from strap.experiments.summary import Paired, SuccessCount, Summary, count_pairs
 
 MISSING = "missing"
 
 
 def format_markdown(summary: Summary) -> str:
     """Return the page: successes, the paper's rates, paired tests, what is missing, costs."""
-    own = summary.experiment
-    first, stop = own.states
-    lines = [f"# {own.name}", ""]
+    experiment = summary.experiment
+    first, stop = experiment.states
+    lines = [f"# {experiment.name}", ""]
     lines += [
-        f"Successes of all rollouts on {own.suite}'s fixed initial states {first} to {stop - 1}; "
-        "in brackets Wilson's 95 % interval. The mean is that of the tasks' rates, its interval "
-        "that of all rollouts together.",
+        f"Successes of all rollouts on {experiment.suite}'s fixed initial states {first} to "
+        f"{stop - 1}; in brackets Wilson's 95 % interval. The mean is that of the tasks' rates, "
+        "its interval that of all rollouts together.",
         "",
         *_markdown_table(_success_rows(summary)),
         "",
     ]
-    if own.paper:
+    if experiment.paper:
         lines += ["## Beside the paper", "", "Success in per cent: ours / the paper's.", ""]
         lines += [*_markdown_table(_paper_rows(summary)), ""]
     if paired := summary.comparisons():
@@ -47,19 +48,19 @@ def _success_rows(summary: Summary) -> list[list[str]]:
     labels = [summary.label(column) for column in summary.columns]
     rows = [["task", *labels]]
     for task in summary.tasks:
-        rows.append([task, *(format_score(summary.score(c, task)) for c in summary.columns)])
+        rows.append([task, *(format_count(summary.count(c, task)) for c in summary.columns)])
     rows.append(["**mean**", *(_format_mean(summary, column) for column in summary.columns)])
     return rows
 
 
-def format_score(score: Score) -> str:
+def format_count(count: SuccessCount) -> str:
     """Return "10 / 20 (30 to 70 %)", and how many cells that is where some are missing."""
-    if not score.trials:
-        return MISSING if score.expected else "–"
-    low, high = score.interval
-    text = f"{score.successes} / {score.trials} ({100 * low:.0f} to {100 * high:.0f} %)"
-    if score.finished < score.expected:
-        text += f", {score.finished} of {score.expected} cells"
+    if not count.trials:
+        return MISSING if count.expected else "–"
+    low, high = count.interval
+    text = f"{count.successes} / {count.trials} ({100 * low:.0f} to {100 * high:.0f} %)"
+    if count.finished < count.expected:
+        text += f", {count.finished} of {count.expected} cells"
     return text
 
 
@@ -67,7 +68,7 @@ def _format_mean(summary: Summary, column: Column) -> str:
     mean, n_tasks = summary.mean(column)
     if mean is None:
         return MISSING
-    low, high = summary.score(column).interval
+    low, high = summary.count(column).interval
     text = f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
     if n_tasks < len(summary.tasks):
         text += f", {n_tasks} of {len(summary.tasks)} tasks"
@@ -75,18 +76,18 @@ def _format_mean(summary: Summary, column: Column) -> str:
 
 
 def _paper_rows(summary: Summary) -> list[list[str]]:
-    own = summary.experiment
-    columns = [c for c in summary.columns if own.published(c.method, c.top_k)]
+    experiment = summary.experiment
+    columns = [c for c in summary.columns if experiment.published(c.method, c.top_k)]
     rows = [["task", *(summary.label(column) for column in columns)]]
     for task in summary.tasks:
         values = [
-            f"{_percent(summary.score(c, task).rate)} / {_published(summary, c, task)}"
+            f"{_percent(summary.count(c, task).rate)} / {_published(summary, c, task)}"
             for c in columns
         ]
         rows.append([task, *values])
     means = []
     for column in columns:
-        rates = own.published(column.method, column.top_k)
+        rates = experiment.published(column.method, column.top_k)
         known = [rates[task] for task in summary.tasks if task in rates]
         ours, n_tasks = summary.mean(column)
         text = f"{_percent(ours)} / {sum(known) / len(known):.1f}" if known else MISSING
@@ -108,17 +109,17 @@ def _comparison_rows(summary: Summary, paired: Sequence[Paired]) -> list[list[st
     rows = [
         ["method", "against", "pairs", "points", "only it", "only the other", "p", "worst task"]
     ]
-    for own in paired:
-        worst = own.worst_task
+    for pair in paired:
+        worst = pair.worst_task
         rows.append(
             [
-                summary.label(own.column),
-                summary.label(own.reference),
-                str(own.pairs),
-                f"{100 * own.difference:+.1f}",
-                str(own.comparison.first_only),
-                str(own.comparison.second_only),
-                f"{own.comparison.p_value:.3g}",
+                summary.label(pair.column),
+                summary.label(pair.reference),
+                str(pair.pairs),
+                f"{100 * pair.difference:+.1f}",
+                str(pair.comparison.first_only),
+                str(pair.comparison.second_only),
+                f"{pair.comparison.p_value:.3g}",
                 f"{worst[0]} {100 * worst[1]:+.0f}" if worst else "–",
             ]
         )
@@ -146,9 +147,9 @@ def _cost_lines(summary: Summary) -> list[str]:
         return []
     words = {"train": "A training", "evaluate": "an evaluation"}
     costs = ", ".join(
-        f"{words[kind]} took {sum(own) / len(own):.0f} s" for kind, own in seconds.items()
+        f"{words[kind]} took {sum(spent) / len(spent):.0f} s" for kind, spent in seconds.items()
     )
-    listing = "; ".join(f"{package} {', '.join(own)}" for package, own in versions.items())
+    listing = "; ".join(f"{package} {', '.join(found)}" for package, found in versions.items())
     sentences = [
         f"{costs} on average, beside the others." if costs else "",
         f"Made with {listing}.",
@@ -172,15 +173,15 @@ def format_csv(summary: Summary) -> str:
     ]
     for task in summary.tasks:
         for column in summary.columns:
-            score = summary.score(column, task)
+            count = summary.count(column, task)
             found = summary.of(column, task)
-            low, high = score.interval if score.trials else ("", "")
-            goals = sum(own.partial for own in found) / len(found) if found else ""
+            low, high = count.interval if count.trials else ("", "")
+            goals = sum(result.partial for result in found) / len(found) if found else ""
             published = summary.experiment.published(column.method, column.top_k)
-            rate = "" if score.rate is None else score.rate
+            rate = "" if count.rate is None else count.rate
             rows.append(
-                [task, column.method, column.top_k, column.encoder, score.finished, score.expected]
-                + [score.successes, score.trials, rate, low, high, goals, published.get(task, "")]
+                [task, column.method, column.top_k, column.encoder, count.finished, count.expected]
+                + [count.successes, count.trials, rate, low, high, goals, published.get(task, "")]
             )
     return _format_rows(rows)
 
@@ -191,9 +192,8 @@ def format_comparison_csv(summary: Summary) -> str:
     rows: list[list[Any]] = [head]
     for paired in summary.comparisons():
         names = [summary.label(paired.column), summary.label(paired.reference)]
-        for task, own in {**paired.by_task, "all": paired.comparison}.items():
-            counts = [own.both, own.first_only, own.second_only, own.neither, own.p_value]
-            rows.append([*names, task, count_pairs(own), *counts])
+        for task, comparison in {**paired.by_task, "all": paired.comparison}.items():
+            rows.append([*names, task, count_pairs(comparison), *astuple(comparison)])
     return _format_rows(rows)
 
 
@@ -211,18 +211,18 @@ def format_latex(summary: Summary) -> str:
     lines.append("\\midrule")
     for column in summary.columns:
         mean, n_tasks = summary.mean(column)
-        cells = [_latex_rate(summary.score(column, task)) for task in tasks]
+        cells = [_latex_rate(summary.count(column, task)) for task in tasks]
         complete = n_tasks == len(tasks) and mean is not None
         cells.append(f"{100 * mean:.1f}" if complete and mean is not None else "--")
         lines.append(f"{escape_latex(summary.label(column))} & {' & '.join(cells)} \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 
 
-def _latex_rate(score: Score) -> str:
-    if score.rate is None:
+def _latex_rate(count: SuccessCount) -> str:
+    if count.rate is None:
         return "--"
-    low, high = score.interval
-    return f"${100 * score.rate:.1f}\\,[{100 * low:.0f}, {100 * high:.0f}]$"
+    low, high = count.interval
+    return f"${100 * count.rate:.1f}\\,[{100 * low:.0f}, {100 * high:.0f}]$"
 
 
 def escape_latex(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs stages as processes: several at once, each by one runner, what is finished never again."""
+"""Stages run as processes: several at once, each by one runner, what is finished never again."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Scheduler:
     def _begin(self) -> bool:
         """Begin what can be begun; return whether anything changed."""
         changed = False
-        busy = Counter(own.stage.kind for own in self.running.values())
+        busy = Counter(running.stage.kind for running in self.running.values())
         for name, stage in list(self.waiting.items()):
             if any(
                 need in self.outcome.failed or need in self.outcome.blocked for need in stage.needs
@@ -129,7 +129,7 @@ class Scheduler:
         return changed
 
     def _try_begin(self, stage: Stage) -> int | None:
-        """Begin a stage: 1; 0 where it is finished; None where another runner is at it."""
+        """Begin a stage; return 1, 0 where it is finished, None where another runner is at it."""
         if not stage.is_finished():
             lock = try_lock(stage.lock)
             if lock is None:
@@ -161,16 +161,16 @@ class Scheduler:
 
     def _collect(self) -> bool:
         """Take note of the commands that have ended; return whether there were any."""
-        ended = [own for own in self.running.values() if own.process.poll() is not None]
-        for own in ended:
-            seconds = time.monotonic() - own.began
-            self._conclude(own, seconds)
-            del self.running[own.stage.name]
-            own.lock.release()
+        ended = [running for running in self.running.values() if running.process.poll() is not None]
+        for running in ended:
+            seconds = time.monotonic() - running.began
+            self._conclude(running, seconds)
+            del self.running[running.stage.name]
+            running.lock.release()
         return bool(ended)
 
-    def _conclude(self, own: _Running, seconds: float) -> None:
-        stage, code = own.stage, own.process.returncode
+    def _conclude(self, running: _Running, seconds: float) -> None:
+        stage, code = running.stage, running.process.returncode
         if code == 0:
             try:
                 self.conclude(stage, seconds)
@@ -192,8 +192,8 @@ class Scheduler:
         return f"[{len(self.outcome.ended)}/{self.total}]"
 
     def _left(self) -> str:
-        """What is left, and about how long it takes: of all kinds the one that takes longest."""
-        stages = [*self.waiting.values(), *(own.stage for own in self.running.values())]
+        """Return what is left, and about how long it takes, by the kind that takes longest."""
+        stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
         if not counts:
             return ""
@@ -207,15 +207,15 @@ class Scheduler:
         return f"; left: {listing}{estimate}"
 
     def _end_all(self) -> None:
-        for own in self.running.values():
-            _signal_group(own.process, signal.SIGTERM)
+        for running in self.running.values():
+            _signal_group(running.process, signal.SIGTERM)
         deadline = time.monotonic() + PATIENCE
-        for own in self.running.values():
+        for running in self.running.values():
             with suppress(subprocess.TimeoutExpired):
-                own.process.wait(max(0.0, deadline - time.monotonic()))
-            _signal_group(own.process, signal.SIGKILL)
-            own.process.wait()
-            own.lock.release()
+                running.process.wait(max(0.0, deadline - time.monotonic()))
+            _signal_group(running.process, signal.SIGKILL)
+            running.process.wait()
+            running.lock.release()
         self.running.clear()
 
 

@@ -16,7 +16,7 @@ Start = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Score:
+class SuccessCount:
     """Successes of one task and column, all repetitions together."""
 
     successes: int
@@ -59,7 +59,7 @@ class Paired:
     @property
     def worst_task(self) -> tuple[str, float] | None:
         """The task on which the column does worst against the reference, and by how much."""
-        found = {task: difference_of(own) for task, own in self.by_task.items()}
+        found = {task: difference_of(comparison) for task, comparison in self.by_task.items()}
         return min(found.items(), key=lambda item: item[1]) if found else None
 
 
@@ -86,11 +86,11 @@ class Summary:
 
     def label(self, column: Column) -> str:
         """Return a column's title: its K and encoder only where the method has several."""
-        own = [other for other in self.columns if other.method == column.method]
+        siblings = [other for other in self.columns if other.method == column.method]
         parts = [column.method]
-        if len({other.top_k for other in own}) > 1:
+        if len({other.top_k for other in siblings}) > 1:
             parts.append(f"K={column.top_k}")
-        if len({other.encoder for other in own}) > 1:
+        if len({other.encoder for other in siblings}) > 1:
             parts.append(str(column.encoder))
         return " ".join(parts)
 
@@ -108,11 +108,11 @@ class Summary:
             if result.cell.column == column and task in (None, result.cell.task)
         ]
 
-    def score(self, column: Column, task: str | None = None) -> Score:
+    def count(self, column: Column, task: str | None = None) -> SuccessCount:
         """Return the successes of a column, of one task or of all together."""
         found = self.of(column, task)
         expected = [c for c in self.cells if c.column == column and task in (None, c.task)]
-        return Score(
+        return SuccessCount(
             successes=sum(sum(result.successes.values()) for result in found),
             trials=sum(len(result.successes) for result in found),
             finished=len(found),
@@ -121,8 +121,8 @@ class Summary:
 
     def mean(self, column: Column) -> tuple[float | None, int]:
         """Return the mean of the tasks' rates, and how many tasks it is the mean of."""
-        scores = [self.score(column, task) for task in self.tasks]
-        rates = [score.rate for score in scores if score.rate is not None]
+        every = [self.count(column, task).rate for task in self.tasks]
+        rates = [rate for rate in every if rate is not None]
         return (sum(rates) / len(rates) if rates else None), len(rates)
 
     def outcomes(self, column: Column, task: str | None = None) -> dict[Start, bool]:
@@ -151,7 +151,7 @@ class Summary:
             column,
             reference,
             mcnemar(self.outcomes(column), self.outcomes(reference)),
-            {task: own for task, own in by_task.items() if count_pairs(own)},
+            {task: comparison for task, comparison in by_task.items() if count_pairs(comparison)},
         )
 
     def comparisons(self) -> list[Paired]:
@@ -165,11 +165,11 @@ class Summary:
         return [paired for paired in found if paired.pairs]
 
 
-def count_pairs(own: Comparison) -> int:
+def count_pairs(comparison: Comparison) -> int:
     """Return how many pairs were compared."""
-    return own.both + own.first_only + own.second_only + own.neither
+    return comparison.both + comparison.first_only + comparison.second_only + comparison.neither
 
 
-def difference_of(own: Comparison) -> float:
+def difference_of(comparison: Comparison) -> float:
     """Return the first's share of successes less the second's."""
-    return (own.first_only - own.second_only) / count_pairs(own)
+    return (comparison.first_only - comparison.second_only) / count_pairs(comparison)

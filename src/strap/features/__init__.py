@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
 from strap.embeddings import Dtype, choose_cameras, embed
@@ -106,10 +106,10 @@ def _learn(
     settings = RepresentationSettings()
     if steps is not None:
         settings = replace(settings, steps=steps)
-    wholes = [prior.whole for prior in datasets[1:]]
-    identity = [kind, asdict(settings), *([d.name, d.fingerprint()] for d in wholes)]
+    whole = [prior.whole for prior in datasets[1:]]
+    identity = [kind, asdict(settings), *([d.name, d.fingerprint()] for d in whole)]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
-    learned = train_representation(kind, wholes, out, settings, device=device, progress=progress)
+    learned = train_representation(kind, whole, out, settings, device=device, progress=progress)
     return [_embed_by(learned, dataset, folder, progress) for dataset in datasets]
 
 
@@ -124,7 +124,7 @@ def _embed_by(
 def embed_beside(
     folder: Path, dataset: Dataset, encoder: Encoder, options: FeatureOptions, progress: Progress
 ) -> EmbeddingStore:
-    """Return the dataset's store in `folder`, embedded as far as it lacks something."""
+    """Return the dataset's store in `folder`; what it lacks is embedded."""
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     cameras = choose_cameras(dataset, options.cameras)
@@ -142,7 +142,9 @@ def embed_beside(
     )
 
 
-def _named(progress: Progress, dataset: Dataset) -> Any:
+def _named(progress: Progress, dataset: Dataset) -> Progress:
+    """Return a progress callback that names the dataset too."""
+
     def named(what: str, done: int, total: int) -> None:
         progress(f"{what} {dataset.path.name}", done, total)
 

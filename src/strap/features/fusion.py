@@ -1,6 +1,6 @@
 """Further features beside an encoder's: gripper, end effector, instruction, any proprioception.
 
-Features are concatenated, each divided by its own spread over the prior, so the squared distance
+Features are concatenated, each divided by its spread over the prior, so the squared distance
 of two frames is the sum of the features' squared distances, and every search stays as it is:
 
     fused = encoder's vector ‖ w₁ · (s / s₁) · gripper ‖ w₂ · (s / s₂) · position ‖ …
@@ -12,11 +12,10 @@ as much spread as the encoder's).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +110,7 @@ READERS: dict[str, Callable[[Trajectory], Floats]] = {
     "movement": _movement,
     "language": _language,
 }
-"""features with names of their own; any other name is a proprioception"""
+"""features that are computed or looked for; any other name is a proprioception"""
 
 
 def fuse(
@@ -129,37 +128,31 @@ def fuse(
         folder: where the fused stores are kept.
     """
     parsed = [Feature.parse(text) for text in features]
-    spread = _spread(store[key] for store, ds in _pairs(stores, datasets) for key in ds.ids)
+    priors = list(zip(stores, datasets, strict=True))[1:]
+    encoder_spread = _spread(store[key] for store, dataset in priors for key in dataset.ids)
     scales = {}
     for feature in parsed:
-        values = _spread(
-            feature.read(t) for _, dataset in _pairs(stores, datasets) for t in dataset
-        )
-        if not values:
+        spread = _spread(feature.read(t) for _, dataset in priors for t in dataset)
+        if not spread:
             raise StrapError(f"feature '{feature.name}' never changes in the prior: leave it out")
-        scales[feature] = float(np.float32(feature.weight * spread / values))
+        scales[feature] = float(np.float32(feature.weight * encoder_spread / spread))
     return [
         _fuse_store(store, dataset, scales, folder)
         for store, dataset in zip(stores, datasets, strict=True)
     ]
 
 
-def _pairs(
-    stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
-) -> list[tuple[EmbeddingStore, Dataset]]:
-    """Return the priors' stores and datasets."""
-    return list(zip(stores, datasets, strict=True))[1:]
-
-
-def _spread(arrays: Any) -> float:
+def _spread(arrays: Iterable[Array]) -> float:
     """Return the root of the mean squared distance of all rows [t d] from their mean."""
-    count, total, squares = 0, 0.0, 0.0
+    count, total, squares = 0, np.zeros(1), 0.0
+    origin: Floats | None = None  # the first row: what never changes has a spread of exactly 0
     for array in arrays:
-        values = np.asarray(array, np.float64)
-        count += len(values)
-        total = total + values.sum(axis=0)
-        squares += float((values**2).sum())
-    mean = np.asarray(total) / max(count, 1)
+        origin = np.asarray(array[0], np.float64) if origin is None else origin
+        offsets = np.asarray(array, np.float64) - origin
+        count += len(offsets)
+        total = total + offsets.sum(axis=0)
+        squares += float((offsets**2).sum())
+    mean = total / max(count, 1)
     return math.sqrt(max(squares / max(count, 1) - float((mean**2).sum()), 0.0))
 
 
@@ -168,7 +161,7 @@ def _fuse_store(
 ) -> EmbeddingStore:
     first = dataset[dataset.ids[0]]
     width = sum(feature.read(first).shape[1] for feature in scales)
-    fused = {feature.name: scale for feature, scale in scales.items()}
+    fused = [[feature.name, scale] for feature, scale in scales.items()]  # in their columns' order
     encoder = {**store.config.encoder, "fused": fused}
     config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
     identity = [dataset.name, encoder, store.cameras, store.config.dtype]
@@ -183,8 +176,8 @@ def _fuse_store(
         missing = [key for key in dataset.ids if key not in session.places]
         for key in session.claim(dict.fromkeys(missing)):
             trajectory, entry = dataset[key], store.entry(key)
-            one = Begun(key, entry.length, entry.instruction, entry.stamp)
-            session.add(one, [_fused(store[key], trajectory, scales)], entry.fingerprint)
+            begun = Begun(key, entry.length, entry.instruction, entry.stamp)
+            session.add(begun, [_fused(store[key], trajectory, scales)], entry.fingerprint)
         session.flush()
     finally:
         session.close()

@@ -17,7 +17,7 @@ from strap.representations.settings import RepresentationSettings
 from strap.store import EmbeddingStore
 from strap.types import Array
 
-Cell = tuple[Array, str]
+Panel = tuple[Array, str]
 """a picture, and what stands above it"""
 SLOW = 0.2
 """pixels per frame; flows that nowhere are faster look dim"""
@@ -31,8 +31,8 @@ def reconstruction_figure(
     In colours, the hue of a flow is its direction and its brightness its speed.
     """
     settings, kind = representation.settings, representation.kind
-    camera, cells = choose_camera(dataset, settings), list[list[Cell]]()
-    for key in _spread(dataset.ids, rows):
+    camera, panels = choose_camera(dataset, settings), list[list[Panel]]()
+    for key in _evenly_chosen(dataset.ids, rows):
         read = read_trajectory(dataset[key], camera, kind, settings)
         middle = len(read) // 2
         one = Samples(read.pictures[middle : middle + 1], read.actions[middle : middle + 1])
@@ -40,8 +40,8 @@ def reconstruction_figure(
         if kind == "fr":
             fastest = max(float(np.abs(pictures[0]).max()), SLOW)
             pictures = [flow_colours(flow, fastest) for flow in pictures]
-        cells.append([(pictures[0], f"{key}, frame {middle}"), (pictures[1], "reconstruction")])
-    return _draw(cells, Path(out_png))
+        panels.append([(pictures[0], f"{key}, frame {middle}"), (pictures[1], "reconstruction")])
+    return _draw(panels, Path(out_png))
 
 
 def neighbours_figure(
@@ -63,8 +63,8 @@ def neighbours_figure(
         rows: target frames.
         neighbours: prior frames for each; the target's own trajectory is left out.
     """
-    cells = []
-    for key in _spread(store_target.ids, rows):
+    panels = []
+    for key in _evenly_chosen(store_target.ids, rows):
         entry, frame = store_target.entry(key), store_target.entry(key).length // 2
         query = store_target[key][frame]
         row = [(_frame(store_target, datasets, key, frame), f"target {key}, frame {frame}")]
@@ -77,8 +77,8 @@ def neighbours_figure(
                     found.append((float(similarity[best]), store, other, best))
         for alike, store, other, best in sorted(found, key=lambda f: -f[0])[:neighbours]:
             row.append((_frame(store, datasets, other, best), f"{alike:.3f}: {other}, {best}"))
-        cells.append(row)
-    return _draw(cells, Path(out_png))
+        panels.append(row)
+    return _draw(panels, Path(out_png))
 
 
 def cosine(query: Array, vectors: Array) -> Array:
@@ -97,7 +97,7 @@ def flow_colours(flow: Array, fastest: float) -> Array:
     return np.asarray(hsv_to_rgb(np.stack([hue, np.ones_like(hue), speed], axis=-1)))
 
 
-def _spread(ids: Sequence[str], count: int) -> list[str]:
+def _evenly_chosen(ids: Sequence[str], count: int) -> list[str]:
     places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(int))
     return [ids[place] for place in places]
 
@@ -114,13 +114,13 @@ def _frame(store: EmbeddingStore, datasets: Sequence[Dataset], key: str, frame: 
     )
 
 
-def _draw(cells: Sequence[Sequence[Cell]], out: Path) -> Path:
+def _draw(panels: Sequence[Sequence[Panel]], out: Path) -> Path:
     from matplotlib.figure import Figure
 
-    columns = max(map(len, cells))
-    figure = Figure(figsize=(2 * columns, 2.2 * len(cells)), layout="constrained")
-    grid: Any = figure.subplots(len(cells), columns, squeeze=False)
-    for row, shown in zip(grid, cells, strict=True):
+    columns = max(map(len, panels))
+    figure = Figure(figsize=(2 * columns, 2.2 * len(panels)), layout="constrained")
+    grid: Any = figure.subplots(len(panels), columns, squeeze=False)
+    for row, shown in zip(grid, panels, strict=True):
         for axes in row:
             axes.set_axis_off()
         for axes, (picture, label) in zip(row, shown, strict=False):

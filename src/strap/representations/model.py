@@ -44,14 +44,14 @@ class PictureEncoder(nn.Module):
         self.register_buffer("_std", std.view(-1, 1, 1), persistent=False)
 
     def forward(self, pictures: Tensor) -> Tensor:
-        """[n c s s] -> [n f]"""
+        """Return the features [n f] of pictures [n c s s]."""
         summary = self.summary(self.resnet((pictures - self._mean) / self._std))
         features: Tensor = self.linear(summary)
         return F.relu(features)
 
 
 class PictureDecoder(nn.Module):
-    """A code to a picture by five doublings."""
+    """Decodes a code to a picture, whose side is doubled five times."""
 
     def __init__(self, settings: RepresentationSettings, channels: int) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class PictureDecoder(nn.Module):
         self.doublings = nn.Sequential(*layers)
 
     def forward(self, code: Tensor) -> Tensor:
-        """[n l] -> [n c s s]"""
+        """Return the pictures [n c s s] of codes [n l]."""
         coarse = self.linear(code).view(len(code), DECODER_WIDTHS[0], self.grid, self.grid)
         picture: Tensor = self.doublings(coarse)
         return picture
 
 
 class RepresentationVAE(nn.Module):
-    """Pictures (and actions) to codes and back."""
+    """Encodes pictures (and actions) as codes, and decodes these."""
 
     action_mean: Tensor
     action_std: Tensor
@@ -117,7 +117,7 @@ class RepresentationVAE(nn.Module):
     def keys(self, pictures: Tensor, actions: Tensor) -> Tensor:
         """Return what frames are compared by [n d]: posterior mean, for `br` with the action.
 
-        Both halves of a `br` key are divided by their spread in the training data (the code by
+        Both parts of a `br` key are divided by their spread in the training data (the code by
         one number, each number of the action by its own), so that each varies by 1 in all: a
         distance, or a cosine, weighs them alike.
         """
@@ -129,7 +129,7 @@ class RepresentationVAE(nn.Module):
 
 
 def to_channels(pictures: Tensor) -> Tensor:
-    """uint8 [n s s 3] or float16 [n s s 2] -> float [n c s s]; images lie between 0 and 1."""
+    """Return uint8 [n s s 3] or float16 [n s s 2] as float [n c s s]; images between 0 and 1."""
     values = pictures.permute(0, 3, 1, 2).float()
     return values / 255 if pictures.dtype == torch.uint8 else values
 

@@ -36,7 +36,7 @@ from strap.representations.settings import Kind, RepresentationSettings
 RESUME = "resume.safetensors"
 LOSSES = ("picture", "action", "divergence")
 LEAST_SPREAD = 1e-6
-"""what varies less does not vary"""
+"""of a standard deviation; what varies less counts as constant"""
 
 
 def train_representation(
@@ -55,9 +55,9 @@ def train_representation(
 
     Args:
         kind: `br` (BehaviorRetrieval: image and action) or `fr` (FlowRetrieval: optical flow).
-        datasets: what to train on; the prior's, by these methods' habit.
+        datasets: what to train on; both methods take the prior.
         out: the representation's folder.
-        settings: of the training; the defaults are the methods' own.
+        settings: of the training; the defaults are those of the two methods' authors.
         device: `auto`, `cpu` or `cuda`.
         progress: called with (what, done, total), of frames read and of training steps.
     """
@@ -208,8 +208,8 @@ class _Trainer:
             ) from error
 
     def _restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        own = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
-        self.model.load_state_dict(own)
+        of_model = [name for name in tensors if name.startswith("model.")]
+        self.model.load_state_dict({n.removeprefix("model."): tensors[n] for n in of_model})
         for name, parameter in self.model.named_parameters():
             moments = {
                 # moments lie in memory as their parameter does

@@ -100,17 +100,35 @@ def retrieve_matches(
     execution: Execution | None = None,
     progress: Progress = silent,
 ) -> Retrieved:
-    """As `retrieve`, with what happened to the pairs of queries and trajectories."""
+    """Retrieve as `retrieve` does, with what happened to the pairs of queries and trajectories."""
     if not queries:
         raise StrapError("there is no query: segment the target dataset first")
+    demonstrations = as_catalogue(target)
+    _require_frames(queries, demonstrations)
     catalogues = [as_catalogue(prior) for prior in priors]
     if not any(catalogue.trajectories for catalogue in catalogues):
         raise StrapError("the prior is empty: it holds no trajectory")
-    problem = Problem(queries, as_catalogue(target), catalogues, options, execution, progress)
+    problem = Problem(queries, demonstrations, catalogues, options, execution, progress)
+    found = METHODS[options.method].find(problem)
+    if not found.matches:
+        raise StrapError(
+            "nothing was retrieved: raise --max-cost where you gave one; where every prior "
+            "trajectory is one of the target too, give another prior or --shared keep"
+        )
+    return found
+
+
+def _require_frames(queries: Sequence[Segment], target: Catalogue) -> None:
+    """Raise unless every query lies within a trajectory of the target."""
     for query in queries:
-        if query.trajectory_id not in problem.target.trajectories:
+        entry = target.trajectories.get(query.trajectory_id)
+        if entry is None:
             raise StrapError(
-                f"query {query} is cut from a trajectory that '{problem.target.dataset}' does not "
-                "hold: segment and embed the same dataset"
+                f"target '{target.dataset}' has no trajectory '{query.trajectory_id}', of which "
+                f"{query} is a query: segment and embed the same dataset"
             )
-    return METHODS[options.method].find(problem)
+        if query.stop > entry.length:
+            raise StrapError(
+                f"query {query} goes past the {entry.length} frames that target "
+                f"'{target.dataset}' has of that trajectory: segment and embed the same dataset"
+            )

@@ -16,7 +16,7 @@ from strap.types import ContentHasher, Match, Matches, Segment
 
 
 @dataclass(frozen=True)
-class Known:
+class CatalogueEntry:
     """What is known of a trajectory without looking at its frames."""
 
     length: int
@@ -31,22 +31,28 @@ class Catalogue:
 
     dataset: str
     """the dataset's path, as matches name it"""
-    trajectories: Mapping[str, Known]
+    trajectories: Mapping[str, CatalogueEntry]
     store: EmbeddingStore | None = None
     """their features; it may hold further trajectories, which take no part"""
 
     @classmethod
     def of_store(cls, store: EmbeddingStore, ids: Sequence[str] | None = None) -> Catalogue:
         """List the trajectories of a store, or these of them."""
-        entries = {key: store.entry(key) for key in (store.ids if ids is None else ids)}
-        known = {k: Known(e.length, e.instruction, e.fingerprint) for k, e in entries.items()}
-        return cls(store.dataset, known, store)
+        stored = {key: store.entry(key) for key in (store.ids if ids is None else ids)}
+        entries = {
+            key: CatalogueEntry(entry.length, entry.instruction, entry.fingerprint)
+            for key, entry in stored.items()
+        }
+        return cls(store.dataset, entries, store)
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Catalogue:
         """List the trajectories of a dataset; they are told apart by their actions."""
-        known = {t.id: Known(t.length, t.instruction, ContentHasher(t).finish()) for t in dataset}
-        return cls(dataset.name, known)
+        entries = {
+            t.id: CatalogueEntry(t.length, t.instruction, ContentHasher(t).finish())
+            for t in dataset
+        }
+        return cls(dataset.name, entries)
 
 
 Trajectories = EmbeddingStore | Catalogue
@@ -84,17 +90,17 @@ class Problem:
         }
         if self.options.shared == "keep":
             return [absent for _ in self.queries]
-        homes: dict[str, set[tuple[int, str]]] = {}
+        by_fingerprint: dict[str, set[tuple[int, str]]] = {}
         for index, prior in enumerate(self.priors):
-            for key, known in prior.trajectories.items():
-                homes.setdefault(known.fingerprint, set()).add((index, key))
-        by_target = {
-            key: homes.get(known.fingerprint, set())
-            for key, known in self.target.trajectories.items()
+            for key, entry in prior.trajectories.items():
+                by_fingerprint.setdefault(entry.fingerprint, set()).add((index, key))
+        copies = {
+            key: by_fingerprint.get(entry.fingerprint, set())
+            for key, entry in self.target.trajectories.items()
         }
         if self.options.shared == "all":
-            return [absent.union(*by_target.values()) for _ in self.queries]
-        return [absent | by_target[query.trajectory_id] for query in self.queries]
+            return [absent.union(*copies.values()) for _ in self.queries]
+        return [absent | copies[query.trajectory_id] for query in self.queries]
 
     def match(self, query: Segment, prior: int, found: Segment, cost: float, rank: int) -> Match:
         """Return a match with a segment of the prior of that number."""
@@ -112,16 +118,16 @@ class Retrieved:
 
 
 def as_catalogue(trajectories: Trajectories) -> Catalogue:
-    """Return a store's catalogue; a catalogue is one already."""
+    """Return the catalogue of a store; a catalogue is returned as it is."""
     if isinstance(trajectories, EmbeddingStore):
         return Catalogue.of_store(trajectories)
     return trajectories
 
 
 def _require_same_encoder(target: EmbeddingStore, prior: EmbeddingStore) -> None:
-    ours, theirs = target.config.encoder, prior.config.encoder
-    if ours != theirs or target.dim != prior.dim:
+    target_encoder, prior_encoder = target.config.encoder, prior.config.encoder
+    if target_encoder != prior_encoder or target.dim != prior.dim:
         raise StrapError(
-            f"store '{prior.path}' was made with encoder {dict(theirs)}, but the target's store "
-            f"'{target.path}' with {dict(ours)}: embed both with the same one"
+            f"store '{prior.path}' was made with encoder {dict(prior_encoder)}, but the "
+            f"target's store '{target.path}' with {dict(target_encoder)}: embed both with one"
         )

@@ -1,4 +1,4 @@
-"""Segments drawn at random: what any retrieval must beat."""
+"""Segments drawn at random: what any other method should do better than."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def retrieve_random(problem: Problem) -> Retrieved:
     if top_k is None:
         raise StrapError("method 'random' has no costs: say how many to draw with --top-k")
     rng = np.random.default_rng(problem.options.seed)
-    every = [
+    trajectories = [
         (number, key) for number, prior in enumerate(problem.priors) for key in prior.trajectories
     ]
     rows: list[Match] = []
-    each, more = divmod(top_k, len(problem.queries))
+    each, remainder = divmod(top_k, len(problem.queries))
     for place, (query, hidden) in enumerate(zip(problem.queries, problem.hidden(), strict=True)):
-        allowed = [name for name in every if name not in hidden]
+        allowed = [name for name in trajectories if name not in hidden]
         if not allowed:
             raise StrapError("no prior trajectory may be drawn from: all are the target's own")
-        for rank in range(1, each + (place < more) + 1):
+        for rank in range(1, each + (place < remainder) + 1):
             number, key = allowed[int(rng.integers(len(allowed)))]
             frames = problem.priors[number].trajectories[key].length
             length = min(len(query), frames)

@@ -23,18 +23,20 @@ def retrieve_by_language(problem: Problem) -> Retrieved:
         instruction = problem.target.trajectories[query.trajectory_id].instruction
         groups.setdefault(instruction, []).append(number)
     places = [(n, key) for n, prior in enumerate(problem.priors) for key in prior.trajectories]
-    told = [problem.priors[number].trajectories[key].instruction for number, key in places]
-    _require_instructions([*groups], told)
-    texts = list(dict.fromkeys([*groups, *told]))
+    instructions = [problem.priors[number].trajectories[key].instruction for number, key in places]
+    _require_instructions([*groups], instructions)
+    texts = list(dict.fromkeys([*groups, *instructions]))
     vectors = embed_instructions(texts, problem.options.text_encoder).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    row = {text: number for number, text in enumerate(texts)}
+    row_of = {text: number for number, text in enumerate(texts)}
     hidden = problem.hidden()
     found: list[list[tuple[float, int]]] = []  # for each instruction (cost, place), nearest first
     for instruction, members in groups.items():
-        barred = set.union(*(hidden[number] for number in members))
-        costs = 1 - vectors[[row[text] for text in told]] @ vectors[row[instruction]]
-        pairs = [(max(float(c), 0.0), i) for i, c in enumerate(costs) if places[i] not in barred]
+        hidden_from_any = set.union(*(hidden[number] for number in members))
+        costs = 1 - vectors[[row_of[text] for text in instructions]] @ vectors[row_of[instruction]]
+        pairs = [
+            (max(float(c), 0.0), i) for i, c in enumerate(costs) if places[i] not in hidden_from_any
+        ]
         found.append(sorted(pairs))
     kept = select([[c for c, _ in pairs] for pairs in found], [1] * len(found), problem.options)
     rows = []
@@ -47,8 +49,8 @@ def retrieve_by_language(problem: Problem) -> Retrieved:
     return Retrieved(Matches(tuple(rows)), SearchStatistics())
 
 
-def _require_instructions(ours: list[str], theirs: list[str]) -> None:
-    for whose, texts in (("target", ours), ("prior", theirs)):
+def _require_instructions(target: list[str], prior: list[str]) -> None:
+    for whose, texts in (("target", target), ("prior", prior)):
         if not all(texts):
             raise StrapError(
                 f"method 'language' compares instructions, but a trajectory of the {whose} has "

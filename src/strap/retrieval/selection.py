@@ -1,4 +1,4 @@
-"""Which of the found matches are kept: K of them, spread evenly over the queries."""
+"""Which of the found matches are kept: a number, a fraction, or what is similar enough."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ def select(
         frames: how many frames each query has.
         options: how much is kept: a number, a fraction or a threshold; and what costs too much.
     """
-    if options.max_cost is not None:
-        limits = [options.max_cost * count for count in frames]
-        costs = [
-            [c for c in found if c <= limit] for found, limit in zip(costs, limits, strict=True)
-        ]
+    costs = drop_dear(costs, frames, options.max_cost)
     if options.threshold is not None:
         return _above(costs, frames, options.threshold)
     available = sum(map(len, costs))
     if options.fraction is not None:
         return quotas(costs, max(1, round(options.fraction * available)), rule=options.rule)
     return quotas(costs, options.top_k or 1, rule=options.rule)
+
+
+def drop_dear(
+    costs: Sequence[Sequence[float]], frames: Sequence[int], max_cost: float | None
+) -> Sequence[Sequence[float]]:
+    """Return the costs that are at most `max_cost` for each frame of their query."""
+    if max_cost is None:
+        return costs
+    limits = [max_cost * count for count in frames]
+    return [[c for c in found if c <= limit] for found, limit in zip(costs, limits, strict=True)]
 
 
 def _above(costs: Sequence[Sequence[float]], frames: Sequence[int], threshold: float) -> list[int]:

@@ -63,8 +63,10 @@ def retrieve_states(problem: Problem) -> Retrieved:
     corpus = Corpus(priors)
     rows = [(q.trajectory_id, t) for q in problem.queries for t in range(q.start, q.stop)]
     vectors = np.concatenate([target[q.trajectory_id][q.start : q.stop] for q in problem.queries])
-    comparison = _Comparison(vectors, corpus, problem.options.metric, _barred(problem, corpus))
-    frames = comparison.shortlist_all(problem)
+    comparison = _Comparison(
+        vectors, corpus, problem.options.metric, _hidden_targets(problem, corpus)
+    )
+    frames = comparison.approximate(problem)
     states = choose_states(comparison, frames, problem.options)
     ranks: Counter[int] = Counter()
     found = []
@@ -104,8 +106,8 @@ def choose_states(comparison: _Comparison, frames: PriorFrames, options: MatchOp
         states = comparison.exact(frames, np.flatnonzero(low <= comparison.squared(limit)))
         keep = int(np.searchsorted(states.cost, limit, side="right"))
     else:
-        asked = options.top_k or max(1, round(float(options.fraction or 0) * count))
-        keep = min(asked, count)
+        wanted = options.top_k or max(1, round(float(options.fraction or 0) * count))
+        keep = min(wanted, count)
         # Nothing whose cost is surely above that of `keep` others can be among the cheapest.
         cutoff = np.partition(high, keep - 1)[keep - 1]
         states = comparison.exact(frames, np.flatnonzero(low <= cutoff))
@@ -114,26 +116,26 @@ def choose_states(comparison: _Comparison, frames: PriorFrames, options: MatchOp
     return States(*(getattr(states, name)[:keep] for name in States.__dataclass_fields__))
 
 
-def _barred(problem: Problem, corpus: Corpus) -> dict[int, Bools]:
+def _hidden_targets(problem: Problem, corpus: Corpus) -> dict[int, Bools]:
     """Return for trajectories that some target frames must not match: which [target frame]."""
     sizes = [len(query) for query in problem.queries]
-    barred: dict[int, list[Bools]] = {}
-    for place, hidden in enumerate(problem.hidden()):
-        for name in hidden:
+    hidden: dict[int, list[Bools]] = {}
+    for place, names in enumerate(problem.hidden()):
+        for name in names:
             number = corpus.numbers[name]
-            if number not in barred:
-                barred[number] = [np.zeros(size, np.bool_) for size in sizes]
-            barred[number][place][:] = True
-    return {number: np.concatenate(flags) for number, flags in barred.items()}
+            if number not in hidden:
+                hidden[number] = [np.zeros(size, np.bool_) for size in sizes]
+            hidden[number][place][:] = True
+    return {number: np.concatenate(flags) for number, flags in hidden.items()}
 
 
 class _Comparison:
     """Target frames, prepared to be compared with any number of prior frames."""
 
     def __init__(
-        self, target: Array, corpus: Corpus, metric: str, barred: dict[int, Bools]
+        self, target: Array, corpus: Corpus, metric: str, hidden: dict[int, Bools]
     ) -> None:
-        self.metric, self.corpus, self.barred = metric, corpus, barred
+        self.metric, self.corpus, self.hidden = metric, corpus, hidden
         self.target = self._prepared(target)  # float64 [q d]
         self.norms = np.einsum("qd,qd->q", self.target, self.target)
 
@@ -152,16 +154,14 @@ class _Comparison:
         """Return the squared distance of prepared frames that belongs to a cost."""
         return cost**2 if self.metric == "l2" else cost
 
-    def shortlist_all(self, problem: Problem) -> PriorFrames:
-        """Return the approximate cost of every prior frame."""
-        parts = []
+    def approximate(self, problem: Problem) -> PriorFrames:
+        """Return the approximate cost of every prior frame that may be retrieved."""
         import torch
 
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         target = torch.from_numpy(self.target.astype(np.float32)).to(device)
         norms = torch.from_numpy(self.norms).to(device)
-        for numbers, frame, vectors in self._blocks(problem):
-            parts.append(self._bound(numbers, frame, vectors, target, norms))
+        parts = [self._bound(*block, target, norms) for block in self._blocks(problem)]
         if not parts:
             empty = np.zeros(0)
             return PriorFrames(empty.astype(np.int64), empty.astype(np.int64), empty, empty)
@@ -170,20 +170,20 @@ class _Comparison:
     def _blocks(self, problem: Problem) -> Iterator[tuple[Ints, Ints, Array]]:
         """Yield (trajectory, frame, vectors) of the prior frames that some target frame may match.
 
-        A block holds many trajectories without bars, or one that has some.
+        A block holds many trajectories of which nothing is hidden, or a single other one.
         """
         for block in self.corpus.blocks(problem.progress):
             lengths = np.diff(block.offsets)
             numbers = np.repeat(block.ids, lengths)
             frame = np.arange(len(numbers)) - np.repeat(block.offsets[:-1], lengths)
-            special = np.isin(numbers, list(self.barred))
-            free = np.flatnonzero(~special)
+            is_partly_hidden = np.isin(numbers, list(self.hidden))
+            free = np.flatnonzero(~is_partly_hidden)
             for start in range(0, len(free), BLOCK_FRAMES):
                 rows = free[start : start + BLOCK_FRAMES]
                 yield numbers[rows], frame[rows], block.frames[rows]
-            for number in np.unique(numbers[special]):
+            for number in np.unique(numbers[is_partly_hidden]):
                 rows = np.flatnonzero(numbers == number)
-                if not self.barred[int(number)].all():
+                if not self.hidden[int(number)].all():
                     yield numbers[rows], frame[rows], block.frames[rows]
 
     def _bound(
@@ -198,16 +198,16 @@ class _Comparison:
         import torch
 
         values = self._prepared(vectors)
-        own = np.einsum("fd,fd->f", values, values)
+        prior_norms = np.einsum("fd,fd->f", values, values)
         product = torch.from_numpy(values.astype(np.float32)).to(target.device) @ target.T
         squared = norms[None] - 2 * product.double()
-        if (bars := self.barred.get(int(numbers[0]))) is not None:
-            squared[:, torch.from_numpy(bars).to(target.device)] = math.inf
-        least = squared.min(dim=1).values.cpu().numpy() + own
+        if (is_hidden := self.hidden.get(int(numbers[0]))) is not None:
+            squared[:, torch.from_numpy(is_hidden).to(target.device)] = math.inf
+        least = squared.min(dim=1).values.cpu().numpy() + prior_norms
         # Each of the d products and sums, and the rounding of both factors, errs by at most
         # 2^-24 of a term; the terms' absolute sum is at most |a||b| <= (a² + b²) / 2.
         share = (values.shape[1] + 8) * 2.0**-23
-        return numbers, frame, least, share * (own + float(self.norms.max())) + 1e-30
+        return numbers, frame, least, share * (prior_norms + float(self.norms.max())) + 1e-30
 
     def exact(self, frames: PriorFrames, chosen: Ints) -> States:
         """Return these prior frames with their exact costs, cheapest first."""
@@ -216,17 +216,17 @@ class _Comparison:
         for number in np.unique(trajectory):
             rows = np.flatnonzero(trajectory == number)
             values = self._prepared(self.corpus.fetch(int(number))[frame[rows]])
-            bars = self.barred.get(int(number))
+            is_hidden = self.hidden.get(int(number))
             for row, value in zip(rows, values, strict=True):
-                cost[row], nearest[row] = self._nearest(value, bars)
+                cost[row], nearest[row] = self._nearest(value, is_hidden)
         order = np.lexsort((frame, trajectory, cost))
         return States(trajectory[order], frame[order], nearest[order], cost[order])
 
-    def _nearest(self, value: Floats, bars: Bools | None) -> tuple[float, int]:
+    def _nearest(self, value: Floats, is_hidden: Bools | None) -> tuple[float, int]:
         """Return the exact cost of a prior frame, and the target frame that it is nearest to."""
         squared = self.norms - 2 * (self.target @ value)
-        if bars is not None:
-            squared = np.where(bars, np.inf, squared)
+        if is_hidden is not None:
+            squared = np.where(is_hidden, np.inf, squared)
         slack = 1e-12 * (float(self.norms.max()) + float(value @ value)) * len(value)
         near = np.flatnonzero(squared <= squared.min() + slack)
         distances = ((self.target[near] - value) ** 2).sum(axis=1)

@@ -11,10 +11,9 @@ from strap.dtw import Constraints, SearchOptions
 from strap.errors import StrapError
 from strap.retrieval.catalogue import Problem, Retrieved
 from strap.retrieval.options import MatchOptions
-from strap.retrieval.selection import select
+from strap.retrieval.selection import drop_dear, select
 from strap.search import StoreMatch, StoreSearch, search_stores
-from strap.store import EmbeddingStore
-from strap.types import Array, Matches, Segment
+from strap.types import Matches, Segment
 
 
 def retrieve_segments(problem: Problem) -> Retrieved:
@@ -25,9 +24,9 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     """
     options = problem.options
     target, priors = problem.stores()
-    queries = [_frames_of(target, query) for query in problem.queries]
+    queries = [target[query.trajectory_id][query.start : query.stop] for query in problem.queries]
     ratio = options.length_ratio
-    lengths = ratio and [limits(len(query), ratio) for query in queries]
+    lengths = ratio and [length_limits(len(query), ratio) for query in queries]
     constraints = Constraints(options.matches_per_trajectory, lengths)
     every = sum(map(len, priors)) * options.matches_per_trajectory
     most = options.top_k or every
@@ -46,12 +45,13 @@ def retrieve_segments(problem: Problem) -> Retrieved:
             progress=problem.progress,
         )
 
-    found = find(search)
-    if share < most and any(len(matches) < share for matches in found.matches):
+    found, frames = find(search), [len(query) for query in queries]
+    cheap = drop_dear(_costs(found), frames, options.max_cost)
+    if share < most and any(len(costs) < share for costs in cheap):
         # It looks at the same pairs again: its statistics take the place of the first search's.
         found = find(replace(search, k=most))
-    costs = [[match.cost for match in matches] for matches in found.matches]
-    kept = select(costs, [len(query) for query in queries], options)
+    costs = _costs(found)
+    kept = select(costs, frames, options)
     _report_shortfalls(costs, kept, options)
     numbers = {id(store): number for number, store in enumerate(priors)}
     rows = [
@@ -66,9 +66,9 @@ def retrieve_trajectories(problem: Problem) -> Retrieved:
     """Retrieve as `retrieve_segments`, then take the whole trajectory of every match."""
     found = retrieve_segments(problem)
     lengths = {
-        (prior.dataset, key): known.length
+        (prior.dataset, key): entry.length
         for prior in problem.priors
-        for key, known in prior.trajectories.items()
+        for key, entry in prior.trajectories.items()
     }
     rows = [
         replace(match, segment=replace(match.segment, start=0, stop=lengths[place]))
@@ -78,10 +78,10 @@ def retrieve_trajectories(problem: Problem) -> Retrieved:
     return replace(found, matches=Matches(tuple(rows)))
 
 
-def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
+def length_limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
     """Return the least and the greatest length of a match for a query of so many frames.
 
-    >>> limits(10, (0.75, 1.5))
+    >>> length_limits(10, (0.75, 1.5))
     (8, 15)
     """
     least, most = ratio
@@ -97,6 +97,10 @@ def limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
             "the length ratio"
         )
     return low, high
+
+
+def _costs(found: StoreSearch) -> list[list[float]]:
+    return [[match.cost for match in matches] for matches in found.matches]
 
 
 def _segment(match: StoreMatch) -> Segment:
@@ -128,13 +132,3 @@ def _report_shortfalls(
             "raise top_k, or cut fewer queries",
             stacklevel=4,
         )
-
-
-def _frames_of(store: EmbeddingStore, query: Segment) -> Array:
-    vectors = store[query.trajectory_id]
-    if query.stop > len(vectors):
-        raise StrapError(
-            f"query {query} goes past the {len(vectors)} frames that '{store.path}' holds of that "
-            "trajectory: segment and embed the same dataset"
-        )
-    return vectors[query.start : query.stop]

@@ -24,7 +24,7 @@ class RandomScores:
     border_error: float
 
 
-def draw(
+def score_random_segments(
     matches: Sequence[Match],
     wanted: Mapping[Segment, Flags],
     frames: LabelledFrames,
@@ -43,11 +43,11 @@ def draw(
     covered = np.zeros((DRAWS, len(frames.codes)), bool)
     hits = total = distance = 0
     for match in matches:
-        own = wanted[match.query]
+        is_wanted = wanted[match.query]
         segments = _segments(frames, len(match.segment), rng)
         for row, (trajectory, start, stop) in zip(covered, segments, strict=True):
             first = frames.spans[trajectory][0]
-            is_hit = own[frames.codes[first + start : first + stop]]
+            is_hit = is_wanted[frames.codes[first + start : first + stop]]
             row[first + start : first + stop] |= is_hit
             hits += int(is_hit.sum())
             total += stop - start

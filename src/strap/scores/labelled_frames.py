@@ -43,10 +43,10 @@ class LabelledFrames:
         codes: list[int] = []
         spans: list[tuple[int, int]] = []
         for name, labels in prior.items():
-            for key, own in labels.items():
+            for key, frame_labels in labels.items():
                 places[name, key] = len(spans)
-                spans.append((len(codes), len(codes) + len(own)))
-                codes += [numbers.setdefault(label, len(numbers)) for label in own]
+                spans.append((len(codes), len(codes) + len(frame_labels)))
+                codes += [numbers.setdefault(label, len(numbers)) for label in frame_labels]
         return cls(np.array(codes, np.int64), numbers, spans, places)
 
     @cached_property
@@ -64,9 +64,9 @@ class LabelledFrames:
         return np.concatenate([self._distances(*span) for span in self.spans])
 
     def _distances(self, first: int, last: int) -> Numbers:
-        own = self.codes[first:last]
-        borders = np.concatenate([[0], np.flatnonzero(np.diff(own)) + 1, [len(own)]])
-        places = np.arange(len(own) + 1)
+        codes = self.codes[first:last]
+        borders = np.concatenate([[0], np.flatnonzero(np.diff(codes)) + 1, [len(codes)]])
+        places = np.arange(len(codes) + 1)
         after = np.searchsorted(borders, places)
         before = np.maximum(after - 1, 0)
         nearest = np.minimum(borders[after] - places, abs(places - borders[before]))
@@ -106,9 +106,9 @@ def query_labels(target: Labels, query: Segment) -> Sequence[Label]:
     """Return the labels of a query's own frames, none around them."""
     if query.trajectory_id not in target:
         raise StrapError(f"trajectory '{query.trajectory_id}' has no skill labels")
-    own = target[query.trajectory_id]
-    _require_frames(query, len(own))
-    return own[query.start : query.stop]
+    frame_labels = target[query.trajectory_id]
+    _require_frames(query, len(frame_labels))
+    return frame_labels[query.start : query.stop]
 
 
 def _require_frames(segment: Segment, count: int) -> None:

@@ -45,15 +45,15 @@ def write_labels(path: Path, labels: Labels) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [(key, i, *label) for key, own in labels.items() for i, label in enumerate(own)]
+    rows = [(key, i, *label) for key in labels for i, label in enumerate(labels[key])]
     table = pa.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
     with replacing(path / FILE) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def kind(thing: str) -> str:
-    """`akita_black_bowl_2` -> `akita_black_bowl`: which one of several does not matter."""
-    return re.sub(r"_\d+$", "", thing)
+def object_kind(name: str) -> str:
+    """Return `akita_black_bowl` for `akita_black_bowl_2`: which of several does not matter."""
+    return re.sub(r"_\d+$", "", name)
 
 
 def _read_extras(dataset: Dataset, key: str) -> list[Label]:
@@ -65,19 +65,19 @@ def _read_extras(dataset: Dataset, key: str) -> list[Label]:
             f"LeRobot datasets in '{FILE}'; `strap libero collect` records them"
         )
     skills, objects = (extras[f"skills/{name}"][:] for name in ("skill", "object"))
-    return [(_text(s), kind(_text(o))) for s, o in zip(skills, objects, strict=True)]
+    return [(_text(s), object_kind(_text(o))) for s, o in zip(skills, objects, strict=True)]
 
 
 def _read_parquet(file: Path) -> dict[str, list[Label]]:
     labels: dict[str, list[Label]] = {}
     for row in read_rows(file, COLUMNS, "skill labels"):
-        own = labels.setdefault(row["episode"], [])
-        if row["frame"] != len(own):
+        frame_labels = labels.setdefault(row["episode"], [])
+        if row["frame"] != len(frame_labels):
             raise StrapError(
-                f"'{file}', '{row['episode']}': frame {row['frame']} follows {len(own)} others; "
-                "the frames of an episode must count up from 0"
+                f"'{file}', '{row['episode']}': frame {row['frame']} follows "
+                f"{len(frame_labels)} others; the frames of an episode must count up from 0"
             )
-        own.append((row["skill"] or "", row["object"] or ""))
+        frame_labels.append((row["skill"] or "", row["object"] or ""))
     return labels
 
 

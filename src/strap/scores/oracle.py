@@ -23,7 +23,7 @@ def best_hits(wanted: Sequence[Flags], frames: Sequence[int], counts: Numbers) -
         counts: how many frames of the prior have each label, [label].
     """
     return sum(
-        min(count, int(counts[own].sum())) for own, count in zip(wanted, frames, strict=True)
+        min(count, int(counts[flags].sum())) for flags, count in zip(wanted, frames, strict=True)
     )
 
 
@@ -36,14 +36,14 @@ def best_coverage(wanted: Sequence[Flags], frames: Sequence[int], counts: Number
         source ──frames[q]──▶ query q ──where q wants it──▶ label ──counts[label]──▶ sink
     """
     merged: dict[bytes, int] = {}  # queries that want the same labels act as one
-    for own, count in zip(wanted, frames, strict=True):
-        merged[own.tobytes()] = merged.get(own.tobytes(), 0) + count
+    for flags, count in zip(wanted, frames, strict=True):
+        merged[flags.tobytes()] = merged.get(flags.tobytes(), 0) + count
     queries, labels = len(merged), len(counts)
     source, sink = queries + labels, queries + labels + 1
     capacities = np.zeros((sink + 1, sink + 1), np.int32)
     available = np.minimum(counts, np.iinfo(np.int32).max)
-    for query, (flags, count) in enumerate(merged.items()):
+    for query, (key, count) in enumerate(merged.items()):
         capacities[source, query] = count
-        capacities[query, queries:source] = np.where(np.frombuffer(flags, bool), available, 0)
+        capacities[query, queries:source] = np.where(np.frombuffer(key, bool), available, 0)
     capacities[queries:source, sink] = available
     return int(maximum_flow(csr_array(capacities), source, sink).flow_value)

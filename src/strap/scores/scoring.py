@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from strap.errors import StrapError
-from strap.scores.chance import draw
+from strap.scores.chance import score_random_segments
 from strap.scores.labelled_frames import Flags, LabelledFrames, Numbers, query_labels
 from strap.scores.labels import Labels
 from strap.scores.oracle import best_coverage, best_hits
@@ -63,7 +63,7 @@ class Scores:
     """instruction -> how many matches, most first"""
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers by name, for JSON."""
+        """Return the numbers by name, for JSON."""
         plain = {
             name: value.__dict__ if isinstance(value, Score) else value
             for name, value in self.__dict__.items()
@@ -92,15 +92,15 @@ def score(
     if not matches:
         raise StrapError("there is no match to score")
     frames = prior if isinstance(prior, LabelledFrames) else LabelledFrames.of(prior)
-    asked = dict.fromkeys((*(queries or ()), *(match.query for match in matches)))
-    wanted = {query: frames.wanted(query_labels(target, query)) for query in asked}
+    searched = dict.fromkeys((*(queries or ()), *(match.query for match in matches)))
+    wanted = {query: frames.wanted(query_labels(target, query)) for query in searched}
     retrieved = _retrieved(matches, frames)
-    hits = {query: own[wanted[query][frames.codes[own]]] for query, own in retrieved.items()}
-    allocated = [len(retrieved.get(query, ())) for query in asked]
+    hits = {query: held[wanted[query][frames.codes[held]]] for query, held in retrieved.items()}
+    allocated = [len(retrieved.get(query, ())) for query in searched]
     total = sum(allocated)
     flags: list[Flags] = list(wanted.values())
     n_wanted = int(frames.counts[np.any(flags, axis=0)].sum())
-    random = draw(matches, wanted, frames, seed=seed)
+    random = score_random_segments(matches, wanted, frames, seed=seed)
     n_covered = len(np.unique(np.concatenate(list(hits.values()))))
     n_coverable = best_coverage(flags, allocated, frames.counts)
     tasks = Counter(match.instruction or "(no instruction)" for match in matches)

@@ -51,7 +51,7 @@ class CachedClip:
 
 
 @dataclass(frozen=True)
-class Retrieved:
+class RetrievedSpan:
     """A retrieved segment: frames start … stop−1 of its clip's trajectory."""
 
     clip: int
@@ -88,7 +88,7 @@ class FrameCache:
     path: Path
     interface: Interface
     clips: tuple[CachedClip, ...]
-    retrieved: tuple[Retrieved, ...]
+    retrieved: tuple[RetrievedSpan, ...]
     instructions: tuple[str, ...]
     language_encoder: str
     has_frames: bool
@@ -108,11 +108,11 @@ class FrameCache:
         return self.shared.rows if self.shared else tuple(clip.row for clip in self.clips)
 
     def frames(self, camera: str) -> Array:
-        """uint8 [picture rows s s 3]"""
+        """Return a camera's images, uint8 [picture rows s s 3]."""
         return self._array(f"frames-{camera}.npy")
 
     def maps(self, camera: str) -> Array:
-        """float16 [picture rows places channels]"""
+        """Return a camera's feature maps, float16 [picture rows places channels]."""
         return self._array(f"maps-{camera}.npy")
 
     @cached_property
@@ -138,7 +138,7 @@ class FrameCache:
         return np.concatenate([array[row : row + clip.length] for row, clip in found])
 
     def to_json(self) -> dict[str, Any]:
-        """What content.json says of it."""
+        """Return what content.json says of it."""
         return {
             "format": FORMAT,
             "interface": asdict(self.interface),
@@ -176,7 +176,7 @@ def open_cache(path: str | Path) -> FrameCache:
 
 
 def read_content(path: Path) -> FrameCache:
-    """What content.json says, whether or not the arrays are complete."""
+    """Return what content.json says, whether or not the arrays are complete."""
     content: Mapping[str, Any] = read_json(path / "content.json")
     if content.get("format") != FORMAT:
         raise StrapError(f"'{path}' is no frame cache")
@@ -184,7 +184,7 @@ def read_content(path: Path) -> FrameCache:
         path,
         Interface.from_json(content["interface"]),
         tuple(CachedClip(**row) for row in content["clips"]),
-        tuple(Retrieved(**row) for row in content["retrieved"]),
+        tuple(RetrievedSpan(**row) for row in content["retrieved"]),
         tuple(content["instructions"]),
         str(content["language"]),
         bool(content["frames"]),

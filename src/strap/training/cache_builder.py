@@ -20,7 +20,6 @@ from strap.training.cache import (
     FORMAT,
     CachedClip,
     FrameCache,
-    Retrieved,
     open_cache,
     read_content,
 )
@@ -133,7 +132,7 @@ def stamp(trajectory: Trajectory) -> str:
 
 
 def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
-    """content.json, the instructions' vectors, and arrays of the right size, still empty."""
+    """Write content.json, the instructions' vectors, and arrays of the right size, still empty."""
     first = data.clips[0].trajectory()
     keys = choose_keys(first, options.proprioception)
     cameras = options.cameras or tuple(first.cameras)
@@ -155,7 +154,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         out,
         interface,
         clips,
-        retrieved_spans(data),
+        data.retrieved,
         texts,
         options.language,
         options.vision == "resnet",
@@ -181,11 +180,6 @@ def place_clips(
         clips.append(CachedClip(clip.id, clip.dataset.name, clip.role, *place))
         row += clip.stop - clip.start
     return tuple(clips), tuple(texts)
-
-
-def retrieved_spans(data: TrainingData) -> tuple[Retrieved, ...]:
-    """Return the retrieved segments as a cache has them."""
-    return tuple(Retrieved(**asdict(found)) for found in data.retrieved)
 
 
 def _reserve(file: Path, shape: tuple[int, ...], dtype: str) -> None:
@@ -220,7 +214,7 @@ def _arrays(
 def _prepare_maps(
     data: TrainingData, out: Path, cameras: Sequence[str], options: CacheOptions
 ) -> tuple[int, int]:
-    """Find the projection from frames spread over the clips; (places, channels) of a map."""
+    """Find the projection from frames spread over the clips; return (places, channels) of a map."""
     if options.vision != "frozen":
         return (0, 0)
     import torch

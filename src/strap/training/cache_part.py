@@ -12,7 +12,7 @@ from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.policies.settings import Vision
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
-from strap.training.cache_builder import place_clips, retrieved_spans, stamp
+from strap.training.cache_builder import place_clips, stamp
 from strap.training.compatibility import choose_keys, short
 from strap.training.data import Clip, TrainingData
 from strap.types import Array
@@ -61,7 +61,7 @@ def select_clips(
             fps=first.fps,
         ),
         clips=clips,
-        retrieved=retrieved_spans(data),
+        retrieved=data.retrieved,
         instructions=texts,
         language_encoder=language,
         context=(data.context.history, data.context.chunk) if data.context else None,
@@ -86,8 +86,8 @@ def _require_pictures(cache: FrameCache, vision: Vision | None, image_size: int 
 def _find_rows(cache: FrameCache, data: TrainingData) -> tuple[int, ...]:
     """Return the cache's row of each clip's first frame."""
     held: dict[tuple[str, str], list[int]] = {}
-    for number, own in enumerate(cache.clips):
-        held.setdefault((own.dataset, own.id), []).append(number)
+    for number, cached in enumerate(cache.clips):
+        held.setdefault((cached.dataset, cached.id), []).append(number)
     stamps = read_json(cache.path / "manifest.json")["stamps"]
     rows, missing, changed = [], [], []
     for clip in data.clips:
@@ -105,8 +105,8 @@ def _find_rows(cache: FrameCache, data: TrainingData) -> tuple[int, ...]:
     return tuple(rows)
 
 
-def _holds(own: CachedClip, clip: Clip) -> bool:
-    return own.start <= clip.start and clip.stop <= own.stop
+def _holds(cached: CachedClip, clip: Clip) -> bool:
+    return cached.start <= clip.start and clip.stop <= cached.stop
 
 
 def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]) -> StrapError:

@@ -53,7 +53,7 @@ class ClipWriter:
             self.projection = Projection(tensors["mean"], tensors["directions"])
 
     def write(self, first: int, workers: int | None = None) -> Iterator[int]:
-        """Write clips from the first given one on; each one's number is yielded when it is written.
+        """Write clips from the first given one on; yield the number of each when it is written.
 
         Args:
             first: the number of the first clip to write.
@@ -138,7 +138,7 @@ def _rows(cache: FrameCache, number: int) -> slice:
 
 
 def sample_images(clips: Sequence[Clip], cameras: Sequence[str], size: int, count: int) -> Array:
-    """About `count` images [n size size 3] spread over clips and cameras."""
+    """Return about `count` images [n size size 3], spread over clips and cameras."""
     each = max(1, count // (len(clips) * len(cameras)))
     step = max(1, len(clips) * len(cameras) // count)
     sample = []

@@ -10,15 +10,15 @@ from strap.types import Trajectory
 PREFIX = "observation."
 
 
-def choose_keys(trajectory: Trajectory, asked: Sequence[str] = ()) -> tuple[str, ...]:
-    """Proprioception keys as asked, else all; LeRobot's `state` only where it says more."""
+def choose_keys(trajectory: Trajectory, chosen: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the chosen proprioception keys, else all; `state` only where it says more."""
     known = trajectory.proprioception
     by_short = {short(key): key for key in known}
-    if asked:
-        for key in asked:
+    if chosen:
+        for key in chosen:
             if short(key) not in by_short:
                 raise unknown("proprioception", key, by_short)
-        return tuple(by_short[short(key)] for key in asked)
+        return tuple(by_short[short(key)] for key in chosen)
     keys = tuple(known)
     others = sum(known[key].shape[1] for key in keys if short(key) != "state")
     if "state" in by_short and others >= known[by_short["state"]].shape[1]:
@@ -27,7 +27,7 @@ def choose_keys(trajectory: Trajectory, asked: Sequence[str] = ()) -> tuple[str,
 
 
 def short(key: str) -> str:
-    """`observation.ee_pos` -> `ee_pos`: the name that files and simulators share."""
+    """Return `ee_pos` for `observation.ee_pos`: the name that files and simulators share."""
     return key.removeprefix(PREFIX)
 
 
@@ -42,10 +42,10 @@ def require_same_features(
         )
     for name in cameras:
         trajectory.camera(name)
-    mine = _sizes(trajectory)
+    sizes = _sizes(trajectory)
     for key in keys:
         size = first.proprioception[key].shape[1]
-        if mine.get(short(key)) != size:
+        if sizes.get(short(key)) != size:
             raise StrapError(
                 f"trajectory '{trajectory.id}' has no proprioception '{short(key)}' of size {size} "
                 f"as '{first.id}' has: choose those they share with --proprioception"

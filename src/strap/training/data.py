@@ -14,6 +14,7 @@ from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.provenance import fingerprint_json
+from strap.training.cache import RetrievedSpan
 from strap.types import Matches, Trajectory
 
 
@@ -31,21 +32,6 @@ class Clip:
     def trajectory(self) -> Trajectory:
         """Open the whole trajectory it is a part of."""
         return self.dataset[self.id]
-
-
-@dataclass(frozen=True)
-class RetrievedSpan:
-    """A retrieved segment: frames start … stop−1 of a clip's trajectory."""
-
-    clip: int
-    start: int
-    stop: int
-    cost: float
-    query: str
-    """the demonstration it was found for"""
-    query_start: int
-    query_stop: int
-    """the query is frames query_start … query_stop−1 of that demonstration"""
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ def plan_phases(
         windows: the windows of the method (`training_windows`).
         settings: the method and how long each phase is.
     """
-    own = windows.probabilities(settings.alpha)
+    probabilities = windows.probabilities(settings.alpha)
     if settings.method == "ft":
         prior = prior_windows(cache)
         first = np.concatenate([prior.probabilities(), np.zeros(len(windows))])
-        second = np.concatenate([np.zeros(len(prior)), own])
+        second = np.concatenate([np.zeros(len(prior)), probabilities])
         return [(0, first), (settings.first_phase, second)], join_windows([prior, windows])
     if settings.finetune_steps:
         target = np.where(windows.is_target, windows.weight, 0.0)
-        return [(0, own), (settings.first_phase, target / target.sum())], windows
-    return [(0, own)], windows
+        return [(0, probabilities), (settings.first_phase, target / target.sum())], windows
+    return [(0, probabilities)], windows

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from strap.errors import StrapError, unknown
 from strap.policies.settings import PolicySettings
-from strap.training.cache import FrameCache, Retrieved
+from strap.training.cache import FrameCache, RetrievedSpan
 
 Method = Literal["bc", "ft", "mt", "strap"]
 Anchors = Literal["segment", "context"]
@@ -38,7 +38,7 @@ class Windows:
         return len(self.anchor)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Windows:
-        """Some of them."""
+        """Return the windows that are chosen."""
         return Windows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def closed(self) -> Windows:
@@ -50,7 +50,7 @@ class Windows:
         return replace(self, first=first, last=last)
 
     def probabilities(self, alpha: float | None = None) -> Floats:
-        """How likely each is drawn: by weight; with `alpha`, the target's share is that."""
+        """Return how likely each is drawn: by weight; with `alpha`, the target's share is that."""
         weight: Floats = self.weight / self.weight.sum()
         if alpha is None or self.is_target.all() or not self.is_target.any():
             return weight
@@ -75,7 +75,7 @@ def require_context(cache: FrameCache, method: Method, policy: PolicySettings) -
 
 
 def choose_held_out(cache: FrameCache, count: int, seed: int) -> frozenset[str]:
-    """Ids of the target demonstrations to hold out, drawn by seed."""
+    """Return the ids of the target demonstrations to hold out, drawn by seed."""
     ids = [clip.id for clip in cache.clips if clip.role == "target"]
     if count < 0 or (count and count >= len(ids)):
         raise StrapError(
@@ -93,7 +93,7 @@ def training_windows(
     match_weights: Sequence[float] | None = None,
     anchors: Anchors = "segment",
 ) -> Windows:
-    """The windows of a method; for `ft` those of the second phase (the first is `prior_windows`).
+    """Return the windows of a method; for `ft` those of its second phase (see `prior_windows`).
 
     Every frame of the target is one; with `strap` so is every frame of every match (twice where it
     was found twice), except matches that were found for a held-out demonstration. With `context`
@@ -161,18 +161,18 @@ def _matches(
         if found.query in held_out:
             continue
         weight = 1.0 if weights is None else float(weights[number])
-        own = _clip_windows(cache, found.clip, weight)
+        windows = _clip_windows(cache, found.clip, weight)
         begin = cache.clips[found.clip].start
         if anchors == "segment":
-            parts.append(own.where(_between(own, begin, found.start, found.stop)))
+            parts.append(windows.where(_between(windows, begin, found.start, found.stop)))
         else:
             before, after = cache.context or RELEASED_CONTEXT
-            around = _between(own, begin, found.start - before, found.stop + after)
-            parts.append(own.where(around).closed())
+            around = _between(windows, begin, found.start - before, found.stop + after)
+            parts.append(windows.where(around).closed())
     return parts
 
 
-def weigh_by_cost(retrieved: Sequence[Retrieved]) -> list[float]:
+def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
     """Return a weight in (0, 1] for every match: 1 for its query's cheapest, less for dearer ones.
 
     With c a match's cost per frame of its query and c_min the least c among the matches of that
@@ -197,8 +197,8 @@ def weigh_by_cost(retrieved: Sequence[Retrieved]) -> list[float]:
     return [float(weight) for weight in weights]
 
 
-def _between(own: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
-    frame = own.anchor - own.first + begin
+def _between(windows: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    frame = windows.anchor - windows.first + begin
     return np.asarray((frame >= start) & (frame < stop))
 
 
