@@ -113,7 +113,9 @@ def embed_on_ray(
     done = 0
     try:
         with connect(settings.address, settings.n_workers) as ray:
-            actors = _start_actors(ray, settings.n_workers, given)
+            # An actor that is started again asks for these, so they must not go out of scope.
+            arguments = [ray.put(value) for value in given]
+            actors = _start_actors(ray, settings.n_workers, arguments)
             for jobs in work.rounds():
                 groups = (job.begun for job in jobs)
                 for group, embedded in _embed_groups(ray, actors, groups):
@@ -127,13 +129,12 @@ def embed_on_ray(
         session.close()
 
 
-def _start_actors(ray: Any, count: int, given: tuple[Any, ...]) -> list[Any]:
+def _start_actors(ray: Any, count: int, arguments: Sequence[Any]) -> list[Any]:
     has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
     resources = {"num_gpus" if has_gpus else "num_cpus": 1}
     options = {"max_restarts": -1, "max_task_retries": RETRIES}
     actor = ray.remote(**resources, **options)(GroupEmbedder)
-    shared = [ray.put(value) for value in given]
-    return [actor.remote(*shared) for _ in range(count)]
+    return [actor.remote(*arguments) for _ in range(count)]
 
 
 def _embed_groups(
