@@ -49,11 +49,6 @@ train = "ft"
 name = "STRAP"
 train = "strap"
 retrieval = "strap"
-
-[[methods]]
-name = "D-S"
-train = "strap"
-retrieval = "d-s"
 """
 
 
@@ -69,9 +64,7 @@ def test_a_table_is_run_kept_and_reported(
     code = main([*run, "--no-mps", "--evaluations", "2"])
     assert code == 0, capsys.readouterr().out
     cells = {path.parent.name: path.parent for path in kept.glob("cells/*/*/manifest.json")}
-    assert set(cells) == {
-        *("BC-seed1234", "FT-seed1234", "STRAP-k4-seed1234", "D-S-k4-seed1234"),
-    }
+    assert set(cells) == {"BC-seed1234", "FT-seed1234", "STRAP-k4-seed1234"}
     for name, folder in cells.items():
         (row,) = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
         assert row["state"] == 1
@@ -82,5 +75,5 @@ def test_a_table_is_run_kept_and_reported(
             assert {match.dataset for match in matches} <= {"soup-sauce", "soup-cheese"}
     assert main([*words, "--out", str(kept), "--report"]) == 0
     page = (kept / "report" / "results.md").read_text()
-    assert "| task | BC | FT | STRAP | D-S |" in page
+    assert "| task | BC | FT | STRAP |" in page
     assert "missing" not in page
