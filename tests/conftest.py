@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.stores import write_dataset
 
 import strap
@@ -24,6 +25,11 @@ except OSError:
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401
 
+# A busy machine draws slowly; that says nothing about the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 SLOW = {
     *("libero", "policies", "representations"),

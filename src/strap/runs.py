@@ -4,6 +4,7 @@ RUN/
   segments.json      the queries and how they were cut
   matches.parquet    what was found
   augmented.hdf5     target ∪ retrieved, where it was asked for
+  policy/            what `strap train RUN` trained
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
 
@@ -24,7 +25,7 @@ from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
-from strap.features import FeatureOptions, prepare_features
+from strap.features import FeatureOptions, Source, prepare_features
 from strap.folders import cache_folder
 from strap.locks import LOCK, alone, is_free
 from strap.progress import Progress, silent
@@ -39,6 +40,8 @@ Augmented = Literal["robomimic", "none"]
 
 
 AUGMENTED = "augmented.hdf5"
+POLICY = "policy"
+"""the folder of a run in which `strap train` puts its policy by default"""
 
 
 @dataclass(frozen=True)
@@ -164,12 +167,13 @@ def run_retrieval(
     """
     out, options = Path(out).expanduser(), options.resolved()
     MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
-    ours = options.target_selection.apply(options.opening.open(target))
-    priors = [options.prior_selection.apply(options.opening.open(path)) for path in prior]
+    opening = options.opening
+    ours = Source.open(target, opening, options.target_selection)
+    priors = [Source.open(path, opening, options.prior_selection) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     arguments = _arguments(ours, priors, options)
-    inputs = {dataset.name: dataset.fingerprint() for dataset in (ours, *priors)}
+    inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
     with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
         remove_leftovers(out)
         if done := _finished(out, arguments, inputs, overwrite=overwrite):
@@ -185,8 +189,8 @@ def run_retrieval(
 
 def _fill(
     out: Path,
-    ours: Dataset,
-    priors: Sequence[Dataset],
+    ours: Source,
+    priors: Sequence[Source],
     options: RetrievalOptions,
     stores: Path,
     device: str,
@@ -196,9 +200,9 @@ def _fill(
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
     clock = _Clock()
     with clock("segment"):
-        queries = segment(ours, **_fields(options.segmentation))
+        queries = segment(ours.dataset, **_fields(options.segmentation))
         write_segments(
-            out / "segments.json", queries, dataset=ours, segmentation=options.segmentation
+            out / "segments.json", queries, dataset=ours.dataset, segmentation=options.segmentation
         )
     with clock("embed"):
         features = FeatureOptions(
@@ -217,11 +221,20 @@ def _fill(
         (out / AUGMENTED).unlink(missing_ok=True)
         if options.augmented == "robomimic":
             history, chunk = options.history, options.chunk
-            place = out / AUGMENTED
-            augment(ours, priors, matches, place, history=history, chunk=chunk, progress=progress)
-    used = [catalogue.store for catalogue in (known, *others) if catalogue.store]
+            place, datasets = out / AUGMENTED, [prior.dataset for prior in priors]
+            augment(
+                ours.dataset,
+                datasets,
+                matches,
+                place,
+                history=history,
+                chunk=chunk,
+                progress=progress,
+            )
+    used = {c.dataset: c.store for c in (known, *others) if c.store}
     return {
-        "stores": {store.dataset: store.path.as_posix() for store in used},
+        "stores": {dataset: store.path.as_posix() for dataset, store in used.items()},
+        "encoder": dict(known.store.config.encoder) if known.store else {},
         "queries": len(queries),
         "matches": len(matches),
         "search": asdict(found.statistics),
@@ -290,13 +303,19 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _arguments(
-    target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions
+    target: Source, priors: Sequence[Source], options: RetrievalOptions
 ) -> dict[str, Any]:
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
     plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
     plain = json.loads(json.dumps(plain))  # as it will be read back
-    return {"target": target.name, "prior": [dataset.name for dataset in priors], **plain}
+    sources = (target, *priors)
+    return {
+        "target": target.dataset.name,
+        "prior": [prior.dataset.name for prior in priors],
+        "named_stores": [str(source.store.path) if source.store else "" for source in sources],
+        **plain,
+    }
 
 
 def _finished(

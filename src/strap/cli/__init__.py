@@ -16,6 +16,7 @@ from strap.errors import StrapError, printable, unknown
 COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
+    "report": "show a retrieval on one page",
     "score": "how good a retrieval is, by what the robot was doing in every frame",
     "cache": "decode datasets once, for many trainings",
     "train": "train a policy on your demonstrations and what was retrieved for them",

@@ -8,14 +8,15 @@ from typing import Annotated, Literal
 
 import tyro
 
-from strap.cli.options import Json, Opening, print_json
+from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 
 
 @dataclass(frozen=True)
 class Command:
-    """Decode whole datasets once, for many trainings: `strap train … --frames CACHE`.
+    """Decode datasets once, for many trainings: `strap train … --frames CACHE`.
 
     Interrupted, the same command goes on where it was.
     """
@@ -24,6 +25,7 @@ class Command:
     """one dataset or more"""
     out: Path
     """the cache's folder: 2 GB for 20,000 frames of two cameras at 128×128"""
+    choosing: Choosing = field(default_factory=Selection)
     vision: Literal["resnet", "frozen"] = "resnet"
     """what `strap train --vision` will need: resnet: images; frozen: feature maps"""
     cameras: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class Command:
             proprioception=self.proprioception,
             language=self.text_encoder,
         )
-        data = open_whole_datasets(self.data, self.opening)
+        data = open_whole_datasets(self.data, self.opening, self.choosing)
         with showing(quiet=self.json) as progress:
             cache = build_cache(data, self.out, options, workers=self.workers, progress=progress)
         found = {"trajectories": len(cache.clips), "frames": cache.rows}

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import tyro
 
-from strap.cli.options import Json, Opening, print_json
+from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.conversion import Codec, Format, convert, format_of
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Command:
     """a .hdf5 file (robomimic) or a new folder (LeRobot v3.0)"""
     to: Format | None = None
     """the format to write, instead of by the name of OUT"""
+    choosing: Choosing = field(default_factory=Selection)
     ids: tuple[str, ...] = ()
-    """only these trajectories"""
+    """only these trajectories, by name"""
     fps: float | None = None
     """LeRobot: the frame rate, where the dataset does not say"""
     codec: Codec = "h264"
@@ -38,7 +40,7 @@ class Command:
 
     def run(self) -> None:
         """Convert, then say what was written."""
-        dataset = self.opening.open(self.dataset)
+        dataset = self.choosing.apply(self.opening.open(self.dataset))
         with showing() as progress:
             out = convert(
                 dataset,

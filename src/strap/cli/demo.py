@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strap.cli.progress import showing
+from strap.cli.report import precision as skill_precision
 from strap.cli.retrieve import summary
 from strap.datasets import open_dataset
 from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
 from strap.report import write_report
 from strap.runs import RetrievalOptions, run_retrieval
-from strap.scores import read_labels, score
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
 
@@ -54,18 +54,18 @@ class Command:
                 stores=self.out / "stores",
                 progress=progress,
             )
-            labels = {prior.name: read_labels(prior)}
-            precision = score(run.matches, read_labels(target), labels).precision
+            precision = skill_precision(run, target, [prior])
             title = f"{target[target.ids[0]].instruction}"
             page = write_report(
                 run, target, [prior], precision=precision, title=title, progress=progress
             )
         print(summary(run))
-        print(
-            f"skill precision: {precision.value:.0%} of the retrieved frames do what their query "
-            f"does, with the same kind of object; at random {precision.random:.0%} "
-            f"({precision.lift:.1f} times)"
-        )
+        if precision:
+            print(
+                f"skill precision: {precision.value:.0%} of the retrieved frames do what their "
+                f"query does, with the same kind of object; at random {precision.random:.0%} "
+                f"({precision.lift:.1f} times)"
+            )
         print(f"report: {page}")
         if self.train_steps:
             print(compare_policies(run.path, self.out / "policies" / self.task, self.train_steps))

@@ -8,9 +8,10 @@ from typing import Literal
 
 import tyro
 
-from strap.cli.options import Json, Opening, print_json
+from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.embeddings import Compile, Dtype, Engine, embed
 from strap.encoders import EncoderSpec
 
@@ -31,6 +32,7 @@ class Command:
     local folder, or module:name for your own (docs/encoders.md)"""
     out: Path
     """the store's folder, new or begun before"""
+    choosing: Choosing = field(default_factory=Selection)
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view where there is one, else all; reading averages)"""
     dtype: Dtype = "float16"
@@ -68,7 +70,7 @@ class Command:
 
     def run(self) -> None:
         """Embed, then say what the store holds."""
-        dataset = self.opening.open(self.dataset)
+        dataset = self.choosing.apply(self.opening.open(self.dataset))
         spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset, self.precision)
         with showing() as progress:
             store = embed(

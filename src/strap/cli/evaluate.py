@@ -10,6 +10,8 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
+from strap.errors import StrapError
+from strap.runs import POLICY, open_run
 
 
 @dataclass(frozen=True)
@@ -21,9 +23,10 @@ class Command:
     """
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """a folder that `strap train` wrote"""
-    task: str
-    """the task's name, a part of it, or its number"""
+    """a folder that `strap train` wrote, or a run that it trained on"""
+    task: str = ""
+    """the task's name, a part of it, or its number (default, for a run: its target's
+    instruction)"""
     suite: str = "libero_10"
     """libero_90, libero_10, libero_spatial, libero_object or libero_goal"""
     episodes: int = 20
@@ -67,12 +70,15 @@ class Command:
         from strap.evaluation.report import as_json, evaluate_pair, in_words
         from strap.policies.checkpoints import load_config
 
+        checkpoint = self.checkpoint
+        if (checkpoint / "matches.parquet").is_file():
+            checkpoint = checkpoint / POLICY
         horizon = self.horizon
         if horizon is None:
-            horizon = load_config(self.checkpoint)["settings"].horizon
+            horizon = load_config(checkpoint)["settings"].horizon
         settings = EvaluationSettings(
             suite=self.suite,
-            task=self.task,
+            task=self.task or self._target_task(),
             episodes=self.episodes,
             first=self.first,
             horizon=horizon,
@@ -87,10 +93,21 @@ class Command:
             blend=self.blend,
         )
         with showing(quiet=self.json) as progress:
-            done = evaluate_pair(
-                self.checkpoint, settings, self.out, self.against, progress=progress
-            )
+            done = evaluate_pair(checkpoint, settings, self.out, self.against, progress=progress)
         if self.json:
             print_json(as_json(*done))
         else:
             print(in_words(*done))
+
+    def _target_task(self) -> str:
+        """Return what the demonstrations of the run were of."""
+        if not (self.checkpoint / "matches.parquet").is_file():
+            raise StrapError(f"which task is '{self.checkpoint}' to do? say it with --task")
+        target, _ = open_run(self.checkpoint).datasets()
+        instructions = {trajectory.instruction for trajectory in target}
+        if len(instructions) != 1:
+            raise StrapError(
+                f"the target of '{self.checkpoint}' has {len(instructions)} instructions: say "
+                "which task with --task"
+            )
+        return instructions.pop()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import tyro
 
-from strap.cli.options import Json, Opening, print_json
+from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.inspection import inspect, write_contact_sheet
 
 
@@ -18,6 +19,7 @@ class Command:
 
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    choosing: Choosing = field(default_factory=Selection)
     sheet: Path | None = None
     """also write a contact sheet of its frames (PNG)"""
     opening: Opening = field(default_factory=OpenOptions)
@@ -26,7 +28,7 @@ class Command:
 
     def run(self) -> None:
         """Look, and print."""
-        dataset = self.opening.open(self.dataset)
+        dataset = self.choosing.apply(self.opening.open(self.dataset))
         found = inspect(dataset)
         if self.sheet:
             write_contact_sheet(dataset, self.sheet)

@@ -10,11 +10,26 @@ from typing import Annotated, Any, Literal, TypeAlias
 import tyro
 
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.segments import Segmentation
 
 Json: TypeAlias = Annotated[bool, tyro.conf.arg(name="json")]
 Opening: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="")]
 DEFAULT = Segmentation()
+
+
+def make_selection(tasks: tuple[str, ...] = (), episodes: str = "") -> Selection:
+    """Read which trajectories of a dataset are used.
+
+    Args:
+        tasks: use only trajectories with one of these instructions (or, where none is equal, with
+            one that contains the text)
+        episodes: of those, use only the ones at these positions: 0:5 or 0:10,17
+    """
+    return Selection(tasks, episodes)
+
+
+Choosing: TypeAlias = Annotated[Selection, tyro.conf.arg(name="", constructor=make_selection)]
 
 
 def make_segmentation(

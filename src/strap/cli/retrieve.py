@@ -29,15 +29,15 @@ class Command:
     """
 
     target: Path
-    """the few demonstrations of the new task"""
+    """the few demonstrations of the new task: a dataset, or a store of its embeddings"""
     prior: tuple[Path, ...]
-    """one or more big datasets"""
+    """one or more big datasets, or stores that `strap embed` made of them"""
     out: Path
     """the run folder"""
     segmentation: Cutting
     encoder: str = ""
     """which model: dinov2-base, clip-vit-b16, efficientnet-lite0, …, pixels (no model), a hub id or
-    a local folder; needed by the methods strap, d-t and d-s"""
+    a local folder (default: that of the priors' stores, where there are any)"""
     method: Method = "strap"
     """strap: segments, by dynamic time warping; d-t: whole trajectories, likewise; d-s: single
     frames, by the encoder's features; br: single frames, by features learned from images and
@@ -110,7 +110,8 @@ class Command:
     """how target ∪ retrieved is written: robomimic (augmented.hdf5), or none: then `strap train`
     reads the original datasets, which must stay where they are"""
     stores: Path | None = None
-    """where embeddings are kept (default: the user's cache folder, or $STRAP_CACHE)"""
+    """where embeddings are looked for, whatever the stores' names, and kept (default: the user's
+    cache folder, or $STRAP_CACHE); stores beside a dataset are found too"""
     device: str = "auto"
     """where networks run: auto, cpu, cuda"""
     overwrite: bool = False
@@ -179,6 +180,7 @@ def summary(run: Run) -> str:
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
     state = " (nothing had changed: nothing was done)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}"]
+    lines += [f"embeddings: {place}" for place in run.manifest.get("stores", {}).values()]
     if run.augmented.is_file():
         lines.append(f"augmented dataset: {run.augmented}")
     return "\n".join(lines)

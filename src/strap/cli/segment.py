@@ -7,8 +7,9 @@ from pathlib import Path
 
 import tyro
 
-from strap.cli.options import Cutting, Json, Opening, print_json
+from strap.cli.options import Choosing, Cutting, Json, Opening, print_json
 from strap.datasets import OpenOptions
+from strap.datasets.selection import Selection
 from strap.positions import position_name
 from strap.segments import segment, write_segments
 
@@ -22,13 +23,15 @@ class Command:
     out: Path
     """the JSON file to write"""
     segmentation: Cutting
+    choosing: Choosing = field(default_factory=Selection)
     opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the segments as JSON"""
 
     def run(self) -> None:
         """Segment, write, and list the segments."""
-        dataset, options = self.opening.open(self.dataset), self.segmentation
+        dataset = self.choosing.apply(self.opening.open(self.dataset))
+        options = self.segmentation
         segments = segment(dataset, **vars(options))
         write_segments(self.out, segments, dataset=dataset, segmentation=options)
         if self.json:

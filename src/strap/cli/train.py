@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from strap.atomic import read_json
-from strap.cli.options import Json, Opening, print_json
+from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.provenance import fingerprint_json
+from strap.runs import POLICY
 
 if TYPE_CHECKING:
     from strap.training import FrameCache, Trained
@@ -32,8 +33,8 @@ class Command:
 
     data: Annotated[Path, tyro.conf.Positional]
     """a run folder, a dataset, or a frame cache"""
-    out: Path
-    """the checkpoint folder"""
+    out: Path | None = None
+    """the checkpoint folder (default, for a run: its folder `policy`)"""
     method: Literal["bc", "ft", "mt", "strap"] | None = None
     """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
     (default: strap on a run, bc on a dataset)"""
@@ -47,10 +48,7 @@ class Command:
     what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
     """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
-    tasks: tuple[str, ...] = ()
-    """for a dataset: train on the demonstrations of these instructions, or parts of them"""
-    episodes: str = ""
-    """for a dataset: which of those demonstrations, by position: 0:5,7"""
+    choosing: Choosing = field(default_factory=Selection)
     steps: int | None = None
     """optimiser steps (default: the preset's)"""
     batch: int | None = None
@@ -149,7 +147,7 @@ class Command:
         )
         done = train(
             cache,
-            self.out,
+            self._out(),
             policy=replace(policy, **self._given("history", "chunk", "normalize", "initial")),
             training=training,
             match_weights=self._weights(),
@@ -172,6 +170,13 @@ class Command:
                 f"at step {done.best_step}"
             )
 
+    def _out(self) -> Path:
+        if self.out is not None:
+            return self.out
+        if (self.data / "matches.parquet").is_file():
+            return self.data / POLICY
+        raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
+
     def _given(self, *names: str) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
@@ -189,7 +194,7 @@ class Command:
             self.data,
             prior=self.prior,
             whole_prior=self.method in ("ft", "mt"),
-            selection=Selection(self.tasks, self.episodes),
+            selection=self.choosing,
             opening=self.opening,
         )
         seen: dict[str, Any] = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from strap.encoders.base import Encoder, check_vectors
 from strap.encoders.own import FunctionEncoder, import_encoder
@@ -45,6 +45,27 @@ class EncoderSpec:
     layer: int | None = None
     preset: Literal["released"] | None = None
     precision: Precision = "auto"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> EncoderSpec:
+        """Return the encoder that a store's configuration describes.
+
+        A store is data: it may name one of our encoders or a folder that is here, and never a
+        module to import or a model to fetch.
+        """
+        name = str(config.get("name"))
+        if name.partition("@")[0] not in NAMES and not Path(name).expanduser().is_dir():
+            raise StrapError(
+                f"the store's encoder '{name}' is loaded only when you ask for it: --encoder {name}"
+            )
+        settings = config if "source" in config else {}  # only transformers have a choice
+        squashed = config.get("preprocessing", {}).get("squash") is not None
+        return cls(
+            name,
+            settings.get("pooling"),
+            settings.get("layer"),
+            "released" if squashed else None,
+        )
 
     def load(self, device: str = "auto") -> Encoder:
         """Load it onto a device."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
-from strap.embeddings import Dtype, choose_cameras, embed
-from strap.encoders import Encoder, load_encoder
-from strap.errors import StrapError
 from strap.features.fusion import fuse
+from strap.features.options import FeatureOptions
+from strap.features.stores import Source, encoder_stores, naming
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
@@ -20,25 +19,12 @@ from strap.store import EmbeddingStore, slug
 if TYPE_CHECKING:
     from strap.representations import Representation
 
-__all__ = ["FeatureOptions", "embed_beside", "prepare_features"]
-
-
-@dataclass(frozen=True)
-class FeatureOptions:
-    """What the frames of both datasets are compared by."""
-
-    encoder: str = ""
-    cameras: tuple[str, ...] = ()
-    dtype: Dtype = "float16"
-    fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features, as `strap.features.fusion` takes it"""
-    learning_steps: int | None = None
-    """br, fr: optimiser steps of their features; None: as many as they take by default"""
+__all__ = ["FeatureOptions", "Source", "prepare_features"]
 
 
 def prepare_features(
-    target: Dataset,
-    priors: Sequence[Dataset],
+    target: Source,
+    priors: Sequence[Source],
     method: Method,
     options: FeatureOptions,
     folder: Path,
@@ -57,39 +43,23 @@ def prepare_features(
         device: where networks run.
         progress: called with (what, done, total).
     """
-    datasets = [target, *priors]
+    sources = [target, *priors]
+    datasets = [source.dataset for source in sources]
     kind = METHODS[method].features
     if kind == "none":
         catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
     else:
         if kind == "encoder":
-            stores = _encode(datasets, method, options, folder, device, progress)
+            stores = encoder_stores(sources, options, folder, device=device, progress=progress)
         else:
             stores = _learn(datasets, kind, options.learning_steps, folder, device, progress)
         if options.fuse:
             stores = fuse(stores, datasets, options.fuse, folder)
         catalogues = [
-            Catalogue.of_store(store, dataset.ids)
+            Catalogue.of_store(store, dataset.ids, dataset.name)
             for store, dataset in zip(stores, datasets, strict=True)
         ]
     return catalogues[0], catalogues[1:]
-
-
-def _encode(
-    datasets: Sequence[Dataset],
-    method: Method,
-    options: FeatureOptions,
-    folder: Path,
-    device: str,
-    progress: Progress,
-) -> list[EmbeddingStore]:
-    if not options.encoder:
-        raise StrapError(
-            f"method '{method}' compares an encoder's features: name one with --encoder "
-            "(dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
-        )
-    encoder = load_encoder(options.encoder, device=device)
-    return [embed_beside(folder, dataset, encoder, options, progress) for dataset in datasets]
 
 
 def _learn(
@@ -118,34 +88,4 @@ def _embed_by(
 ) -> EmbeddingStore:
     identity = [dataset.name, dict(learned.config), dataset[dataset.ids[0]].orientation]
     name = f"{slug(dataset.path.stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
-    return learned.embed(dataset, folder / name, progress=_named(progress, dataset))
-
-
-def embed_beside(
-    folder: Path, dataset: Dataset, encoder: Encoder, options: FeatureOptions, progress: Progress
-) -> EmbeddingStore:
-    """Return the dataset's store in `folder`; what it lacks is embedded."""
-    if not len(dataset):
-        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
-    cameras = choose_cameras(dataset, options.cameras)
-    first = dataset[dataset.ids[0]]
-    identity = [dataset.name, dict(encoder.config), cameras, options.dtype, first.orientation]
-    name = f"{slug(dataset.path.stem)}-{options.encoder.replace('/', '_')}"
-    store = folder / f"{name}-{fingerprint_json(identity)[:12]}"
-    return embed(
-        dataset,
-        encoder,
-        store,
-        cameras=cameras,
-        dtype=options.dtype,
-        progress=_named(progress, dataset),
-    )
-
-
-def _named(progress: Progress, dataset: Dataset) -> Progress:
-    """Return a progress callback that names the dataset too."""
-
-    def named(what: str, done: int, total: int) -> None:
-        progress(f"{what} {dataset.path.name}", done, total)
-
-    return named
+    return learned.embed(dataset, folder / name, progress=naming(progress, dataset))

@@ -36,14 +36,16 @@ class Catalogue:
     """their features; it may hold further trajectories, which take no part"""
 
     @classmethod
-    def of_store(cls, store: EmbeddingStore, ids: Sequence[str] | None = None) -> Catalogue:
-        """List the trajectories of a store, or these of them."""
+    def of_store(
+        cls, store: EmbeddingStore, ids: Sequence[str] | None = None, dataset: str | None = None
+    ) -> Catalogue:
+        """List the trajectories of a store, or these of them; `dataset` is where it lies now."""
         stored = {key: store.entry(key) for key in (store.ids if ids is None else ids)}
         entries = {
             key: CatalogueEntry(entry.length, entry.instruction, entry.fingerprint)
             for key, entry in stored.items()
         }
-        return cls(store.dataset, entries, store)
+        return cls(store.dataset if dataset is None else dataset, entries, store)
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Catalogue:

@@ -14,7 +14,7 @@ shards hold the same trajectory, the later name counts. `docs/store.md` has it b
 
 from strap.store.layout import Entry, Shard, StoreConfig, create_store, slug
 from strap.store.partial import Begun, Partial
-from strap.store.reading import EmbeddingStore, average, open_store
+from strap.store.reading import EmbeddingStore, average, is_store, open_store
 from strap.store.writing import Session
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "StoreConfig",
     "average",
     "create_store",
+    "is_store",
     "open_store",
     "slug",
 ]

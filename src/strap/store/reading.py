@@ -201,6 +201,11 @@ def average(rows: Sequence[Array]) -> Array:
     return np.asarray(np.mean([np.asarray(r, np.float32) for r in rows], axis=0))
 
 
+def is_store(path: Path) -> bool:
+    """Return whether the folder is an embedding store, finished or begun."""
+    return (path / "store.json").is_file()
+
+
 def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> EmbeddingStore:
     """Open a store that `embed` wrote; vectors are memory-mapped, not read.
 
@@ -209,7 +214,7 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
         cameras: average only these of its cameras; by default all of them.
     """
     path = Path(path).expanduser()
-    if not (path / "store.json").is_file():
+    if not is_store(path):
         raise StrapError(
             f"'{path}' is no embedding store (it has no store.json): make one with "
             "`strap embed DATASET --out STORE`"

@@ -104,12 +104,14 @@ def _require_all(selection: Selection, what: str) -> None:
 
 
 def open_whole_datasets(
-    paths: Sequence[str | Path], opening: OpenOptions | None = None
+    paths: Sequence[str | Path],
+    opening: OpenOptions | None = None,
+    selection: Selection | None = None,
 ) -> TrainingData:
-    """Open datasets to cache all of their trajectories, for any training on parts of them."""
+    """Open datasets to cache their trajectories whole, for any training on parts of them."""
     clips: list[Clip] = []
     for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths):
-        dataset = (opening or OpenOptions()).open(path)
+        dataset = (selection or Selection()).apply((opening or OpenOptions()).open(path))
         if not len(dataset):
             raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
         clips += _whole(dataset, "target")

@@ -1,0 +1,197 @@
+"""An encoder's features of datasets: from stores that are there already, else embedded now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from strap.datasets import Dataset, OpenOptions
+from strap.datasets.selection import Selection
+from strap.embeddings import Dtype, choose_cameras, embed, is_embedded
+from strap.encoders import Encoder, EncoderSpec, load_encoder
+from strap.errors import StrapError
+from strap.features.options import FeatureOptions
+from strap.progress import Progress
+from strap.provenance import fingerprint_json
+from strap.store import EmbeddingStore, is_store, open_store, slug
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that takes part in a retrieval, and its store where one was named."""
+
+    dataset: Dataset
+    store: EmbeddingStore | None = None
+
+    @classmethod
+    def open(cls, path: str | Path, opening: OpenOptions, selection: Selection) -> Source:
+        """Open a dataset, or a store and the dataset that it was made from."""
+        path = Path(path).expanduser()
+        if not is_store(path):
+            return cls(selection.apply(opening.open(path)))
+        store = open_store(path)
+        if not Path(store.dataset).exists():
+            raise StrapError(
+                f"store '{path}' holds the embeddings of '{store.dataset}', which is not there: "
+                f"name the dataset where it is now, with --stores '{path.parent}' beside it"
+            )
+        return cls(selection.apply(opening.open(store.dataset)), store)
+
+
+def encoder_stores(
+    sources: Sequence[Source],
+    options: FeatureOptions,
+    folder: Path,
+    *,
+    device: str,
+    progress: Progress,
+) -> list[EmbeddingStore]:
+    """Return a store of every source, all by one encoder.
+
+    A store that was named is used, and completed where it lacks something; else one that lies in
+    `folder` or beside the dataset, whatever its name; else the dataset is embedded into `folder`.
+    """
+    for source in sources:
+        if not len(source.dataset):
+            raise StrapError(f"dataset '{source.dataset.path}' is empty: it holds no trajectory")
+    encoder = _encoder_of(sources, options, folder, device)
+    named = [source.store for source in sources[1:] if source.store]
+    by_prior = named[0].config.cameras if named else ()
+    found = []
+    for source in sources:
+        store = _find(source, encoder.config, options, folder)
+        cameras = _cameras(source, options, by_prior if source is sources[0] else ())
+        if store is None or not is_embedded(store, source.dataset):
+            store = _embed(source, store, encoder.load(), cameras, options, folder, progress)
+        found.append(open_store(store.path, cameras=cameras))
+    return found
+
+
+@dataclass
+class _Encoder:
+    """The encoder of a retrieval, loaded when something has to be embedded."""
+
+    config: Mapping[str, Any]
+    device: str
+    loaded: Encoder | None = None
+    store: EmbeddingStore | None = None
+    """the store that says which encoder"""
+
+    def load(self) -> Encoder:
+        if self.loaded is None:
+            encoder = EncoderSpec.from_config(self.config).load(self.device)
+            if dict(encoder.config) != dict(self.config):
+                keys = [k for k, v in self.config.items() if encoder.config.get(k) != v]
+                place = self.store.path if self.store else ""
+                raise StrapError(
+                    f"store '{place}' was made by '{self.config['name']}' with other "
+                    f"{', '.join(keys) or 'settings'} than the one that is installed here: embed "
+                    "the target where that one is, and name its store (--target STORE)"
+                )
+            self.loaded = encoder
+        return self.loaded
+
+
+def _encoder_of(
+    sources: Sequence[Source], options: FeatureOptions, folder: Path, device: str
+) -> _Encoder:
+    """Return the encoder that was asked for, else the one of the stores."""
+    named = [source.store for source in sources if source.store]
+    if options.encoder:
+        encoder = load_encoder(options.encoder, device=device)
+        for store in named:
+            if dict(store.config.encoder) != dict(encoder.config):
+                raise StrapError(
+                    f"store '{store.path}' was made by encoder '{store.config.encoder['name']}' "
+                    f"with other settings than '{options.encoder}': leave out --encoder to use "
+                    "the store's, or name the dataset instead of the store"
+                )
+        return _Encoder(encoder.config, device, encoder)
+    stores = named or [s for source in sources[1:] for s in _usable(source.dataset, folder)]
+    kinds = {fingerprint_json(dict(store.config.encoder)): store for store in stores}
+    if len(kinds) > 1:
+        which = ", ".join(f"'{s.path}' ({s.config.encoder['name']})" for s in kinds.values())
+        raise StrapError(f"the stores are by different encoders ({which}): say --encoder NAME")
+    if not kinds:
+        raise StrapError(
+            "which features are compared is not said, and no store of the priors is there: name "
+            "an encoder with --encoder (dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
+        )
+    store = next(iter(kinds.values()))
+    return _Encoder(store.config.encoder, device, store=store)
+
+
+def _find(
+    source: Source, config: Mapping[str, Any], options: FeatureOptions, folder: Path
+) -> EmbeddingStore | None:
+    """Return the source's store: the named one, or one that has all that is asked for."""
+    if source.store:
+        return source.store
+    wanted = set(choose_cameras(source.dataset, options.cameras))
+    for store in _usable(source.dataset, folder):
+        same_encoder = dict(store.config.encoder) == dict(config)
+        precise = store.config.dtype in (options.dtype, "float32")
+        if same_encoder and precise and wanted <= set(store.config.cameras):
+            return store
+    return None
+
+
+def _usable(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
+    """Yield the encoders' stores in `folder` or beside the dataset that hold all of it."""
+    beside = dataset.path.parent
+    for place in dict.fromkeys((folder.resolve(), beside.resolve())):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            if not is_store(path):
+                continue
+            with suppress(StrapError):  # a damaged one is none
+                store = open_store(path)
+                by_encoder = "name" in store.config.encoder and "fused" not in store.config.encoder
+                if by_encoder and is_embedded(store, dataset):
+                    yield store
+
+
+def _cameras(source: Source, options: FeatureOptions, by_prior: Sequence[str]) -> tuple[str, ...]:
+    if options.cameras:
+        return choose_cameras(source.dataset, options.cameras)
+    if source.store:
+        return source.store.config.cameras
+    first = source.dataset[source.dataset.ids[0]]
+    if by_prior and set(by_prior) <= set(first.cameras):
+        return tuple(by_prior)
+    return choose_cameras(source.dataset, None)
+
+
+def _embed(
+    source: Source,
+    store: EmbeddingStore | None,
+    encoder: Encoder,
+    cameras: tuple[str, ...],
+    options: FeatureOptions,
+    folder: Path,
+    progress: Progress,
+) -> EmbeddingStore:
+    """Embed what the store lacks, or all into a new one."""
+    dataset, dtype = source.dataset, options.dtype
+    if store is not None:
+        place, cameras = store.path, store.config.cameras
+        dtype = cast(Dtype, store.config.dtype)
+    else:
+        first = dataset[dataset.ids[0]]
+        identity = [dataset.name, dict(encoder.config), cameras, dtype, first.orientation]
+        name = str(encoder.config["name"]).replace("/", "_")
+        folder_name = f"{slug(dataset.path.stem)}-{name}-{fingerprint_json(identity)[:12]}"
+        place = folder / folder_name
+    named = naming(progress, dataset)
+    return embed(dataset, encoder, place, cameras=cameras, dtype=dtype, progress=named)
+
+
+def naming(progress: Progress, dataset: Dataset) -> Progress:
+    """Return a progress callback that names the dataset too."""
+
+    def named(what: str, done: int, total: int) -> None:
+        progress(f"{what} {dataset.path.name}", done, total)
+
+    return named

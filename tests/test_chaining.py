@@ -1,0 +1,196 @@
+"""What one command makes, the next one takes: stores, runs, one dataset as target and prior."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import strap
+from strap.cli import main
+from strap.encoders import EncoderSpec, FunctionEncoder, PixelEncoder
+from strap.runs import open_run
+from strap.store import open_store
+from strap.synthetic import Planted, make_planted
+
+
+def embedded(dataset: Path, out: Path, *words: str) -> Path:
+    assert main(["embed", str(dataset), "--encoder", "pixels", "--out", str(out), *words]) == 0
+    return out
+
+
+def retrieved(run: Path, *words: str | Path) -> dict[str, str]:
+    """The stores of a retrieval, by dataset."""
+    assert main(["retrieve", *map(str, words), "--top-k", "4", "--out", str(run)]) == 0
+    stores: dict[str, str] = open_run(run).manifest["stores"]
+    return stores
+
+
+def test_stores_are_searched_by_their_names(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prior = embedded(planted.prior, tmp_path / "embedded elsewhere", "--dtype", "float32")
+    before = sorted(prior.rglob("*.npy"))
+    words = ["--dtype", "float32", "--target", planted.target, "--prior"]
+    stores = retrieved(tmp_path / "run", *words, prior)
+    assert stores[str(planted.prior)] == str(prior)
+    assert sorted(prior.rglob("*.npy")) == before
+    assert f"embeddings: {prior}" in capsys.readouterr().out
+    other = tmp_path / "other"
+    retrieved(other, *words, planted.prior, "--encoder", "pixels", "--stores", tmp_path / "new")
+    assert open_run(other).matches == open_run(tmp_path / "run").matches
+    assert {match.dataset for match in open_run(tmp_path / "run").matches} == {str(planted.prior)}
+
+
+def test_a_store_of_any_name_is_found_in_the_folder_of_stores(
+    planted: Planted, tmp_path: Path
+) -> None:
+    stores = tmp_path / "stores"
+    prior = embedded(planted.prior, stores / "prior")
+    words = ["--target", planted.target, "--prior", planted.prior, "--stores", stores]
+    assert retrieved(tmp_path / "run", *words)[str(planted.prior)] == str(prior.resolve())
+    assert len(list(stores.iterdir())) == 2  # the prior's, and the target's, which was missing
+
+
+def test_a_store_beside_its_dataset_is_found(own_planted: Planted, tmp_path: Path) -> None:
+    prior = embedded(own_planted.prior, own_planted.prior.parent / "of the prior")
+    words = ["--target", own_planted.target, "--prior", own_planted.prior, "--encoder", "pixels"]
+    found = retrieved(tmp_path / "run", *words)
+    assert found[str(own_planted.prior)] == str(prior.resolve())
+
+
+def test_a_store_of_a_dataset_that_was_moved_is_found_by_its_files(
+    own_planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prior = embedded(own_planted.prior, tmp_path / "stores" / "prior")
+    moved = tmp_path / "moved" / own_planted.prior.name
+    moved.parent.mkdir()
+    shutil.move(own_planted.prior, moved)
+    words = ["retrieve", "--target", str(own_planted.target), "--out", str(tmp_path / "run")]
+    assert main([*words, "--prior", str(prior)]) == 2
+    assert f"--stores '{prior.parent}'" in capsys.readouterr().err
+    found = retrieved(
+        tmp_path / "run",
+        *("--target", own_planted.target, "--prior", moved, "--stores", prior.parent),
+    )
+    assert found[str(moved)] == str(prior.resolve())
+    assert {match.dataset for match in open_run(tmp_path / "run").matches} == {str(moved)}
+
+
+def test_what_a_named_store_lacks_is_embedded(planted: Planted, tmp_path: Path) -> None:
+    half = embedded(planted.prior, tmp_path / "half", "--episodes", "0:5")
+    lacking = len(strap.open_dataset(planted.prior)) - len(open_store(half))
+    assert lacking > 0
+    retrieved(tmp_path / "run", "--target", planted.target, "--prior", half)
+    assert len(open_store(half)) == len(strap.open_dataset(planted.prior))
+
+
+def test_another_store_is_another_run(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (embedded(planted.prior, tmp_path / name) for name in ("one", "other"))
+    words = ["--target", planted.target, "--prior"]
+    retrieved(tmp_path / "run", *words, one)
+    again = ["retrieve", *map(str, words), str(other), "--top-k", "4"]
+    assert main([*again, "--out", str(tmp_path / "run")]) == 2
+    assert "named_stores" in capsys.readouterr().err
+
+
+def test_the_stores_encoder_and_the_one_asked_for_must_agree(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    coarse = tmp_path / "coarse"
+    strap.embed(strap.open_dataset(planted.prior), PixelEncoder(2), coarse)
+    words = ["retrieve", "--target", str(planted.target), "--prior", str(coarse)]
+    assert main([*words, "--encoder", "pixels", "--out", str(tmp_path / "run")]) == 2
+    assert "leave out --encoder" in capsys.readouterr().err
+    # Nobody said how its vectors are made in words that can be loaded again.
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert "--target STORE" in capsys.readouterr().err
+    target = tmp_path / "target"
+    strap.embed(strap.open_dataset(planted.target), PixelEncoder(2), target)
+    retrieved(tmp_path / "run", "--target", target, "--prior", coarse)
+
+
+def test_stores_by_different_encoders_need_a_word(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    embedded(planted.prior, tmp_path / "stores" / "fine")
+    strap.embed(strap.open_dataset(planted.prior), PixelEncoder(2), tmp_path / "stores" / "coarse")
+    words = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
+    words += ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "different encoders" in capsys.readouterr().err
+    assert main([*words, "--encoder", "pixels", "--top-k", "4"]) == 0
+
+
+def test_a_store_never_names_code_to_import(
+    planted: Planted,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    store = tmp_path / "store"
+    encoder = FunctionEncoder(lambda images: images.mean(axis=(1, 2)), name="trap:encode")
+    strap.embed(strap.open_dataset(planted.prior), encoder, store)
+    words = ["retrieve", "--target", str(planted.target), "--prior", str(store)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert "only when you ask for it: --encoder trap:encode" in capsys.readouterr().err
+
+
+def test_a_damaged_neighbour_is_no_store(own_planted: Planted, tmp_path: Path) -> None:
+    neighbour = own_planted.prior.parent / "broken"
+    neighbour.mkdir()
+    (neighbour / "store.json").write_text("{")
+    words = ["--target", own_planted.target, "--prior", own_planted.prior, "--encoder", "pixels"]
+    retrieved(tmp_path / "run", *words)
+
+
+def test_more_cameras_than_are_asked_for_serve_too(dataset: Path, tmp_path: Path) -> None:
+    stores = tmp_path / "stores"
+    both = embedded(dataset, stores / "both")
+    words = ["--target", dataset, "--prior", dataset, "--segmentation", "full", "--cameras", "left"]
+    found = retrieved(tmp_path / "run", *words, "--stores", stores, "--target-episodes", "0:2")
+    assert found == {str(dataset): str(both.resolve())}
+    alone = retrieved(tmp_path / "alone", *words, "--encoder", "pixels", "--target-episodes", "0:2")
+    assert alone != found
+    assert open_run(tmp_path / "run").matches == open_run(tmp_path / "alone").matches
+
+
+def test_the_encoder_of_a_transformers_store_is_loaded_as_it_was(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tests.test_encoders import dinov2
+
+    torch.manual_seed(0)
+    model, processor = dinov2()
+    assert isinstance(model, transformers.PreTrainedModel)
+    model.save_pretrained(tmp_path / "vit")
+    processor.save_pretrained(tmp_path / "vit")  # type: ignore[attr-defined]
+    for spec in (
+        EncoderSpec(str(tmp_path / "vit"), pooling="cls", layer=-2),
+        EncoderSpec(str(tmp_path / "vit"), preset="released"),
+    ):
+        config = json.loads(json.dumps(dict(spec.load("cpu").config)))  # as a store keeps it
+        assert (
+            json.loads(json.dumps(dict(EncoderSpec.from_config(config).load("cpu").config)))
+            == config
+        )
+
+
+def test_one_dataset_is_target_and_prior_by_episodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted = make_planted(tmp_path / "data")
+    words = ["--target", planted.prior, "--target-episodes", "0:2", "--prior", planted.prior]
+    words += ["--prior-episodes", "2:", "--encoder", "pixels", "--segmentation", "full"]
+    stores = retrieved(tmp_path / "run", *words)
+    assert len(stores) == 1
+    ids = strap.open_dataset(planted.prior).ids
+    matches = open_run(tmp_path / "run").matches
+    assert {match.query.trajectory_id for match in matches} <= set(ids[:2])
+    assert {match.segment.trajectory_id for match in matches} <= set(ids[2:])
