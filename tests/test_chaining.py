@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -85,6 +86,17 @@ def test_what_a_named_store_lacks_is_embedded(planted: Planted, tmp_path: Path) 
     assert lacking > 0
     retrieved(tmp_path / "run", "--target", planted.target, "--prior", half)
     assert len(open_store(half)) == len(strap.open_dataset(planted.prior))
+
+
+def test_a_found_store_that_lacks_something_is_completed(
+    own_planted: Planted, tmp_path: Path
+) -> None:
+    stores = tmp_path / "stores"
+    prior = embedded(own_planted.prior, stores / "prior")
+    os.utime(own_planted.prior)  # the same trajectories in a file of another time
+    words = ["--target", own_planted.target, "--prior", own_planted.prior, "--stores", stores]
+    assert retrieved(tmp_path / "run", *words)[str(own_planted.prior)] == str(prior.resolve())
+    assert open_store(prior).verify() == []
 
 
 def test_another_store_is_another_run(

@@ -12,6 +12,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from strap.errors import StrapError
+from strap.extras import explain_missing, missing_extra
 from strap.folders import cache_folder
 from strap.processors import processors
 
@@ -45,6 +46,9 @@ def diagnose() -> list[Check]:
 def _try(name: str, check: Callable[[], str], *, needed: bool) -> Check:
     try:
         return Check(name, True, check(), needed)
+    except ModuleNotFoundError as error:
+        told = explain_missing(error, name) or error
+        return Check(name, False, str(told), needed)
     except Exception as error:  # a doctor reports whatever it meets
         return Check(name, False, str(error) or type(error).__name__, needed)
 
@@ -90,9 +94,7 @@ def _torch() -> str:
     try:
         import torch
     except ImportError as error:
-        raise StrapError(
-            "not installed, so the models are missing: pip install 'strap-robot[encoders]'"
-        ) from error
+        raise missing_extra("not installed, so the models are missing", "encoders") from error
     return f"{torch.__version__}, {'cuda' if torch.cuda.is_available() else 'cpu only'}"
 
 

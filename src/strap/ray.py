@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from strap.errors import StrapError
+from strap.extras import missing_extra
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 RETRIES = 10
 """of a task whose worker is lost"""
-MISSING = "--engine ray needs Ray: pip install 'strap-robot[ray]'"
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def connect(address: str | None, workers: int) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise StrapError(MISSING) from error
+        raise missing_extra("--engine ray needs Ray", "ray") from error
     if ray.is_initialized():
         yield ray
         return

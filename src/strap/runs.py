@@ -201,9 +201,6 @@ def _fill(
     clock = _Clock()
     with clock("segment"):
         queries = segment(ours.dataset, **_fields(options.segmentation))
-        write_segments(
-            out / "segments.json", queries, dataset=ours.dataset, segmentation=options.segmentation
-        )
     with clock("embed"):
         features = FeatureOptions(
             options.encoder, options.cameras, options.dtype, options.fuse, options.learning_steps
@@ -211,6 +208,9 @@ def _fill(
         known, others = prepare_features(
             ours, priors, options.method, features, stores, device=device, progress=progress
         )
+    write_segments(
+        out / "segments.json", queries, dataset=ours.dataset, segmentation=options.segmentation
+    )
     with clock("search"):
         found = retrieve_matches(
             queries, known, others, MatchOptions.of(options), execution, progress

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from strap import __version__
 from strap.errors import StrapError, printable, unknown
+from strap.extras import explain_missing
 
 COMMANDS = {
     "demo": "see it work on sample data",
@@ -56,8 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown("command", words[0], COMMANDS)
         return _call(words[0], words[1:])
     except StrapError as error:
-        print(f"strap: error: {printable(str(error), keep=LINES)}", file=sys.stderr)
-        return 2
+        return _say(error)
+    except ModuleNotFoundError as error:
+        missing = explain_missing(error, words[0])
+        if missing is None:
+            raise
+        return _say(missing)
     except KeyboardInterrupt:
         print("strap: interrupted; run the same command again to go on", file=sys.stderr)
         return 130
@@ -65,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output (`| head`) has gone; that is no fault of ours.
         sys.stderr.close()
         return 0
+
+
+def _say(error: StrapError) -> int:
+    print(f"strap: error: {printable(str(error), keep=LINES)}", file=sys.stderr)
+    return 2
 
 
 def overview() -> str:

@@ -83,7 +83,7 @@ class Command:
         data = open_data(experiment, self.data or self.file.parent, must_exist=not self.list)
         planner = Planner(data, work, known, workers=self.workers)
         if self.list:
-            print(format_plan(cells, planner))
+            print(format_plan(cells, planner, self.kept))
             return 0
         return self._run(cells, planner)
 

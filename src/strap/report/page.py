@@ -12,6 +12,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
+from strap.extras import missing_extra
 from strap.progress import Progress, silent
 from strap.report import figures
 from strap.runs import Run
@@ -45,9 +46,7 @@ def write_report(
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise StrapError(
-            "the report needs matplotlib: pip install 'strap-robot[report]'"
-        ) from error
+        raise missing_extra("the report needs matplotlib", "report") from error
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to report")
     by_name = run.matches.locate(priors)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from strap.errors import StrapError
+from strap.extras import missing_extra
 from strap.types import Array
 
 
@@ -38,7 +38,7 @@ def _opencv() -> Any:
     try:
         import cv2
     except ImportError as error:
-        raise StrapError(
-            "optical flow needs OpenCV: pip install 'strap-robot[train]', or retrieve by 'br'"
+        raise missing_extra(
+            "optical flow needs OpenCV", "train", instead="retrieve by 'br'"
         ) from error
     return cv2

@@ -38,6 +38,7 @@ from strap.datasets.zarr.chunks import require_chunks
 from strap.datasets.zarr.layout import PICTURES, Layout, read_layout
 from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
 from strap.errors import StrapError, unknown
+from strap.extras import missing_extra
 from strap.types import Array, LazyArray, Orientation, Source, Trajectory
 
 ENDS = "meta/episode_ends"
@@ -320,7 +321,7 @@ def _open_array(path: Path, _mtime: int, _pid: int, key: str, version: Literal[2
         import zarr
         from zarr.storage import ZipStore as ZarrZipStore
     except ImportError as error:
-        raise StrapError(f"reading '{path}' needs zarr: pip install 'strap-robot[zarr]'") from error
+        raise missing_extra(f"reading '{path}' needs zarr", "zarr") from error
     with contextlib.suppress(ImportError):  # JPEG XL and its like, where they are installed
         importlib.import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
     store = ZarrZipStore(path, mode="r") if path.is_file() else path

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from strap.errors import StrapError
+from strap.extras import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ def missing() -> str | None:
     """Return what the GPU backend lacks here, cheaply found out; None when it has everything."""
     for package in ("torch", "triton"):
         if find_spec(package) is None:
-            return f"{package} is not installed: pip install 'strap-robot[encoders]' triton"
+            return f"{package} is not installed: {install_command('encoders')} triton"
     if is_interpreted():
         return None
     try:  # before torch, which takes seconds to load
