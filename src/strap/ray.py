@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 from strap.errors import StrapError
@@ -15,6 +16,12 @@ RETRIES = 10
 """of a task whose worker is lost"""
 
 
+def require_ray() -> None:
+    """Raise an error where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise missing_extra("--engine ray needs Ray", "ray")
+
+
 @contextmanager
 def connect(address: str | None, workers: int) -> Iterator[Any]:
     """Yield Ray: the cluster at `address`, or one on this machine's loopback for the block."""
@@ -23,10 +30,9 @@ def connect(address: str | None, workers: int) -> Iterator[Any]:
         # clusters are not supported here; it reads this when it is imported.
         os.environ[ONE_MACHINE] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise missing_extra("--engine ray needs Ray", "ray") from error
+    require_ray()
+    import ray
+
     if ray.is_initialized():
         yield ray
         return

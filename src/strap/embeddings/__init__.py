@@ -18,6 +18,7 @@ from strap.errors import StrapError, unknown
 from strap.locks import locked
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
+from strap.ray import require_ray
 from strap.store import (
     EmbeddingStore,
     Session,
@@ -87,6 +88,8 @@ def embed(
     """
     _validate(dataset, dtype)
     settings = EmbeddingSettings(batch, workers, compile, engine, address, parse_part(part))
+    if engine == "ray":
+        require_ray()
     spec = EncoderSpec(encoder) if isinstance(encoder, str) else encoder
     places = resolve_devices(spec, devices) if engine == "local" else ("cpu",)
     model = spec.load(places[0]) if isinstance(spec, EncoderSpec) else spec

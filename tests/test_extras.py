@@ -1,0 +1,106 @@
+"""Without the optional packages every command works or says in one line which extra it wants."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from strap.cli import COMMANDS
+from strap.extras import EXTRAS, NEEDED_BY, explain_missing, install_command
+from strap.synthetic import Planted
+
+ROOT = Path(__file__).parent.parent
+BARE = f"""
+import sys
+
+ABSENT = {sorted({m for ms in EXTRAS.values() for m in ms})!r}
+
+class Without:
+    # A finder that does not see the extras' modules.
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *rest):
+        absent = name.partition(".")[0] in ABSENT
+        return None if absent else self.finder.find_spec(name, *rest)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+from strap.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def call(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Call `strap` where no extra is installed."""
+    command = [sys.executable, "-c", BARE, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200)
+
+
+@pytest.mark.parametrize(
+    ("words", "extras"),
+    [
+        ("train TARGET --out policy", "encoders,train"),
+        ("cache TARGET --out frames", "encoders,train"),
+        ("evaluate policy --task mug", "encoders,train,libero"),
+        ("libero collect --suite libero_10 --out demos", "libero"),
+        ("embed TARGET --encoder dinov2-base --out store", "encoders"),
+        ("retrieve --target TARGET --prior PRIOR --encoder clip-vit-b16 --out run", "encoders"),
+        ("embed TARGET --encoder pixels --engine ray --out store", "ray"),
+    ],
+)
+def test_a_command_names_its_extra_in_one_line(
+    planted: Planted, tmp_path: Path, words: str, extras: str
+) -> None:
+    named = words.replace("TARGET", str(planted.target)).replace("PRIOR", str(planted.prior))
+    done = call(named.split(), tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"[{extras}]" in done.stderr
+    assert not any(tmp_path.iterdir())  # nothing is left of the attempt
+
+
+def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> None:
+    target, prior = str(planted.target), str(planted.prior)
+    run = ["retrieve", "--target", target, "--prior", prior, "--encoder", "pixels"]
+    for words in (
+        ["inspect", target],
+        ["segment", target, "--out", "segments.json"],
+        ["convert", target, "copy.hdf5"],
+        ["embed", prior, "--encoder", "pixels", "--out", "store"],
+        ["store", "info", "store"],
+        [*run, "--top-k", "4", "--out", "run"],
+        ["export", "run", "--as", "manifest", "--out", "matches.json"],
+        ["doctor"],
+    ):
+        done = call(words, tmp_path)
+        assert done.returncode == 0, done.stderr
+    report = call(["report", "run"], tmp_path)
+    assert (report.returncode, "[report]" in report.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
+    assert call([command, "--help"], tmp_path).returncode == 0
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    offered = set(project["optional-dependencies"])
+    assert set(EXTRAS) <= offered
+    assert {extra for extras in NEEDED_BY.values() for extra in extras} <= set(EXTRAS)
+    assert set(NEEDED_BY) <= set(COMMANDS)
+
+
+def test_the_command_installs_from_where_this_came() -> None:
+    """This very installation is an editable one of the repository."""
+    assert install_command("ray").startswith("pip install ")
+    assert install_command("train", "ray").endswith("[train,ray]'")
+
+
+def test_a_module_that_no_extra_brings_is_no_missing_extra() -> None:
+    assert explain_missing(ModuleNotFoundError("no", name="nonsense"), "train") is None
