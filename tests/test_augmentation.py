@@ -4,6 +4,7 @@ import json
 import resource
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import strap
+from strap.augmentation import estimate_size
 from strap.datasets.slicing import slice_trajectory
 from strap.errors import StrapError
 from strap.synthetic import Planted, make_planted
@@ -65,8 +67,14 @@ def test_every_rule_of_the_format(written: Path, planted: Planted) -> None:
         assert masks == {"target": names[:2], "retrieved": names[2:], "all": names}
         assert file["mask/all"].dtype.kind == "S"
         for key in ("actions", "states", "obs/agentview_rgb", "obs/ee_pos"):
-            assert np.array_equal(data["demo_1"][key][:], source["data/demo_1"][key][:])
-        assert not data["demo_1"]["is_pad"][:].any()
+            original, padded = source["data/demo_1"][key][:], data["demo_1"][key][:]
+            assert np.array_equal(padded[5:-5], original)
+            assert np.array_equal(padded[:5], np.repeat(original[:1], 5, axis=0))
+            assert np.array_equal(padded[-5:], np.repeat(original[-1:], 5, axis=0))
+        is_pad = data["demo_1"]["is_pad"][:]
+        assert is_pad[:5].all()
+        assert is_pad[-5:].all()
+        assert not is_pad[5:-5].any()
 
 
 def test_context_and_padding(written: Path, planted: Planted) -> None:
@@ -110,8 +118,9 @@ def test_reading_back(written: Path, planted: Planted) -> None:
         one, other = target[key], back[key]
         assert one.instruction == other.instruction == "do the planted task"
         assert one.fps == other.fps
-        assert np.array_equal(one.frames("agentview_rgb"), other.frames("agentview_rgb"))
-        assert np.array_equal(one.actions[:], other.actions[:])
+        real = slice(5, other.length - 5)
+        assert np.array_equal(one.frames("agentview_rgb"), other.frames("agentview_rgb")[real])
+        assert np.array_equal(one.actions[:], other.actions[real])
     assert back["demo_2"].instruction == "do something else"
     assert np.array_equal(back["demo_2"].actions[:], back["demo_4"].actions[:])  # found twice, kept
 
@@ -137,6 +146,32 @@ def test_without_matches_there_is_the_target(planted: Planted, tmp_path: Path) -
     with h5py.File(out) as file:
         assert len(file["mask/retrieved"]) == 0
         assert len(file["data"]) == 2
+
+
+@pytest.mark.parametrize("format", ["robomimic", "lerobot"])
+def test_the_size_is_known_before_it_is_written(
+    planted: Planted, tmp_path: Path, format: Literal["robomimic", "lerobot"]
+) -> None:
+    target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
+    matches = matches_of(planted, *SEGMENTS)
+    size = estimate_size(target, [prior], matches, format=format)
+    out = strap.augment(target, prior, matches, tmp_path / "augmented", format=format)
+    assert size.frames == sum(trajectory.length for trajectory in strap.open_dataset(out))
+    if format == "robomimic":
+        written = out.stat().st_size
+        assert 0.9 * written < size.nbytes < written
+    assert str(size).startswith(f"{size.frames:,} frames, about ")
+
+
+def test_keys_of_a_lerobot_dataset_are_robomimics(planted: Planted, tmp_path: Path) -> None:
+    lerobot = tmp_path / "lerobot"
+    strap.convert(strap.open_dataset(planted.target), lerobot)
+    names = strap.open_dataset(lerobot)
+    assert all(name.startswith("observation.") for name in names[names.ids[0]].cameras)
+    out = strap.convert(names, tmp_path / "back.hdf5")
+    with h5py.File(out) as file, h5py.File(planted.target) as source:
+        kept = {key.removesuffix("_rgb") for key in source["data/demo_0/obs"]}
+        assert {key.removesuffix("_rgb") for key in file["data/demo_0/obs"]} <= kept
 
 
 def test_a_segment_outside_its_trajectory(planted: Planted, tmp_path: Path) -> None:

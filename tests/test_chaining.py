@@ -194,6 +194,21 @@ def test_the_encoder_of_a_transformers_store_is_loaded_as_it_was(tmp_path: Path)
         )
 
 
+def test_the_augmented_dataset_is_as_the_target_is(planted: Planted, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    strap.convert(strap.open_dataset(planted.target), target)
+    prior = tmp_path / "prior"
+    strap.convert(strap.open_dataset(planted.prior), prior)
+    words = ["--prior", prior, "--encoder", "pixels"]
+    retrieved(tmp_path / "a", "--target", target, *words)
+    assert open_run(tmp_path / "a").augmented == tmp_path / "a" / "augmented"
+    assert strap.open_dataset(tmp_path / "a" / "augmented").format == "lerobot-v3.0"
+    retrieved(tmp_path / "b", "--target", target, *words, "--augmented", "robomimic")
+    assert open_run(tmp_path / "b").augmented == tmp_path / "b" / "augmented.hdf5"
+    retrieved(tmp_path / "b", "--target", target, *words, "--augmented", "none", "--overwrite")
+    assert open_run(tmp_path / "b").augmented is None
+
+
 def test_one_dataset_is_target_and_prior_by_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

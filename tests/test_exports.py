@@ -107,11 +107,14 @@ def test_export_a_run_every_way(
     assert len(lerobot) == 8
     whole = strap.open_dataset(Path(run) / "augmented.hdf5")
     for one, other in zip(lerobot, whole, strict=True):
-        assert np.allclose(one.actions[:], other.actions[:], atol=1e-6)
+        # A demonstration is padded in robomimic's layout alone, a segment in both.
+        real = slice(5, -5) if other.length > one.length else slice(None)
+        assert np.allclose(one.actions[:], other.actions[:][real], atol=1e-6)
         assert one.instruction == other.instruction
-        assert np.array_equal(one.extras["is_pad"][:].ravel(), other.extras["is_pad"][:])
+        assert np.array_equal(one.extras["is_pad"][:].ravel(), other.extras["is_pad"][:][real])
         camera = next(iter(one.cameras))
-        error = np.abs(one.frames(camera).astype(int) - other.frames("agentview_rgb")).mean()
+        pictures = other.frames("agentview_rgb")[real]
+        error = np.abs(one.frames(camera).astype(int) - pictures).mean()
         assert error < 3
     weights = pq.read_table(tmp_path / "weights" / "prior-0-prior.parquet")
     retrieved = sum(len(m.segment) for m in strap.Matches.from_parquet(f"{run}/matches.parquet"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from strap.datasets.base import Dataset
 from strap.datasets.robomimic import write_robomimic
@@ -16,6 +19,10 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import LazyArray, Match, Matches, Segment, Trajectory
 
+Format = Literal["robomimic", "lerobot"]
+VIDEO_SHARE = 0.02
+"""of its images' bytes that a video takes: LIBERO at 128 pixels 0.012; larger pictures less"""
+
 
 def augment(
     target: Dataset,
@@ -23,7 +30,7 @@ def augment(
     matches: Matches,
     out: str | Path,
     *,
-    format: Literal["robomimic", "lerobot"] = "robomimic",
+    format: Format = "robomimic",
     history: int = HISTORY,
     chunk: int = CHUNK,
     progress: Progress = silent,
@@ -33,7 +40,9 @@ def augment(
     In robomimic's HDF5 the masks `target`, `retrieved` and `all` name the parts; in LeRobot's
     v3.0 the episodes' provenance columns tell. A retrieved segment keeps `history` frames
     before it and `chunk` after it from its trajectory; `is_pad` marks the frames repeated where the
-    trajectory ends. Where each came from is written as `source_*` attributes.
+    trajectory ends. Where each came from is written as `source_*` attributes. In robomimic's
+    layout the demonstrations are padded alike, since its loader only takes windows that lie inside
+    a trajectory; LeRobot's pads by itself.
 
     Args:
         target: the demonstrations, written whole.
@@ -48,7 +57,8 @@ def augment(
     """
     out = Path(out).expanduser()
     priors = [prior] if isinstance(prior, Dataset) else list(prior)
-    parts = augmented(target, priors, matches, history=history, chunk=chunk)
+    pads = format == "robomimic"
+    parts = augmented(target, priors, matches, history=history, chunk=chunk, pad_target=pads)
     if format == "lerobot":
         from strap.datasets.lerobot import write_lerobot
 
@@ -79,19 +89,22 @@ def augmented(
     *,
     history: int = HISTORY,
     chunk: int = CHUNK,
+    pad_target: bool = False,
 ) -> Iterator[Trajectory]:
     """Target trajectories, whole, then the retrieved segments in the order of the matches.
 
-    All have the same cameras and proprioception: those that target and prior share.
+    With `pad_target` the target's first and last frames are repeated as the segments' are. All have
+    the same cameras and proprioception: those that target and prior share.
     """
     located = matches.locate(prior)
     common = Common.of(target, located, matches)
+    before, after = (history, chunk) if pad_target else (0, 0)
     for trajectory in target:
         whole = Segment(trajectory.id, 0, trajectory.length)
         origin = {"dataset": target.name, "trajectory": trajectory.id}
         yield common.restrict(
             slice_trajectory(
-                trajectory, whole, before=0, after=0, id=trajectory.id, provenance=origin
+                trajectory, whole, before=before, after=after, id=trajectory.id, provenance=origin
             )
         )
     for match in matches:
@@ -105,6 +118,56 @@ def augmented(
                 provenance=provenance(match),
             )
         )
+
+
+def own_format(target: Dataset) -> Format:
+    """Return the format for data beside the target's: its own, or LeRobot's, which is compact."""
+    return "robomimic" if target.format in ("robomimic", "libero") else "lerobot"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much an augmented dataset holds."""
+
+    frames: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.frames:,} frames, about {_in_units(self.nbytes)}"
+
+
+def estimate_size(
+    target: Dataset,
+    prior: Sequence[Dataset],
+    matches: Matches,
+    *,
+    format: Format,
+    history: int = HISTORY,
+    chunk: int = CHUNK,
+) -> Size:
+    """Return how much `augment` would write: HDF5 exactly, video about."""
+    pads = history + chunk
+    lengths = [trajectory.length for trajectory in target]
+    demonstrations = sum(lengths) + (len(lengths) * pads if format == "robomimic" else 0)
+    frames = demonstrations + sum(len(match.segment) + pads for match in matches)
+    common = Common.of(target, matches.locate(prior), matches)
+    first = common.restrict(target[target.ids[0]])
+    images = sum(_row_bytes(array) for array in first.cameras.values())
+    others = sum(_row_bytes(a) for a in (first.actions, *first.proprioception.values()))
+    share = 1.0 if format == "robomimic" else VIDEO_SHARE
+    return Size(frames, int(frames * (images * share + others)))
+
+
+def _row_bytes(array: LazyArray) -> int:
+    return math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+
+
+def _in_units(nbytes: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
 
 
 def masks(target: Dataset, matches: Matches) -> dict[str, range]:

@@ -3,7 +3,8 @@
 RUN/
   segments.json      the queries and how they were cut
   matches.parquet    what was found
-  augmented.hdf5     target ∪ retrieved, where it was asked for
+  augmented.hdf5     target ∪ retrieved as robomimic HDF5; or
+  augmented/         the same as a LeRobot dataset
   policy/            what `strap train RUN` trained
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
@@ -11,6 +12,7 @@ RUN/
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,8 +20,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from strap.atomic import read_json, remove_leftovers, write_json, writing
-from strap.augmentation import augment
+from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
+from strap.augmentation import augment, estimate_size, own_format
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
@@ -35,11 +37,9 @@ from strap.search import Engine, Execution
 from strap.segments import Segmentation, segment, write_segments
 from strap.types import Matches
 
-Augmented = Literal["robomimic", "none"]
-"""How the augmented dataset is written: as robomimic HDF5, or not at all."""
-
-
-AUGMENTED = "augmented.hdf5"
+Augmented = Literal["auto", "lerobot", "robomimic", "none"]
+"""How the augmented dataset is written: in the target's own format, a named one, or not at all."""
+AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
 POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
 
@@ -81,7 +81,7 @@ class RetrievalOptions:
     """of each prior dataset"""
     history: int = HISTORY
     chunk: int = CHUNK
-    augmented: Augmented = "robomimic"
+    augmented: Augmented = "auto"
 
     def resolved(self) -> RetrievalOptions:
         """Return these options with what the method decides where nothing was said."""
@@ -108,9 +108,10 @@ class Run:
     """nothing had changed since the run was made, so nothing was done"""
 
     @property
-    def augmented(self) -> Path:
-        """The augmented dataset."""
-        return self.path / AUGMENTED
+    def augmented(self) -> Path | None:
+        """The augmented dataset; None where the run has none."""
+        places = (self.path / name for name in AUGMENTED.values())
+        return next((place for place in places if place.exists()), None)
 
     def datasets(self) -> tuple[Dataset, list[Dataset]]:
         """The target and the priors, opened as they were for the run, and unchanged since."""
@@ -218,19 +219,7 @@ def _fill(
         matches = found.matches
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
-        (out / AUGMENTED).unlink(missing_ok=True)
-        if options.augmented == "robomimic":
-            history, chunk = options.history, options.chunk
-            place, datasets = out / AUGMENTED, [prior.dataset for prior in priors]
-            augment(
-                ours.dataset,
-                datasets,
-                matches,
-                place,
-                history=history,
-                chunk=chunk,
-                progress=progress,
-            )
+        _augment(out, ours.dataset, [p.dataset for p in priors], matches, options, progress)
     used = {c.dataset: c.store for c in (known, *others) if c.store}
     return {
         "stores": {dataset: store.path.as_posix() for dataset, store in used.items()},
@@ -241,6 +230,37 @@ def _fill(
         "versions": versions(),
         "seconds": clock.seconds,
     }
+
+
+def _augment(
+    out: Path,
+    target: Dataset,
+    priors: Sequence[Dataset],
+    matches: Matches,
+    options: RetrievalOptions,
+    progress: Progress,
+) -> None:
+    """Write the augmented dataset in place of an older one; too large a one is refused."""
+    (out / AUGMENTED["robomimic"]).unlink(missing_ok=True)
+    discard(out / AUGMENTED["lerobot"])
+    if options.augmented == "none":
+        return
+    format = own_format(target) if options.augmented == "auto" else options.augmented
+    context = {"history": options.history, "chunk": options.chunk}
+    size = estimate_size(target, priors, matches, format=format, **context)
+    free = shutil.disk_usage(out).free
+    if size.nbytes > free:
+        raise StrapError(
+            f"the augmented dataset as {format} has {size}, and only {free / 1e9:.1f} GB are free: "
+            "retrieve with --augmented none (`strap train` then reads the original datasets), "
+            "--augmented lerobot (video), or a smaller --top-k"
+        )
+    place = out / AUGMENTED[format]
+
+    def sized(what: str, done: int, total: int) -> None:
+        progress(f"{what} {size}", done, total)
+
+    augment(target, priors, matches, place, format=format, progress=sized, **context)
 
 
 def open_run(path: str | Path) -> Run:
@@ -342,7 +362,7 @@ def _finished(
         )
     if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
         return None
-    return run if run.augmented.is_file() or arguments["augmented"] == "none" else None
+    return run if run.augmented or arguments["augmented"] == "none" else None
 
 
 class _Clock:

@@ -24,7 +24,7 @@ class Command:
     """Find the parts of big datasets that look like parts of your demonstrations.
 
     Embeds what is not embedded yet, cuts the target into segments, searches every prior trajectory,
-    and writes matches.parquet and augmented.hdf5 (target ∪ retrieved) into the run folder. Killed,
+    and writes matches.parquet and the augmented dataset (target ∪ retrieved) into RUN. Killed,
     it goes on where it was; run again, it does nothing that is done.
     """
 
@@ -106,9 +106,10 @@ class Command:
     """frames kept before a retrieved segment"""
     chunk: int = CHUNK
     """frames kept after a retrieved segment"""
-    augmented: Augmented = "robomimic"
-    """how target ∪ retrieved is written: robomimic (augmented.hdf5), or none: then `strap train`
-    reads the original datasets, which must stay where they are"""
+    augmented: Augmented = "auto"
+    """how target ∪ retrieved is written: robomimic (augmented.hdf5, images as they are), lerobot
+    (the folder `augmented`, video), auto: as the target is; none: not at all, `strap train` reads
+    the original datasets anyway while they are where they were"""
     stores: Path | None = None
     """where embeddings are looked for, whatever the stores' names, and kept (default: the user's
     cache folder, or $STRAP_CACHE); stores beside a dataset are found too"""
@@ -181,6 +182,6 @@ def summary(run: Run) -> str:
     state = " (nothing had changed: nothing was done)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}"]
     lines += [f"embeddings: {place}" for place in run.manifest.get("stores", {}).values()]
-    if run.augmented.is_file():
+    if run.augmented:
         lines.append(f"augmented dataset: {run.augmented}")
     return "\n".join(lines)

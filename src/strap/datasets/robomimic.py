@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -169,14 +170,26 @@ def _write_demo(
     demo = data.create_group(key)
     turn = trajectory.orientation != orientation
     _copy(demo, "actions", trajectory.actions)
+    keys = observation_keys([*trajectory.cameras, *trajectory.proprioception])
     for name, array in trajectory.cameras.items():
-        _copy(demo, f"obs/{name}", array, flip=turn)
+        _copy(demo, f"obs/{keys[name]}", array, flip=turn)
     for name, array in trajectory.proprioception.items():
-        _copy(demo, f"obs/{name}", array)
+        _copy(demo, f"obs/{keys[name]}", array)
     for name, array in trajectory.extras.items():
         _copy(demo, name, array, flip=turn and _is_image(array))
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
+
+
+def observation_keys(names: Sequence[str]) -> dict[str, str]:
+    """Return the keys of robomimic's `obs` group: names as LeRobot spells them lose their prefix.
+
+    >>> observation_keys(["observation.images.wrist", "observation.ee_pos"])
+    {'observation.images.wrist': 'wrist', 'observation.ee_pos': 'ee_pos'}
+    """
+    short = {n: n.removeprefix("observation.").removeprefix("images.") for n in names}
+    counts = Counter(short.values())
+    return {name: key if key and counts[key] == 1 else name for name, key in short.items()}
 
 
 def _is_image(array: LazyArray) -> bool:

@@ -129,7 +129,7 @@ def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
                 f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this method "
                 "trains on all of the prior; put them back, or use --method strap"
             )
-        if not run.augmented.is_file():
+        if run.augmented is None:
             raise StrapError(
                 f"datasets of '{path}' are gone and it holds no augmented dataset: put them back "
                 f"({', '.join([arguments['target'], *arguments['prior']])})"
