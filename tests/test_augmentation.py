@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import strap
 from strap.augmentation import estimate_size
+from strap.conversion import convert
 from strap.datasets.slicing import slice_trajectory
 from strap.errors import StrapError
 from strap.synthetic import Planted, make_planted
@@ -165,13 +166,14 @@ def test_the_size_is_known_before_it_is_written(
 
 def test_keys_of_a_lerobot_dataset_are_robomimics(planted: Planted, tmp_path: Path) -> None:
     lerobot = tmp_path / "lerobot"
-    strap.convert(strap.open_dataset(planted.target), lerobot)
+    convert(strap.open_dataset(planted.target), lerobot)
     names = strap.open_dataset(lerobot)
-    assert all(name.startswith("observation.") for name in names[names.ids[0]].cameras)
-    out = strap.convert(names, tmp_path / "back.hdf5")
-    with h5py.File(out) as file, h5py.File(planted.target) as source:
-        kept = {key.removesuffix("_rgb") for key in source["data/demo_0/obs"]}
-        assert {key.removesuffix("_rgb") for key in file["data/demo_0/obs"]} <= kept
+    assert "observation.ee_pos" in names[names.ids[0]].proprioception
+    out = convert(names, tmp_path / "back.hdf5")
+    with h5py.File(out) as file:
+        keys = set(file["data/demo_0/obs"])
+    assert {"agentview_rgb", "ee_pos"} <= keys
+    assert not any(key.startswith("observation") for key in keys)
 
 
 def test_a_segment_outside_its_trajectory(planted: Planted, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import strap
 from strap.cli import main
+from strap.conversion import convert
 from strap.encoders import EncoderSpec, FunctionEncoder, PixelEncoder
 from strap.runs import open_run
 from strap.store import open_store
@@ -196,9 +197,9 @@ def test_the_encoder_of_a_transformers_store_is_loaded_as_it_was(tmp_path: Path)
 
 def test_the_augmented_dataset_is_as_the_target_is(planted: Planted, tmp_path: Path) -> None:
     target = tmp_path / "target"
-    strap.convert(strap.open_dataset(planted.target), target)
+    convert(strap.open_dataset(planted.target), target)
     prior = tmp_path / "prior"
-    strap.convert(strap.open_dataset(planted.prior), prior)
+    convert(strap.open_dataset(planted.prior), prior)
     words = ["--prior", prior, "--encoder", "pixels"]
     retrieved(tmp_path / "a", "--target", target, *words)
     assert open_run(tmp_path / "a").augmented == tmp_path / "a" / "augmented"
