@@ -44,7 +44,7 @@ def test_the_readme_runs(tmp_path: Path) -> None:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
-    for name in ("matches.parquet", "augmented.hdf5", "segments.json", "manifest.json"):
+    for name in ("matches.parquet", "augmented/meta/info.json", "segments.json", "manifest.json"):
         assert (tmp_path / "my-run" / name).is_file()
     assert (tmp_path / "augmented.hdf5").is_file()
 
