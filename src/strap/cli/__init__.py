@@ -88,7 +88,17 @@ def overview() -> str:
 def _call(name: str, words: Sequence[str]) -> int:
     import tyro
 
+    from strap.cli.help import format_help, require_known_words, subcommands
+
     command: Any = import_module(f"strap.cli.{name}").Command
+    program, chosen, rest = name, command, list(words)
+    if rest and (kind := subcommands(command).get(rest[0])):
+        program, chosen, rest = f"{name} {rest[0]}", kind, rest[1:]
+    if any(word in ("-h", "--help") for word in rest):
+        print(format_help(program, chosen))
+        return 0
+    if not subcommands(chosen):
+        require_known_words(program, chosen, rest)
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
     with redirect_stdout(_Printable(sys.stdout)):

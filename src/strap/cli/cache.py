@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -21,6 +21,7 @@ class Command:
     Interrupted, the same command goes on where it was.
     """
 
+    EXAMPLES: ClassVar = ("strap cache demonstrations big-dataset --out frames",)
     data: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """one dataset or more"""
     out: Path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
@@ -21,6 +22,7 @@ class Command:
     Killed, it goes on with the next trajectory when it is called again.
     """
 
+    EXAMPLES: ClassVar = ("strap convert demonstrations.hdf5 demonstrations-lerobot",)
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     out: tyro.conf.Positional[Path]

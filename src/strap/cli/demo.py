@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 from strap.cli.progress import showing
 from strap.cli.report import precision as skill_precision
@@ -28,6 +29,7 @@ class Command:
     neither has seen.
     """
 
+    EXAMPLES: ClassVar = ("strap demo --task mug-mug",)
     out: Path = Path("demo")
     """the folder to work in"""
     task: str = "soup-sauce"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 from strap.cli.options import Json, print_json
 from strap.diagnosis import diagnose
@@ -12,6 +13,7 @@ from strap.diagnosis import diagnose
 class Command:
     """Say what works on this machine, and what to install for the rest."""
 
+    EXAMPLES: ClassVar = ("strap doctor",)
     json: Json = False
     """print the findings as JSON"""
 

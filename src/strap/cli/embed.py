@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import tyro
 
@@ -25,6 +25,10 @@ class Command:
     shares the work.
     """
 
+    EXAMPLES: ClassVar = (
+        "strap embed big-dataset --encoder dinov2-base --out stores/big",
+        "strap embed big-dataset --encoder dinov2-base --engine ray --out stores/big",
+    )
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     encoder: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -22,6 +22,10 @@ class Command:
     kept; run again, only missing ones are run, and a crashed environment is replaced.
     """
 
+    EXAMPLES: ClassVar = (
+        "strap evaluate my-run --suite libero_10",
+        "strap evaluate my-run --suite libero_10 --against bc --workers 4",
+    )
     checkpoint: Annotated[Path, tyro.conf.Positional]
     """a folder that `strap train` wrote, or a run that it trained on"""
     task: str = ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import tyro
+
+from strap.cli.help import options_of
 
 EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
 """whose options an experiment's file may hold"""
@@ -24,6 +24,11 @@ class Command:
     what the file holds.
     """
 
+    EXAMPLES: ClassVar = (
+        "strap experiment runs/main_table.toml --data DATA --out work --list",
+        "strap experiment runs/main_table.toml --data DATA --out work --trainings 3 --evaluations 2",
+        "strap experiment runs/main_table.toml --out work --report",
+    )
     file: Annotated[Path, tyro.conf.Positional]
     """the experiment's TOML file"""
     out: Path
@@ -118,22 +123,5 @@ def _tell(line: str) -> None:
 
 def list_options(name: str) -> frozenset[str]:
     """Return the words that a `strap` command takes, in the one form that each has."""
-    module = import_module(f"strap.cli.{name}")
-    return frozenset(_words(module.Command, ""))
-
-
-def _words(source: Any, prefix: str) -> Iterator[str]:
-    """Yield the words of a command, or of a class or function that reads several of its options."""
-    hints = get_type_hints(source, include_extras=True)
-    for entry in signature(source).parameters.values():
-        marks = getattr(hints[entry.name], "__metadata__", ())
-        if tyro.conf.Positional in marks:
-            continue
-        names = [mark.name for mark in marks if getattr(mark, "name", None) is not None]
-        makers = [make() for mark in marks if (make := getattr(mark, "constructor_factory", None))]
-        name = prefix + (names[0] if names else entry.name.replace("_", "-"))
-        kind = makers[0] if makers else getattr(hints[entry.name], "__origin__", hints[entry.name])
-        if makers or is_dataclass(kind):
-            yield from _words(kind, f"{name}." if name else "")
-        else:
-            yield f"--no-{name}" if entry.default is True else f"--{name}"
+    command = import_module(f"strap.cli.{name}").Command
+    return frozenset(option.word for option in options_of(command) if not option.is_positional)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -22,6 +22,10 @@ Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
 class Command:
     """Hand a retrieval to any trainer: as a dataset, or as weights and lists without images."""
 
+    EXAMPLES: ClassVar = (
+        "strap export my-run --as lerobot --out augmented",
+        "strap export my-run --as weights --out weights",
+    )
     run_folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """a folder that `strap retrieve` wrote"""
     out: Path

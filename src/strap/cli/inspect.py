@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
@@ -17,6 +18,7 @@ from strap.inspection import inspect, write_contact_sheet
 class Command:
     """Say what is in a dataset: episodes, cameras, rates, instructions, lengths, positions."""
 
+    EXAMPLES: ClassVar = ("strap inspect demonstrations --sheet frames.png",)
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     choosing: Choosing = field(default_factory=Selection)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import tyro
 
@@ -25,6 +25,7 @@ class Command:
     Writes report.html into the run folder, self-contained, and its pictures as PNG beside it.
     """
 
+    EXAMPLES: ClassVar = ("strap report my-run",)
     run_folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """a folder that `strap retrieve` wrote"""
     json: Json = False

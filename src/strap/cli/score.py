@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import tyro
 
@@ -24,6 +24,7 @@ class Command:
     beside random segments of the same lengths; docs/scores.md defines them.
     """
 
+    EXAMPLES: ClassVar = ("strap score my-run other-run",)
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN …]")]
     """folders that `strap retrieve` wrote"""
     seed: int = 0

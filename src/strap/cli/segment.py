@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import tyro
 
@@ -18,6 +19,7 @@ from strap.segments import segment, write_segments
 class Command:
     """Cut demonstrations into sub-trajectories and write where the cuts lie."""
 
+    EXAMPLES: ClassVar = ("strap segment demonstrations --out segments.json",)
     dataset: tyro.conf.Positional[Path]
     """the target demonstrations"""
     out: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -31,6 +31,11 @@ class Command:
     where it was; with more --steps it goes on from the end.
     """
 
+    EXAMPLES: ClassVar = (
+        "strap train my-run",
+        "strap train demonstrations --method bc --out bc",
+        "strap train my-run --vision frozen --steps 3000 --out small",
+    )
     data: Annotated[Path, tyro.conf.Positional]
     """a run folder, a dataset, or a frame cache"""
     out: Path | None = None
