@@ -135,7 +135,7 @@ def test_embed_and_segment(
     manual = ["--segmentation", "manual", "--boundaries", file]
     whole = retrieve(planted, tmp_path / "run", *manual)
     assert "no query fits into any prior trajectory" in fails(whole, capsys)  # 90 frames each
-    assert main([*whole, "--steps", "classic"]) == 0
+    assert main([*whole, "--step-set", "classic"]) == 0
     assert "12 matches of 2 queries" in capsys.readouterr().out
 
 

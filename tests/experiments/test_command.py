@@ -38,7 +38,7 @@ def test_cells_and_commands_are_listed(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*words, "--tasks", "Mug", "--methods", "BC", "STRAP", "--seeds", "2"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("3 cells, 0 of them finished\n  Mug/BC-seed2\n")
-    assert "--method strap --frames WORK/frames/" in told
+    assert "--recipe strap --frames WORK/frames/" in told
     assert not (tmp_path / "work").exists()
 
 

@@ -48,17 +48,17 @@ def test_commands_say_what_the_file_says(tmp_path: Path) -> None:
         f"cache {data}/target {data}/prior-0 {data}/prior-1 --out {work}/frames/"
     )
     bc = stages["train Mug/BC-seed1"]
-    assert words(bc) == f"train {target} --method bc {rest}/BC-seed1 --steps 10 --decay"
+    assert words(bc) == f"train {target} --recipe bc {rest}/BC-seed1 --steps 10 --decay"
     ft = stages["train Mug/FT-seed1"]
     (pretrained,) = (name for name in stages if name.startswith("pretrained/"))
-    assert f"--method bc --init {work}/{pretrained} --frames" in words(ft)
+    assert f"--recipe bc --init {work}/{pretrained} --frames" in words(ft)
     assert pretrained in ft.needs
     assert words(stages[pretrained]).startswith(
-        f"train {data}/prior-0 --prior {data}/prior-1 --method mt --frames"
+        f"train {data}/prior-0 --prior {data}/prior-1 --recipe mt --frames"
     )
     strap = stages["train Mug/STRAP-k20-seed1"]
     retrieval = strap.needs[1]
-    assert words(strap).startswith(f"train {work}/{retrieval} --method strap --frames")
+    assert words(strap).startswith(f"train {work}/{retrieval} --recipe strap --frames")
     assert words(stages[retrieval]) == (
         f"retrieve --target {data}/target --target-tasks put the mug on the plate "
         f"--target-episodes 0:5 --prior {data}/prior-0 {data}/prior-1 --method strap "
@@ -75,7 +75,7 @@ def test_later_states_and_multi_task_training(tmp_path: Path) -> None:
     text = TEXT.replace('"0:4"', '"20:40"').replace('train = "ft"', 'train = "mt"')
     stages = plan(tmp_path, text)
     assert "--episodes 20 --first 20" in words(stages["evaluate Mug/BC-seed1"])
-    prior = f"--prior {tmp_path}/prior-0 {tmp_path}/prior-1 --method mt"
+    prior = f"--prior {tmp_path}/prior-0 {tmp_path}/prior-1 --recipe mt"
     assert prior in words(stages["train Mug/FT-seed1"])
 
 

@@ -47,7 +47,7 @@ def test_the_command(demo_file: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     cache = build_cache(open_training_data(demo_file), tmp_path / "maps", options)
     # In another process: Mesa's LLVM, which this one has loaded, and Triton's don't get along.
     call = [sys.executable, "-m", "strap", "train", str(cache.path), "--out", str(tmp_path / "k")]
-    subprocess.run([*call, "--method", "bc", "--steps", "1"], check=True)
+    subprocess.run([*call, "--recipe", "bc", "--steps", "1"], check=True)
     words = ["evaluate", str(tmp_path / "k"), "--suite", SUITE, "--task", SHORT, "--out"]
     words += [str(tmp_path / "e"), "--episodes", "1", "--horizon", "3", "--workers", "1"]
     assert main(words) == 0

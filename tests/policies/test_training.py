@@ -369,7 +369,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / "k" / "tensorboard").is_dir()
     assert main([*words, "--cache", frames, "--steps", "3", "--batch", "0"]) == 2
     assert "batch is 0" in capsys.readouterr().err
-    assert main(["train", str(run), "--out", out, "--method", "mt", "--alpha", "2"]) == 2
+    assert main(["train", str(run), "--out", out, "--recipe", "mt", "--alpha", "2"]) == 2
     assert "alpha is 2.0" in capsys.readouterr().err
 
 

@@ -29,6 +29,16 @@ class Command:
         "strap embed big-dataset --encoder dinov2-base --out stores/big",
         "strap embed big-dataset --encoder dinov2-base --engine ray --out stores/big",
     )
+    GROUPS: ClassVar = {
+        "what is given, what is made": ("dataset", "out", "dtype", "json"),
+        "which trajectories and cameras": ("tasks", "episodes", "cameras", "part"),
+        "the model": ("encoder", "pooling", "layer", "preset", "precision"),
+        "where it runs": (*("devices", "batch", "workers", "compile", "engine", "address"),),
+        "how the dataset is read": (
+            *("format", "orientation", "missing", "camera", "language", "action"),
+        ),
+    }
+
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
     encoder: str

@@ -26,6 +26,15 @@ class Command:
         "strap evaluate my-run --suite libero_10",
         "strap evaluate my-run --suite libero_10 --against bc --workers 4",
     )
+    GROUPS: ClassVar = {
+        "what is given, what is made": (
+            *("checkpoint", "which", "against", "out", "videos", "json"),
+        ),
+        "what it has to do": ("task", "suite", "episodes", "first", "horizon", "demos"),
+        "how it acts": ("execute", "acting", "blend", "seed"),
+        "where it runs": ("workers", "device"),
+    }
+
     checkpoint: Annotated[Path, tyro.conf.Positional]
     """a folder that `strap train` wrote, or a run that it trained on"""
     task: str = ""
@@ -62,7 +71,7 @@ class Command:
     seed: int = 0
     """of what the policy draws at random (--acting sample, diffusion policies)"""
     videos: bool = True
-    """by default an MP4 of every episode is written"""
+    """write no MP4 of the episodes (default: one of each)"""
     device: str = "auto"
     """where the policy runs: auto, cpu, cuda"""
     json: Json = False

@@ -26,7 +26,7 @@ class Command:
 
     EXAMPLES: ClassVar = (
         "strap experiment runs/main_table.toml --data DATA --out work --list",
-        "strap experiment runs/main_table.toml --data DATA --out work --trainings 3 --evaluations 2",
+        "strap experiment runs/main_table.toml --data DATA --out work --trainings 3",
         "strap experiment runs/main_table.toml --out work --report",
     )
     file: Annotated[Path, tyro.conf.Positional]
@@ -58,7 +58,8 @@ class Command:
     minutes: float | None = None
     """after so many minutes no command is begun any more; those that run are waited for"""
     mps: bool = True
-    """by default the commands share the GPU by CUDA's Multi-Process Service, where there is one"""
+    """don't let the commands share the GPU by CUDA's Multi-Process Service (default: they do,
+    where there is one)"""
     list: bool = False
     """print the cells and the commands that are left, and run nothing"""
     report: bool = False

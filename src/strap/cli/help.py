@@ -20,7 +20,7 @@ import tyro
 from strap.errors import StrapError
 
 WIDTH = 100
-INDENT = 24
+INDENT = 27
 """the column in which an option's explanation begins"""
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT", bool: ""}
 EMPTY = inspect.Parameter.empty

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+import tyro
 
 from strap.cli.options import Cutting, Json, Opening, print_json
 from strap.cli.progress import showing
@@ -28,6 +30,37 @@ class Command:
     it goes on where it was; run again, it does nothing that is done.
     """
 
+    EXAMPLES: ClassVar = (
+        "strap retrieve --target demos --prior big-dataset --encoder dinov2-base --out my-run",
+        "strap retrieve --target demos --prior stores/big --top-k 200 --out my-run",
+        "strap retrieve --target data --target-episodes 0:5 --prior data --prior-episodes 5: …",
+    )
+    GROUPS: ClassVar = {
+        "what is given, what is made": (
+            *("target", "prior", "out", "augmented", "history", "chunk", "overwrite", "json"),
+        ),
+        "which trajectories and cameras": (
+            *("target_tasks", "target_episodes", "prior_tasks", "prior_episodes", "cameras"),
+        ),
+        "what is retrieved, and how much": (
+            *("method", "top_k", "fraction", "threshold", "max_cost", "max_roughness"),
+            *("shared", "matches_per_trajectory", "length_ratio", "padding", "rule", "seed"),
+        ),
+        "what is compared": (
+            *("encoder", "fuse", "steps", "metric", "text_encoder", "learning_steps"),
+        ),
+        "how demonstrations are cut": (
+            *("segmentation", "epsilon", "unit", "norm", "min_length", "window", "position"),
+            "boundaries",
+        ),
+        "where it runs, where embeddings lie": (
+            *("stores", "dtype", "device", "backend", "engine", "workers", "address", "explain"),
+        ),
+        "how the datasets are read": (
+            *("format", "orientation", "missing", "camera", "language", "action"),
+        ),
+    }
+
     target: Path
     """the few demonstrations of the new task: a dataset, or a store of its embeddings"""
     prior: tuple[Path, ...]
@@ -40,10 +73,9 @@ class Command:
     a local folder (default: that of the priors' stores, where there are any)"""
     method: Method = "strap"
     """strap: segments, by dynamic time warping; d-t: whole trajectories, likewise; d-s: single
-    frames, by the encoder's features; br: single frames, by features learned from images and
-    actions; fr: likewise, from optical flow; random: segments at random; language: whole
-    trajectories by their instruction. All but strap and random take whole demonstrations as
-    queries, whatever --segmentation says"""
+    frames, by the encoder's features; br, fr: single frames, by features learned from images and
+    actions, or from optical flow; random: any segments; language: whole trajectories by their
+    instruction"""
     top_k: int | None = None
     """how many matches to keep in all (default: 100)"""
     fraction: float | None = None
@@ -56,20 +88,21 @@ class Command:
     """compare these too, beside the encoder's features: gripper, position, movement, language (the
     instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
     target_tasks: tuple[str, ...] = ()
-    """use only the target's trajectories with one of these instructions (or, where none is equal,
-    with one that contains the text)"""
+    """only the target's trajectories with these instructions, or parts of them"""
     target_episodes: str = ""
-    """of those, use only the ones at these positions: 0:5 or 0:10,17"""
+    """of those, only the ones at these positions: 0:5 or 0:10,17"""
     prior_tasks: tuple[str, ...] = ()
     """as --target-tasks, for each prior dataset"""
     prior_episodes: str = ""
     """as --target-episodes, for each prior dataset"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view where there is one, else the mean of all)"""
-    steps: Literal["strap", "fmp", "classic"] | None = None
-    """which moves a warping path may make, in (query, trajectory) frames: strap (1,1) (1,2) as the
-    authors' code, fmp (1,1) (1,2) (2,1) as the textbook, classic (1,1) (1,0) (0,1) as the paper's
-    equation 1 (default: strap; d-t: classic)"""
+    steps: Annotated[Literal["strap", "fmp", "classic"] | None, tyro.conf.arg(name="step-set")] = (
+        None
+    )
+    """moves of a warping path, in (query, trajectory) frames: strap (1,1) (1,2), the authors'; fmp
+    (1,1) (1,2) (2,1), the textbook's; classic (1,1) (1,0) (0,1), the paper's equation 1 (default:
+    strap; d-t: classic)"""
     metric: Literal["l2", "cosine"] | None = None
     """the cost of one frame against another (default: l2; single states: cosine)"""
     rule: Rule = "even"
@@ -90,13 +123,13 @@ class Command:
     seed: int = 0
     """random: the seed of the draw"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
-    """what computes the matches: auto takes a GPU where there is one"""
+    """what computes the matches; auto: a GPU where there is one"""
     engine: Engine = "local"
-    """where to search: local, or ray (shards as tasks on a cluster)"""
+    """where to search: on this machine, or on a Ray cluster"""
     workers: int = 2
-    """how many tasks at a time on a Ray cluster that is started here"""
+    """tasks at a time on a Ray cluster that is started here"""
     address: str | None = None
-    """a Ray cluster's address (default: one is started, on this machine's loopback alone)"""
+    """a Ray cluster's address (default: one is started here)"""
     explain: bool = False
     """print how many (query, trajectory) pairs each bound removed"""
     dtype: Dtype = "float16"
@@ -107,12 +140,11 @@ class Command:
     chunk: int = CHUNK
     """frames kept after a retrieved segment"""
     augmented: Augmented = "auto"
-    """how target ∪ retrieved is written: robomimic (augmented.hdf5, images as they are), lerobot
-    (the folder `augmented`, video), auto: as the target is; none: not at all, `strap train` reads
-    the original datasets anyway while they are where they were"""
+    """target ∪ retrieved as a dataset: robomimic's HDF5, lerobot's folder, auto: as the target is;
+    none: `strap train` reads the original datasets"""
     stores: Path | None = None
-    """where embeddings are looked for, whatever the stores' names, and kept (default: the user's
-    cache folder, or $STRAP_CACHE); stores beside a dataset are found too"""
+    """where embeddings are looked for and kept; stores beside a dataset are found too (default:
+    the user's cache folder, or $STRAP_CACHE)"""
     device: str = "auto"
     """where networks run: auto, cpu, cuda"""
     overwrite: bool = False

@@ -33,14 +33,35 @@ class Command:
 
     EXAMPLES: ClassVar = (
         "strap train my-run",
-        "strap train demonstrations --method bc --out bc",
+        "strap train demonstrations --recipe bc --out bc",
         "strap train my-run --vision frozen --steps 3000 --out small",
     )
+    GROUPS: ClassVar = {
+        "what is given, what is made": ("data", "out", "json"),
+        "what it learns from": (
+            *("method", "prior", "tasks", "episodes", "alpha", "match_weights", "pretrain_steps"),
+            *("finetune_steps", "holdout", "windows", "cameras", "proprioception", "image_size"),
+        ),
+        "the policy": (
+            *("preset", "kind", "vision", "history", "chunk", "normalize", "text_encoder"),
+            *("init", "imagenet", "initial"),
+        ),
+        "the training": (
+            *("steps", "batch", "learning_rate", "warmup", "decay", "crop", "ema", "seed"),
+        ),
+        "where it runs, where frames lie": ("device", "compile", "frames", "cache"),
+        "how the datasets are read": (
+            *("format", "orientation", "missing", "camera", "language", "action"),
+        ),
+    }
+
     data: Annotated[Path, tyro.conf.Positional]
     """a run folder, a dataset, or a frame cache"""
     out: Path | None = None
     """the checkpoint folder (default, for a run: its folder `policy`)"""
-    method: Literal["bc", "ft", "mt", "strap"] | None = None
+    method: Annotated[Literal["bc", "ft", "mt", "strap"] | None, tyro.conf.arg(name="recipe")] = (
+        None
+    )
     """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
     (default: strap on a run, bc on a dataset)"""
     preset: Literal["fixed", "paper", "released"] = "fixed"

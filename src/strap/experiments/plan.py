@@ -133,7 +133,7 @@ class Planner:
         name = f"pretrained/{self._identify([options, _cache_options(cell)])}-seed{cell.seed}"
         out = self.work / name
         first, *others = self._prior()
-        data = [first, "--prior", *others, "--method", "mt"] if others else [first, *BC]
+        data = [first, "--prior", *others, "--recipe", "mt"] if others else [first, *BC]
         words = ["train", *data, *self._frames(cell), "--seed", str(cell.seed)]
         command = self._command([*words, "--out", str(out), *self._words("train", options)])
         return self._add(Stage(name, "pretrain", command, out, out, (self._cache(cell),)))
@@ -179,12 +179,12 @@ class Planner:
         out, needs = self.policy(cell), [self._cache(cell)]
         if cell.method.retrieval is not None:
             needs.append(self._retrieve(cell))
-            data = [str(self.work / needs[-1]), "--method", "strap"]
+            data = [str(self.work / needs[-1]), "--recipe", "strap"]
         elif cell.method.train == "ft":
             needs.append(self._pretrain(cell))
             data = [*self._target(cell), *BC, "--init", str(self.work / needs[-1])]
         elif cell.method.train == "mt":
-            data = [*self._target(cell), "--prior", *self._prior(), "--method", "mt"]
+            data = [*self._target(cell), "--prior", *self._prior(), "--recipe", "mt"]
         else:
             data = [*self._target(cell), *BC]
         words = ["train", *data, *self._frames(cell), "--seed", str(cell.seed), "--out", str(out)]
@@ -228,7 +228,7 @@ class Planner:
         return (*self.program, *words)
 
 
-BC = ("--method", "bc")
+BC = ("--recipe", "bc")
 
 
 def _cache_options(cell: Cell) -> Options:

@@ -115,8 +115,8 @@ def _report_shortfalls(
     if not available:
         raise StrapError(
             "no query fits into any prior trajectory: under steps 'strap' a match is at least as "
-            "long as its query; cut shorter queries (--segmentation window), use --steps classic, "
-            "or widen --length-ratio where you gave one"
+            "long as its query; cut shorter queries (--segmentation window), use --step-set "
+            "classic, or widen --length-ratio where you gave one"
         )
     top_k = options.top_k
     if top_k is not None and available < top_k:

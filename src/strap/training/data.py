@@ -126,8 +126,8 @@ def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
     if not run.has_datasets():
         if whole_prior:
             raise StrapError(
-                f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this method "
-                "trains on all of the prior; put them back, or use --method strap"
+                f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this recipe "
+                "trains on all of the prior; put them back, or use --recipe strap"
             )
         if run.augmented is None:
             raise StrapError(

@@ -147,7 +147,7 @@ def _matches(
     if not cache.retrieved:
         raise StrapError(
             "the method strap needs retrieved segments: train on a run of `strap retrieve`, or "
-            "choose --method bc"
+            "choose --recipe bc"
         )
     if weights is not None and len(weights) != len(cache.retrieved):
         raise StrapError(

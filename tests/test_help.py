@@ -1,0 +1,84 @@
+"""Help texts: every option is explained, examples are calls that parse, mistakes are answered."""
+
+from __future__ import annotations
+
+import shlex
+from importlib import import_module
+
+import pytest
+import tyro
+
+from strap.cli import COMMANDS, main
+from strap.cli.help import format_help, options_of, subcommands
+
+ALL = {}
+for _name in COMMANDS:
+    _command = import_module(f"strap.cli.{_name}").Command
+    _choices = subcommands(_command)
+    ALL |= {f"{_name} {key}": kind for key, kind in _choices.items()} or {_name: _command}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_option_is_explained(name: str) -> None:
+    shown = format_help(name, ALL[name])
+    for option in options_of(ALL[name]):
+        assert option.text, option.word
+        assert option.word in shown
+        assert option.text.count("default") <= 1
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "None" not in shown
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_groups_name_real_options_once(name: str) -> None:
+    names = [name for names in getattr(ALL[name], "GROUPS", {}).values() for name in names]
+    assert len(names) == len(set(names))
+    assert set(names) <= {option.name for option in options_of(ALL[name])}
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if " " not in name])
+def test_examples_parse(name: str) -> None:
+    assert ALL[name].EXAMPLES
+    for example in ALL[name].EXAMPLES:
+        words = shlex.split(example.removesuffix(" …"))
+        assert words[:2] == ["strap", name]
+        if example.endswith("…"):
+            words += ["--out", "run"]
+        tyro.cli(ALL[name], args=words[2:], config=(tyro.conf.FlagCreatePairsOff,))
+
+
+def test_the_longest_help_fits_two_screens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(format_help("retrieve", ALL["retrieve"]).splitlines()) <= 120
+
+
+def test_a_default_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["retrieve", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--top-k N how many matches to keep in all (default: 100) --" in shown
+    assert "--rule even|released even: exactly" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["retrieve", "--targt", "x"], "did you mean --target?"),
+        (["train", "x", "--step", "5"], "did you mean --steps?"),
+        (["store", "verify", "x", "--dropp"], "did you mean --drop?"),
+        (["evaluate", "x", "--videos"], "did you mean --no-videos?"),
+        (["doctor", "--frobnicate"], "has no option --frobnicate: All of them"),
+    ],
+)
+def test_a_misspelt_option_names_the_nearest(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert hint in told
+    assert len(told.splitlines()) == 1
+
+
+def test_both_spellings_of_an_option_are_known() -> None:
+    from strap.cli.help import require_known_words
+
+    require_known_words("retrieve", ALL["retrieve"], ["--top_k", "3", "--top-k=3", "--out", "-1"])
