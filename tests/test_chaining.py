@@ -222,3 +222,35 @@ def test_one_dataset_is_target_and_prior_by_episodes(
     matches = open_run(tmp_path / "run").matches
     assert {match.query.trajectory_id for match in matches} <= set(ids[:2])
     assert {match.segment.trajectory_id for match in matches} <= set(ids[2:])
+
+
+def test_a_target_that_is_its_own_prior_is_remarked(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--target", planted.target, "--prior", planted.target, "--encoder", "pixels"]
+    retrieved(tmp_path / "run", *words)
+    assert "is target and prior: 2 of its demonstrations" in capsys.readouterr().err
+    both = ["--target", planted.target, "--prior", planted.target, planted.prior]
+    retrieved(tmp_path / "all", *both, "--encoder", "pixels", "--shared", "all")
+    assert "is target and prior" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["retrieve", "--target", "T", "--prior", "P", "--encoder", "pixels", "--backend", "gpu"],
+        ["train", "T", "--device", "cuda:7"],
+        ["embed", "T", "--encoder", "efficientnet-lite0", "--devices", "cuda:7"],
+    ],
+)
+def test_a_device_that_is_not_there_is_noticed_before_the_work(
+    planted: Planted, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    if shutil.which("nvidia-smi"):
+        pytest.skip("there is a GPU")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    named = [{"T": str(planted.target), "P": str(planted.prior)}.get(w, w) for w in words]
+    assert main([*named, "--out", str(tmp_path / "out")]) == 2
+    assert not any(tmp_path.iterdir())
+    assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))

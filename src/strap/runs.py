@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from strap.augmentation import augment, estimate_size, own_format
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
+from strap.dtw import resolve_backend
 from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, Source, prepare_features
@@ -168,11 +170,13 @@ def run_retrieval(
     """
     out, options = Path(out).expanduser(), options.resolved()
     MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
+    resolve_backend(options.backend)
     opening = options.opening
     ours = Source.open(target, opening, options.target_selection)
     priors = [Source.open(path, opening, options.prior_selection) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
+    _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
     arguments = _arguments(ours, priors, options)
     inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
     with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
@@ -186,6 +190,19 @@ def run_retrieval(
         manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
         write_json(out / "manifest.json", manifest)
         return replace(open_run(out), reused=False)
+
+
+def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
+    """Say so where the target is searched too, which is seldom meant."""
+    same = [prior for prior in priors if prior.path.resolve() == target.path.resolve()]
+    shared = {key for prior in same for key in prior.ids} & set(target.ids)
+    if shared and options.shared != "all":
+        warnings.warn(
+            f"'{target.path}' is target and prior: {len(shared)} of its demonstrations are "
+            "searched for the others' segments; choose with --target-episodes and "
+            "--prior-episodes, or say --shared all",
+            stacklevel=3,
+        )
 
 
 def _fill(

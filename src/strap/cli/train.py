@@ -147,9 +147,12 @@ class Command:
 
     def run(self) -> None:
         """Cache, train, say what came of it."""
+        from strap.encoders.network import choose_device
         from strap.policies.settings import policy_preset, require_imagenet
         from strap.training import train, training_preset
 
+        choose_device(self.device)  # one that is not there is noticed before frames are decoded
+        out = self._out()
         with showing(quiet=self.json) as progress:
             cache = self._cache(progress)
         vision: Any = "resnet" if cache.has_frames else "frozen"
@@ -173,7 +176,7 @@ class Command:
         )
         done = train(
             cache,
-            self._out(),
+            out,
             policy=replace(policy, **self._given("history", "chunk", "normalize", "initial")),
             training=training,
             match_weights=self._weights(),
