@@ -32,6 +32,22 @@ def policy(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Poli
     return load_policy(out, device="cpu")
 
 
+def test_progress_goes_on_inside_an_episode(policy: Policy, tmp_path: Path) -> None:
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    told: list[tuple[str, int, int]] = []
+    one = replace(SETTINGS, episodes=2, workers=1)
+    run_episodes(
+        policy,
+        *("reach", one, make, (str(folder),), tmp_path / "out", IDENTITY),
+        progress=lambda *call: told.append(call),
+    )
+    steps = [done for what, done, _ in told if what == "simulated steps"]
+    assert steps == sorted(steps)
+    assert len(set(steps)) > 6  # two episodes of up to six steps
+    assert {total for what, _, total in told if what == "simulated steps"} == {12}
+
+
 def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path: Path) -> None:
     folder = tmp_path / "toy"
     folder.mkdir()

@@ -73,7 +73,13 @@ def roll_out(
         Supervisor(start, states, workers=workers, attempts=RETRIES + 1) as supervisor,
         _leave_processors(min(workers, len(states))),
     ):
-        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor)
+        total = horizon * len(states)
+
+        def tell(steps_under_way: int) -> None:
+            # An episode that ends early has its steps behind it all the same.
+            progress("simulated steps", min(total, horizon * done + steps_under_way), total)
+
+        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor, tell)
         for done, episode in enumerate(rollout.run(), start=1):
             finished(episode)
             progress("episodes", done, len(states))
@@ -118,6 +124,8 @@ class _Rollout:
     seed: int
     videos: bool
     supervisor: Supervisor[int]
+    tell: Callable[[int], None]
+    """called with the steps of the episodes under way"""
     under_way: dict[int, _EpisodeUnderWay] = field(default_factory=dict)
     """slot -> its episode"""
     lost: dict[int, Exception] = field(default_factory=dict)
@@ -138,8 +146,10 @@ class _Rollout:
                     shown[assignment.worker] = assignment.slot, seen
                     continue
                 self.supervisor.finish(assignment, keep_worker=True)
+                del self.under_way[assignment.slot]
                 yield episode
             self._begin()
+            self.tell(sum(max(episode.steps, 0) for episode in self.under_way.values()))
             self._act(shown)
 
     def _begin(self) -> None:
