@@ -31,6 +31,7 @@ ORDER = (
     "datasets",
     "synthetic",
     "positions",
+    "stops",
     "segments",
     "inspection",
     "encoders",

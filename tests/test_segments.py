@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import strap
 from strap.errors import StrapError
 from strap.positions import position_name, positions
-from strap.segments import Segmentation, cut, merge_forward, read_segments
+from strap.segments import Segmentation, cut, read_segments
+from strap.stops import merge_forward
 from strap.synthetic import Planted
 from strap.types import Segment, Source, Trajectory, lazy
 

@@ -31,7 +31,7 @@ from strap.progress import Progress, silent
 from strap.provenance import versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, retrieve_matches
 from strap.search import Engine, Execution
-from strap.segments import Segmentation, segment, write_segments
+from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
 
 Augmented = Literal["robomimic", "none"]
@@ -165,6 +165,7 @@ def run_retrieval(
     out, options = Path(out).expanduser(), options.resolved()
     MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
     ours = options.target_selection.apply(options.opening.open(target))
+    options = replace(options, segmentation=with_default_epsilon(options.segmentation, ours))
     priors = [options.prior_selection.apply(options.opening.open(path)) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
@@ -196,10 +197,9 @@ def _fill(
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
     clock = _Clock()
     with clock("segment"):
-        queries = segment(ours, **_fields(options.segmentation))
-        write_segments(
-            out / "segments.json", queries, dataset=ours, segmentation=options.segmentation
-        )
+        cuts = cut_dataset(ours, options.segmentation)
+        queries = cuts.segments
+        write_segments(out / "segments.json", queries, dataset=ours, segmentation=cuts.segmentation)
     with clock("embed"):
         features = FeatureOptions(
             options.encoder, options.cameras, options.dtype, options.fuse, options.learning_steps
@@ -283,10 +283,6 @@ def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
     """Return which trajectories of the target or of each prior a run was made from."""
     saved = arguments.get(f"{which}_selection", {})
     return Selection(tuple(saved.get("tasks", ())), saved.get("episodes", ""))
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _arguments(
