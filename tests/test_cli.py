@@ -210,7 +210,7 @@ def test_no_such_camera(
 def test_missing_proprioception(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = small(tmp_path, 40, agentview_rgb=images(40), joint_states=np.zeros((40, 7)))
+    file = small(tmp_path, 40, agentview_rgb=images(40), gripper_states=np.zeros((40, 2)))
     blind = Planted(file, planted.prior, ())
     shown = fails(retrieve(blind, tmp_path / "run"), capsys)
     assert "no end-effector position" in shown

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from strap.datasets.base import natural
-from strap.datasets.rlds.structure import Field, Structure
+from strap.datasets.picture_arrays import is_picture_array
+from strap.datasets.rlds.structure import NUMBERS, Field, Structure
 from strap.errors import StrapError, unknown
 
 OBSERVATION = "observation/"
@@ -118,8 +121,11 @@ def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
 
 
 def _is_colour(field: Field) -> bool:
-    three = len(field.shape) == 3 and field.shape[2] in (3, None)
-    return field.kind == "image" and three and field.dtype == "uint8"
+    if field.kind == "image":
+        three = len(field.shape) == 3 and field.shape[2] in (3, None)
+        return three and field.dtype == "uint8"
+    is_fixed = is_numeric(field) and None not in field.shape
+    return is_fixed and is_picture_array(field.path, field.shape, np.dtype(NUMBERS[field.dtype]))
 
 
 def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
