@@ -63,6 +63,16 @@ def test_rlds_and_a_missing_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "is missing in" not in shown
 
 
+def test_a_missing_shard_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_rlds(tmp_path / "1.0.0")
+    next((tmp_path / "1.0.0").glob("*00000-of-00002")).unlink()
+    found = inspect(opened(open_rlds, tmp_path / "1.0.0"))
+    shown = "the shard is missing in 2 of 3 trajectories (train/000000, train/000001)"
+    assert shown in found.notes
+    assert found.sampled == 1
+
+
 class Endless:
     """A reader of very many trajectories, each slow to look at."""
 

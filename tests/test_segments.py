@@ -95,6 +95,21 @@ def test_position_columns_are_the_users_to_say() -> None:
         positions(joints_only, "joint")
 
 
+def test_other_rows_of_numbers_can_be_named_too() -> None:
+    others = {
+        "states": lazy(np.arange(40.0).reshape(10, 4)),
+        "rewards": lazy(np.zeros(10)),
+        "depth": lazy(np.zeros((10, 4, 4))),
+    }
+    own = moving([GO] * 9, extras=others)
+    assert positions(own, "states[1:3]").tolist()[0] == [1, 2]
+    assert position_name(own) == "ee_pos"  # found among proprioception alone
+    with pytest.raises(
+        StrapError, match=r"unknown proprioception .*Known: ee_pos, joints, states$"
+    ):
+        positions(own, "depth")
+
+
 SIX = {"joints": lazy(np.arange(6.0).repeat(10).reshape(6, 10).T)}
 
 

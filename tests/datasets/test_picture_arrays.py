@@ -71,8 +71,9 @@ def write_table(root: Path, images: np.ndarray) -> Path:
     return root / "lerobot"
 
 
-def write_records(root: Path, images: np.ndarray) -> Path:
-    """An RLDS dataset whose pictures are a tensor, not TFDS's own kind of image."""
+def write_records(root: Path, images: np.ndarray, state: np.ndarray | None = None) -> Path:
+    """An RLDS dataset whose pictures are a tensor, and its state no part of the observation."""
+    state = np.zeros((COUNT, 6), np.float32) if state is None else state
 
     def tensor(dtype: str, *shape: int) -> dict:
         return {"tensor": {"shape": {"dimensions": list(map(str, shape))}, "dtype": dtype}}
@@ -81,7 +82,11 @@ def write_records(root: Path, images: np.ndarray) -> Path:
         return {"featuresDict": {"features": features}}
 
     pixels = tensor(str(images.dtype), *images.shape[1:])
-    step = group(observation=group(wrist_image=pixels), action=tensor("float32", 2))
+    step = group(
+        observation=group(wrist_image=pixels),
+        robot_state=tensor("float32", 6),
+        action=tensor("float32", 2),
+    )
     top = group(steps={"sequence": {"feature": step}})
     folder = root / "robot" / "1.0.0"
     folder.mkdir(parents=True)
@@ -95,6 +100,7 @@ def write_records(root: Path, images: np.ndarray) -> Path:
     (folder / "dataset_info.json").write_text(json.dumps(described))
     content = {
         "steps/observation/wrist_image": images,
+        "steps/robot_state": state,
         "steps/action": np.zeros((COUNT, 2), np.float32),
     }
     (folder / "robot-train.tfrecord-00000-of-00001").write_bytes(record(example(content)))
@@ -114,6 +120,16 @@ def test_every_layout_is_a_camera_of_every_format(
     assert own.cameras["wrist_image"].dtype == np.uint8
     assert own.frames("wrist_image").tolist() == BYTES.tolist()
     assert [number_of(f) for f in own.frames("wrist_image", 1, 3)] == [1, 2]
+
+
+def test_a_state_outside_the_observation_of_rlds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    state = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 6)
+    own = strap.open_dataset(write_records(tmp_path, BYTES, state))["train/000000"]
+    assert list(own.proprioception) == ["robot_state"]
+    assert own.proprioception["robot_state"][:].tolist() == state.tolist()
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_buffer])

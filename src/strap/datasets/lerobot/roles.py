@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from strap.datasets.lerobot.layout import BOOKKEEPING, Feature, Layout
 from strap.datasets.picture_arrays import is_picture_array
+from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
 
 ACTIONS = ("action", "actions")
 OBSERVATION = "observation."
-STATE_WORDS = (
-    *("state", "pos", "pose", "position", "joint", "qpos", "ee", "eef", "tcp", "cartesian"),
-    *("gripper", "proprio", "proprioception"),
-)
-"""words, also with an s, of proprioception in datasets that do not write `observation.`"""
-OTHER_WORDS = ("action", "next", "goal", "target", "command", "env", "environment", "object")
-"""words of what has such a name too and is no proprioception"""
 
 
 def is_array(feature: Feature) -> bool:
@@ -55,10 +47,4 @@ def find_states(layout: Layout, action: str) -> frozenset[str]:
     features = layout.features.values()
     rows = [f for f in features if is_array(f) and len(f.shape) == 1 and f.name != action]
     observed = [f.name for f in rows if f.name.startswith(OBSERVATION)]
-    return frozenset(observed or [f.name for f in rows if _is_state(f.name)])
-
-
-def _is_state(name: str) -> bool:
-    written = re.split(r"[^a-z0-9]+", name.lower())
-    words = {*written, *(word.removesuffix("s") for word in written)}
-    return not words.isdisjoint(STATE_WORDS) and words.isdisjoint(OTHER_WORDS)
+    return frozenset(observed or [f.name for f in rows if is_state_name(f.name)])
