@@ -244,6 +244,7 @@ def test_manual_boundaries(tmp_path: Path) -> None:
         ({"norm": "l3"}, "unknown norm"),
         ({"unit": "minute"}, "unknown unit"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"epsilon": "some"}, "epsilon is some: it must be a number above 0, or auto"),
         ({"epsilon": float("inf")}, "epsilon is inf"),
         ({"epsilon": float("nan")}, "epsilon is nan"),
         ({"min_length": 0}, "min_length is 0"),

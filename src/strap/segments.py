@@ -69,12 +69,16 @@ class Segmentation:
         for name in ("min_length", "window"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1 frame")
-        if self.epsilon in (None, "auto"):
-            pass
-        elif isinstance(self.epsilon, str) or not 0 < self.epsilon < math.inf:
+        if not _is_epsilon(self.epsilon):
             raise StrapError(f"epsilon is {self.epsilon}: it must be a number above 0, or auto")
         if self.method == "manual" and self.boundaries is None:
             raise StrapError("method 'manual' needs a boundaries file: give --boundaries FILE.json")
+
+
+def _is_epsilon(value: Epsilon) -> bool:
+    if value is None or isinstance(value, str):
+        return value in (None, "auto")
+    return 0 < value < math.inf
 
 
 @dataclass(frozen=True)

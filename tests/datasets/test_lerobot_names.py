@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -101,6 +102,15 @@ def test_no_video_folder_at_all(v21: Path) -> None:
     (v21 / "videos").rename(v21 / "films")
     with pytest.raises(StrapError, match=r"missing video '.*videos/chunk-000/.*mp4'"):
         read_all(v21)
+
+
+def test_links_in_a_circle_are_missing_files(v21: Path) -> None:
+    file = v21 / "videos/chunk-000/observation.images.front/episode_000001.mp4"
+    file.unlink()
+    file.symlink_to(file)
+    reader: Any = strap.open_dataset(v21).reader
+    assert reader.missing["video of camera front"] == ["episode_000001"]
+    assert reader.missing["table"] == []
 
 
 def test_chunk_index_in_the_templates_of_v2(v21: Path) -> None:

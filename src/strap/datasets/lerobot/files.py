@@ -32,12 +32,18 @@ def missing_files(layout: Layout) -> dict[str, list[int]]:
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the files in a folder; links that lead nowhere are none."""
+    """Names of the files in a folder; links that lead nowhere, or in a circle, are none."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
+            return [entry.name for entry in entries if _is_file(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link in a circle
+        return entry.is_file()
+    return False
 
 
 def list_files(layout: Layout) -> list[Path]:

@@ -85,10 +85,11 @@ class LeRobotReader:
     def missing(self) -> Mapping[str, Sequence[str]]:
         """`table`, `video of camera front`, … -> ids of trajectories that lack it."""
         ids = [episode_id(int(index)) for index in self.layout.columns["episode_index"]]
-        found = missing_files(self.layout).items()
+        with reading(self.layout.root, "LeRobot"):
+            found = missing_files(self.layout)
         return {
             what: [ids[row] for row in rows if ids[row] not in self._left_out]
-            for what, rows in found
+            for what, rows in found.items()
         }
 
     def read(self, trajectory_id: str) -> Trajectory:

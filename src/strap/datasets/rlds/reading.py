@@ -105,8 +105,9 @@ class RldsReader:
     @property
     def missing(self) -> Mapping[str, Sequence[str]]:
         """`shard` -> ids of the trajectories whose shard is absent."""
-        shards = [pair for pair in self.ids.shards if not pair[0].file.exists()]
-        return {"shard": list(EpisodeIds(shards))}
+        with reading(self.structure.folder, "RLDS"):
+            shards = [pair for pair in self.ids.shards if not pair[0].file.exists()]
+            return {"shard": list(EpisodeIds(shards))}
 
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory: its record is found and checked, its pictures are not decoded."""
