@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from strap.cli import COMMANDS, main
 from strap.synthetic import Planted
@@ -210,11 +211,62 @@ def test_no_such_camera(
 def test_missing_proprioception(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = small(tmp_path, 40, agentview_rgb=images(40), joint_states=np.zeros((40, 7)))
+    file = small(tmp_path, 40, agentview_rgb=images(40), gripper_states=np.zeros((40, 2)))
     blind = Planted(file, planted.prior, ())
     shown = fails(retrieve(blind, tmp_path / "run"), capsys)
     assert "no end-effector position" in shown
     assert "--position" in shown
+
+
+def test_joints_that_never_move(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = small(tmp_path, 40, agentview_rgb=images(40), joint_states=np.zeros((40, 7)))
+    shown = fails(retrieve(Planted(file, planted.prior, ()), tmp_path / "run"), capsys)
+    assert "'joint_states' never changes in 1 demonstrations" in shown
+
+
+def test_a_picture_of_the_cuts(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["segment", str(planted.target), "--out", str(tmp_path / "s.json"), "--plot"]
+    for name, more in (("stops", []), ("window", ["--segmentation", "window"])):
+        picture = tmp_path / f"{name}.png"
+        assert main([*words, str(picture), *more]) == 0
+        assert f"movement, threshold and cuts → {picture}" in capsys.readouterr().out
+        with Image.open(picture) as drawn:
+            assert min(drawn.size) > 300
+            assert np.asarray(drawn.convert("L")).std() > 5  # readable without colour
+    assert "unknown kind of picture '.gif'" in fails([*words, "cuts.gif"], capsys)
+
+
+def test_a_picture_without_matplotlib(
+    planted: Planted,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ["segment", str(planted.target), "--out", str(tmp_path / "s.json")]
+    shown = fails([*words, "--plot", str(tmp_path / "s.png")], capsys)
+    assert shown == "strap: error: --plot needs matplotlib: pip install 'strap-robot[report]'\n"
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_epsilon_auto_is_said_with_its_reason_and_kept(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(retrieve(planted, tmp_path / "run", "--epsilon", "auto")) == 0
+    shown = capsys.readouterr().err
+    assert "epsilon auto is" in shown
+    assert "of the upper quartile of movement" in shown
+    kept = json.loads((tmp_path / "run/segments.json").read_text())["segmentation"]["epsilon"]
+    assert f"epsilon auto is {kept:g} m per step" in shown
+    manifest = json.loads((tmp_path / "run/manifest.json").read_text())
+    assert manifest["arguments"]["segmentation"]["epsilon"] == "auto"
+    assert main(retrieve(planted, tmp_path / "other")) == 0
+    manifest = json.loads((tmp_path / "other/manifest.json").read_text())
+    assert manifest["arguments"]["segmentation"]["epsilon"] == 0.005
 
 
 def test_empty_dataset(

@@ -32,6 +32,7 @@ ORDER = (
     "datasets",
     "synthetic",
     "positions",
+    "stops",
     "segments",
     "inspection",
     "encoders",

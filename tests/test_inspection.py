@@ -54,8 +54,23 @@ def test_rlds_and_a_missing_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found.positions == ["cartesian_position[0:3]"]
     root = write_lerobot_v21(tmp_path / "d", episodes((4, 4, 4)))
     (root / "videos/chunk-000/observation.images.wrist/episode_000001.mp4").unlink()
-    assert "wrist cannot be read" in str(inspect(opened(open_lerobot, root)))
-    assert "skipped 1 of 3" in str(inspect(opened(open_lerobot, root, missing="skip")))
+    shown = str(inspect(opened(open_lerobot, root)))
+    assert "the video of camera wrist is missing in 1 of 3 trajectories (episode_000001)" in shown
+    assert "--missing skip" in shown
+    assert "cannot be read" not in shown
+    shown = str(inspect(opened(open_lerobot, root, missing="skip")))
+    assert "skipped 1 of 3" in shown
+    assert "is missing in" not in shown
+
+
+def test_a_missing_shard_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_rlds(tmp_path / "1.0.0")
+    next((tmp_path / "1.0.0").glob("*00000-of-00002")).unlink()
+    found = inspect(opened(open_rlds, tmp_path / "1.0.0"))
+    shown = "the shard is missing in 2 of 3 trajectories (train/000000, train/000001)"
+    assert shown in found.notes
+    assert found.sampled == 1
 
 
 class Endless:

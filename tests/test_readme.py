@@ -28,6 +28,29 @@ def test_snippets_of_a_page_run(page: str, tmp_path: Path) -> None:
         assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.parametrize("page", ["segmentation.md"])
+def test_commands_of_a_page_run(page: str, tmp_path: Path) -> None:
+    text = (README.parent / "docs" / page).read_text()
+    scripts = re.findall(r"```bash\n(.*?)```", text, flags=re.S)
+    assert scripts
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "STRAP_CACHE": str(tmp_path / "cache"), "PATH": path}
+    (tmp_path / "samples").symlink_to(README.parent / "samples")
+    snippets = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    commands = [["bash", "-euc", script] for script in scripts]
+    commands += [[sys.executable, "-c", snippet] for snippet in snippets]
+    for command in commands:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+
+
 def test_the_readme_runs(tmp_path: Path) -> None:
     environment = {
         **os.environ,

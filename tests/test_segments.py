@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import strap
 from strap.errors import StrapError
 from strap.positions import position_name, positions
-from strap.segments import Segmentation, cut, merge_forward, read_segments
+from strap.segments import Segmentation, cut, read_segments
+from strap.stops import merge_forward
 from strap.synthetic import Planted
 from strap.types import Segment, Source, Trajectory, lazy
 
@@ -92,6 +93,21 @@ def test_position_columns_are_the_users_to_say() -> None:
     assert positions(joints_only, "joints[0, 5]").tolist()[0] == [0, 5]
     with pytest.raises(StrapError, match="unknown proprioception 'joint': did you mean 'joints'"):
         positions(joints_only, "joint")
+
+
+def test_other_rows_of_numbers_can_be_named_too() -> None:
+    others = {
+        "states": lazy(np.arange(40.0).reshape(10, 4)),
+        "rewards": lazy(np.zeros(10)),
+        "depth": lazy(np.zeros((10, 4, 4))),
+    }
+    own = moving([GO] * 9, extras=others)
+    assert positions(own, "states[1:3]").tolist()[0] == [1, 2]
+    assert position_name(own) == "ee_pos"  # found among proprioception alone
+    with pytest.raises(
+        StrapError, match=r"unknown proprioception .*Known: ee_pos, joints, states$"
+    ):
+        positions(own, "depth")
 
 
 SIX = {"joints": lazy(np.arange(6.0).repeat(10).reshape(6, 10).T)}
@@ -228,6 +244,7 @@ def test_manual_boundaries(tmp_path: Path) -> None:
         ({"norm": "l3"}, "unknown norm"),
         ({"unit": "minute"}, "unknown unit"),
         ({"epsilon": 0.0}, "epsilon is 0.0"),
+        ({"epsilon": "some"}, "epsilon is some: it must be a number above 0, or auto"),
         ({"epsilon": float("inf")}, "epsilon is inf"),
         ({"epsilon": float("nan")}, "epsilon is nan"),
         ({"min_length": 0}, "min_length is 0"),

@@ -14,7 +14,7 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable
-from strap.positions import position_candidates
+from strap.positions import joint_candidates, position_candidates
 from strap.types import Array, Trajectory
 
 SAMPLE = 2000
@@ -73,6 +73,8 @@ class Inspection:
     """name -> columns"""
     positions: Sequence[str]
     """what may be the end-effector's position, best first"""
+    joints: Sequence[str]
+    """what may be joint angles, best first"""
     lengths: Histogram
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -90,7 +92,7 @@ class Inspection:
             f"fps             {f'{self.fps:g}' if self.fps else 'unknown'}",
             f"actions         {list(self.actions)}",
             f"proprioception  {states or 'none'}",
-            f"position        {', '.join(self.positions) or 'none found: name it'}",
+            f"position        {self._what_moves()}",
             f"instructions    {len(self.instructions)}{told}",
             *(
                 f"  {count:5d} × {_cut(text) or '(none)'}"
@@ -101,6 +103,13 @@ class Inspection:
             *self.notes,
         ]
         return "\n".join(map(printable, lines))
+
+    def _what_moves(self) -> str:
+        if self.positions:
+            return ", ".join(self.positions)
+        if self.joints:
+            return f"none found; joints: {', '.join(self.joints)}"
+        return "none found: name it"
 
 
 def _cut(text: str) -> str:
@@ -123,7 +132,10 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
     """
     if not len(dataset):
         raise StrapError(f"'{dataset.path}' holds no trajectories")
-    seen = _look(dataset, sample, seconds)
+    missing: Mapping[str, Sequence[str]] = getattr(dataset.reader, "missing", {})
+    lacking = {name for ids in missing.values() for name in ids}
+    whole = [name for name in dataset.ids if name not in lacking] if lacking else dataset.ids
+    seen = _look(dataset, whole or dataset.ids, sample, seconds)
     first = seen[0]
     lengths = np.array([t.length for t in seen])
     exact = len(seen) == len(dataset)
@@ -149,19 +161,25 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         actions=first.actions.shape[1:],
         proprioception={name: _width(a.shape) for name, a in first.proprioception.items()},
         positions=position_candidates(first),
+        joints=joint_candidates(first),
         lengths=_histogram(lengths),
-        notes=(*_odd_ones(seen), *_dark_cameras(seen), *([summary] if summary else [])),
+        notes=(
+            *_missing(missing, len(dataset)),
+            *_odd_ones(seen),
+            *_dark_cameras([t for t in seen if t.id not in lacking]),
+            *([summary] if summary else []),
+        ),
     )
 
 
-def _look(dataset: Dataset, sample: int, seconds: float) -> list[Trajectory]:
+def _look(dataset: Dataset, ids: Sequence[str], sample: int, seconds: float) -> list[Trajectory]:
     """Evenly spaced trajectories, in an order that stays even when time runs out."""
-    places = np.unique(np.linspace(0, len(dataset) - 1, max(1, sample)).round().astype(int))
+    places = np.unique(np.linspace(0, len(ids) - 1, max(1, sample)).round().astype(int))
     order = np.concatenate([places[:1], np.random.default_rng(0).permutation(places[1:])])
     stop = time.monotonic() + seconds
     seen: dict[int, Trajectory] = {}
     for place in order:
-        seen[int(place)] = dataset[dataset.ids[place]]
+        seen[int(place)] = dataset[ids[place]]
         if time.monotonic() > stop:
             break
     return [seen[place] for place in sorted(seen)]
@@ -174,6 +192,18 @@ def _width(shape: Sequence[int]) -> int:
 def _histogram(lengths: Array) -> Histogram:
     counts, edges = np.histogram(lengths, bins=min(BINS, max(1, len(np.unique(lengths)))))
     return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
+
+
+def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Say how many trajectories lack which file."""
+    found = [
+        f"the {what} is missing in {len(ids)} of {total} trajectories ({_first_ids(ids)})"
+        for what, ids in missing.items()
+        if ids
+    ]
+    if found:
+        found.append("download what is missing, or leave those trajectories out: --missing skip")
+    return found
 
 
 def _odd_ones(seen: Sequence[Trajectory]) -> list[str]:
@@ -201,7 +231,7 @@ def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
     """Cameras that show nothing (Bridge fills absent ones with black), or cannot be read."""
     few = [seen[i] for i in np.linspace(0, len(seen) - 1, min(looked_at, len(seen))).astype(int)]
     found = []
-    for name in seen[0].cameras:
+    for name in seen[0].cameras if seen else ():
         shown = [t for t in few if name in t.cameras and t.length]
         try:
             brightest = max((int(t.cameras[name][t.length // 2].max()) for t in shown), default=255)
@@ -214,7 +244,11 @@ def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
 
 
 def _some(ids: Sequence[str]) -> str:
-    return f"{len(ids)} trajectories ({', '.join(ids[:3])}{', …' if len(ids) > 3 else ''})"
+    return f"{len(ids)} trajectories ({_first_ids(ids)})"
+
+
+def _first_ids(ids: Sequence[str]) -> str:
+    return f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
 
 
 def write_contact_sheet(

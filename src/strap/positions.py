@@ -1,28 +1,46 @@
-"""Which proprioception is the end effector's position, and its values."""
+"""Which proprioception is the end effector's position, or else the joints', and its values."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from strap.errors import StrapError, unknown
-from strap.types import Array, Trajectory
+from strap.types import Array, LazyArray, Trajectory
 
+Kind = Literal["end effector", "joints", "columns"]
+"""what moves: an end effector's position, joints, or columns of which only the name is known"""
+PREFIXES = ("observation.", "observations.", "obs.")
+"""what may stand before any of the names below"""
 POSITIONS = (
     "ee_pos",
     "robot0_eef_pos",
     "eef_pos",
     "ee_states[0:3]",
     "cartesian_position[0:3]",
-    "observation.ee_pos",
-    "observation.cartesian_position[0:3]",
-    "observation.state.cartesian_position[0:3]",
+    "state.cartesian_position[0:3]",
 )
 """Names under which datasets keep the end-effector's position, tried in this order."""
+JOINTS = ("joint", "qpos")
+"""parts of the names of joint angles"""
+STATES = (
+    "state",
+    "states",
+    "robot_state",
+    "robot_states",
+    "proprio",
+    "proprioception",
+    "agent_pos",
+)
+"""names of states that are taken for joint angles where nothing else is known to move"""
+NOT_ARM = ("grip", "hand", "finger", "thumb", "claw", "jaw")
+"""parts of the names of columns that move while an arm rests: these are what it rests for"""
+NOT_ANGLES = ("vel", "acc", "torque", "effort", "current", "force")
+"""parts of the names of what is no angle"""
 
 
 def positions(trajectory: Trajectory, position: str | None = None) -> Array:
@@ -34,7 +52,7 @@ def positions(trajectory: Trajectory, position: str | None = None) -> Array:
             `POSITIONS` that the trajectory has, or columns that the dataset itself names x, y, z.
     """
     name, columns = _position_columns(trajectory, position)
-    stored = np.asarray(trajectory.proprioception[name][:])
+    stored = np.asarray(_named_arrays(trajectory)[name][:])
     if stored.dtype.kind not in "biuf":
         raise StrapError(
             f"trajectory '{trajectory.id}': '{name}' holds {stored.dtype}, not numbers; name "
@@ -59,16 +77,32 @@ def position_name(trajectory: Trajectory, position: str | None = None) -> str:
     return f"{name}[{','.join(map(str, columns))}]"
 
 
+def moving_columns(trajectory: Trajectory, position: str | None = None) -> tuple[str, Kind]:
+    """Return the columns whose movement tells rests, as `--position` takes them, and what they are.
+
+    They are those that `position` names, else the end effector's position, else joint angles.
+    """
+    found = position_candidates(trajectory)
+    joints = joint_candidates(trajectory)
+    if position is None and not found and joints:
+        return joints[0], "joints"
+    name, _ = _position_columns(trajectory, position)
+    text = found[0] if position is None else position
+    if name in {_split_position(own, _named_arrays(trajectory))[0] for own in found}:
+        return text, "end effector"
+    return text, "joints" if _is_joints(name) else "columns"
+
+
 def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str, list[int] | None]:
-    known = trajectory.proprioception
     candidates = [position] if position is not None else position_candidates(trajectory)
     if not candidates:
         raise StrapError(
             f"trajectory '{trajectory.id}' has no end-effector position among its proprioception "
-            f"({', '.join(known) or 'none'}): say which columns to use with --position NAME or "
-            "--position 'NAME[0:3]' (joint angles work too, with their own --epsilon), or segment "
-            "by --segmentation window or full"
+            f"({', '.join(trajectory.proprioception) or 'none'}): say which columns to use with "
+            "--position NAME or --position 'NAME[0:3]' (joint angles work too, with --epsilon "
+            "auto), or segment by --segmentation window or full"
         )
+    known = _named_arrays(trajectory)
     name, selection = _split_position(candidates[0], known)
     if name not in known:
         raise StrapError(f"trajectory '{trajectory.id}': {unknown('proprioception', name, known)}")
@@ -85,8 +119,15 @@ def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str
         ) from error
 
 
+def _named_arrays(trajectory: Trajectory) -> dict[str, LazyArray]:
+    """Return what a position may name: proprioception, and other rows of numbers per frame."""
+    others = trajectory.extras.items()
+    rows = {n: a for n, a in others if len(a.shape) == 2 and a.dtype.kind in "biuf"}
+    return {**trajectory.proprioception, **rows}
+
+
 def _width(trajectory: Trajectory, name: str) -> int:
-    return math.prod(trajectory.proprioception[name].shape[1:])
+    return math.prod(_named_arrays(trajectory)[name].shape[1:])
 
 
 def position_candidates(trajectory: Trajectory) -> list[str]:
@@ -98,7 +139,9 @@ def position_candidates(trajectory: Trajectory) -> list[str]:
     found = [str(trajectory.attributes["position"])] if "position" in trajectory.attributes else []
     names = trajectory.attributes.get("feature_names") or {}
     arrays = trajectory.proprioception
-    found += [name for name in POSITIONS if _split_position(name, arrays)[0] in arrays]
+    for usual in POSITIONS:
+        name, bracket, selection = usual.partition("[")
+        found += [key + bracket + selection for key in arrays if _without_prefix(key) == name]
     for key, array in arrays.items():
         width = math.prod(array.shape[1:])
         word = key.rpartition(".")[2].lower()
@@ -112,15 +155,62 @@ def position_candidates(trajectory: Trajectory) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _xyz(names: Any) -> list[int] | None:
-    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
-    while isinstance(names, list) and len(names) == 1:
+def joint_candidates(trajectory: Trajectory) -> list[str]:
+    """Proprioception that may be joint angles, best first, as `--position` takes it.
+
+    By names such as `joint_states`, then states, then the only proprioception there is. Columns
+    that the dataset itself names after a gripper, a hand or a velocity are left out.
+    """
+    wide = {k: a for k, a in trajectory.proprioception.items() if math.prod(a.shape[1:]) > 0}
+    named = [key for key in wide if _is_joints(key)]
+    states = [key for key in wide if _without_prefix(key).lower() in STATES]
+    only = [key for key in wide if len(wide) == 1 and not any(p in key.lower() for p in NOT_ARM)]
+    labels = trajectory.attributes.get("feature_names") or {}
+    found = dict.fromkeys((*named, *states, *only))
+    return [key + _arm_columns(labels.get(key), _width(trajectory, key)) for key in found]
+
+
+def _is_joints(name: str) -> bool:
+    word = name.lower()
+    return any(part in word for part in JOINTS) and not any(
+        part in word for part in (*NOT_ARM, *NOT_ANGLES)
+    )
+
+
+def _arm_columns(names: Any, width: int) -> str:
+    """`[0:5]` where the names of six columns tell that the last is a gripper; else nothing."""
+    labels = _flat_names(names)
+    if labels is None or len(labels) != width:
+        return ""
+    others = (*NOT_ARM, *NOT_ANGLES)
+    arm = [i for i, n in enumerate(labels) if not any(part in n.lower() for part in others)]
+    if not arm or len(arm) == width:
+        return ""
+    is_range = arm == list(range(arm[0], arm[-1] + 1))
+    return f"[{arm[0]}:{arm[-1] + 1}]" if is_range else f"[{','.join(map(str, arm))}]"
+
+
+def _without_prefix(name: str) -> str:
+    prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+    return name.removeprefix(prefix)
+
+
+def _flat_names(names: Any) -> list[str] | None:
+    """Names of columns, where they are a list of texts; writers also nest them."""
+    while isinstance(names, list) and len(names) == 1 and not isinstance(names[0], str):
         names = names[0]
     if isinstance(names, dict):
         names = next((v for v in names.values() if isinstance(v, list)), None)
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+    is_flat = isinstance(names, list) and all(isinstance(n, str) for n in names)
+    return list(names) if is_flat else None
+
+
+def _xyz(names: Any) -> list[int] | None:
+    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
+    labels = _flat_names(names)
+    if labels is None:
         return None
-    words = [n.lower().replace(".", "_").split("_") for n in names]
+    words = [n.lower().replace(".", "_").split("_") for n in labels]
     places = [[i for i, word in enumerate(words) if word[-1] == axis] for axis in "xyz"]
     return [p[0] for p in places] if all(len(p) == 1 for p in places) else None
 

@@ -36,7 +36,7 @@ from strap.progress import Progress, silent
 from strap.provenance import versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, retrieve_matches
 from strap.search import Engine, Execution
-from strap.segments import Segmentation, segment, write_segments
+from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
 
 Augmented = Literal["auto", "lerobot", "robomimic", "none"]
@@ -173,6 +173,8 @@ def run_retrieval(
     resolve_backend(options.backend)
     opening = options.opening
     ours = Source.open(target, opening, options.target_selection)
+    cutting = with_default_epsilon(options.segmentation, ours.dataset)
+    options = replace(options, segmentation=cutting)
     priors = [Source.open(path, opening, options.prior_selection) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
@@ -218,7 +220,8 @@ def _fill(
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
     clock = _Clock()
     with clock("segment"):
-        queries = segment(ours.dataset, **_fields(options.segmentation))
+        cuts = cut_dataset(ours.dataset, options.segmentation)
+        queries = cuts.segments
     with clock("embed"):
         features = FeatureOptions(
             options.encoder, options.cameras, options.dtype, options.fuse, options.learning_steps
@@ -227,7 +230,7 @@ def _fill(
             ours, priors, options.method, features, stores, device=device, progress=progress
         )
     write_segments(
-        out / "segments.json", queries, dataset=ours.dataset, segmentation=options.segmentation
+        out / "segments.json", queries, dataset=ours.dataset, segmentation=cuts.segmentation
     )
     with clock("search"):
         found = retrieve_matches(
@@ -333,10 +336,6 @@ def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
     """Return which trajectories of the target or of each prior a run was made from."""
     saved = arguments.get(f"{which}_selection", {})
     return Selection(tuple(saved.get("tasks", ())), saved.get("episodes", ""))
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
 
 
 def _arguments(

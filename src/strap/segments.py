@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-import numpy.typing as npt
-
 from strap.atomic import read_json, write_json
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, unknown
-from strap.positions import position_name, positions
+from strap.positions import moving_columns, position_name
+from strap.stops import (
+    Movements,
+    Norm,
+    Unit,
+    choose_threshold,
+    explain_length,
+    explain_stops,
+    first_frames,
+    measure_movements,
+)
 from strap.types import Segment, Trajectory
 
 Method = Literal["stops", "window", "full", "manual"]
-Norm = Literal["l1", "l2"]
-Unit = Literal["step", "second"]
+Epsilon = float | Literal["auto"] | None
+PAPER_EPSILON = 5e-3
+"""metres per step, over the three coordinates in the l1 norm"""
 
 
 @dataclass(frozen=True)
@@ -28,10 +38,11 @@ class Segmentation:
     """How to cut. The defaults are the paper's, as its released code runs them."""
 
     method: Method = "stops"
-    """stops: where the end effector rests; window: equal pieces; full: whole demonstrations;
-    manual: boundaries from a file"""
-    epsilon: float = 5e-3
-    """stops: a frame whose movement to the next is below this is a stop"""
+    """stops: where the end effector, or else the joints, rest; window: equal pieces; full: whole
+    demonstrations; manual: boundaries from a file"""
+    epsilon: Epsilon = None
+    """stops: a frame whose movement to the next is below this is a stop; `auto` chooses it from
+    the demonstrations; by default the paper's 0.005, for joints auto"""
     unit: Unit = "step"
     """epsilon is a movement per step, or per second (then the dataset's frame rate is used)"""
     norm: Norm = "l1"
@@ -58,10 +69,29 @@ class Segmentation:
         for name in ("min_length", "window"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1 frame")
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise StrapError(f"epsilon is {self.epsilon}: it must be a number above 0")
+        if not _is_epsilon(self.epsilon):
+            raise StrapError(f"epsilon is {self.epsilon}: it must be a number above 0, or auto")
         if self.method == "manual" and self.boundaries is None:
             raise StrapError("method 'manual' needs a boundaries file: give --boundaries FILE.json")
+
+
+def _is_epsilon(value: Epsilon) -> bool:
+    if value is None or isinstance(value, str):
+        return value in (None, "auto")
+    return 0 < value < math.inf
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Segments of a dataset, and what they were cut by."""
+
+    segments: list[Segment]
+    segmentation: Segmentation
+    """as it was asked for, with the epsilon that was chosen"""
+    movements: Movements | None = None
+    """stops: of every demonstration that is long enough to be cut"""
+    notes: tuple[str, ...] = ()
+    """which joints were taken, and which epsilon was chosen"""
 
 
 def segment(
@@ -79,11 +109,21 @@ def segment(
         >>> strap.segment(strap.open_dataset("target.hdf5"), epsilon=0.01)  # doctest: +SKIP
         [Segment('demo_0', 0, 57), Segment('demo_0', 57, 124), …]
     """
-    segmentation = Segmentation(method=method, **options)
-    found = [piece for trajectory in dataset for piece in cut(trajectory, segmentation)]
-    if not found:
+    return cut_dataset(dataset, Segmentation(method=method, **options)).segments
+
+
+def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> Cuts:
+    """Cut every trajectory of a dataset; what is odd about its stops is a warning."""
+    if segmentation.method == "stops":
+        cuts = _cut_at_stops(dataset, segmentation)
+    else:
+        found = [piece for trajectory in dataset for piece in cut(trajectory, segmentation)]
+        cuts = Cuts(found, segmentation)
+    if not cuts.segments:
         raise StrapError("the target dataset is empty: it needs at least one demonstration")
-    return found
+    for note in (*cuts.notes, *_odd_stops(cuts)):
+        warnings.warn(note, stacklevel=2)
+    return cuts
 
 
 def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:
@@ -91,66 +131,104 @@ def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:
     if segmentation.method == "manual":
         assert segmentation.boundaries is not None  # __post_init__ saw to it
         return _manual(trajectory, segmentation.boundaries)
+    if segmentation.method == "stops":
+        return _cut_at_stops([trajectory], segmentation).segments
+    _require_frames(trajectory)
+    step = segmentation.window if segmentation.method == "window" else trajectory.length
+    return _tile(trajectory.id, trajectory.length, range(0, trajectory.length, step))
+
+
+def with_default_epsilon(segmentation: Segmentation, dataset: Dataset) -> Segmentation:
+    """Return the segmentation with the epsilon that it has where none is given.
+
+    That is the paper's, except where joints are what moves: then it is `auto`.
+    """
+    if segmentation.epsilon is not None:
+        return segmentation
+    is_auto = False
+    if segmentation.method == "stops" and len(dataset):
+        first = dataset[dataset.ids[0]]
+        with suppress(StrapError):  # cutting will tell, where that trajectory is to be cut
+            is_auto = moving_columns(first, segmentation.position)[1] == "joints"
+    return replace(segmentation, epsilon="auto" if is_auto else PAPER_EPSILON)
+
+
+def _cut_at_stops(trajectories: Iterable[Trajectory], segmentation: Segmentation) -> Cuts:
+    """Cut where each trajectory rests; those of at most `min_length` frames stay whole."""
+    lengths: dict[str, int] = {}
+    movements = measure_movements(
+        _long_ones(trajectories, segmentation, lengths),
+        position=segmentation.position,
+        norm=segmentation.norm,
+        unit=segmentation.unit,
+    )
+    if movements is None:
+        return Cuts([s for key, n in lengths.items() for s in _tile(key, n, [])], segmentation)
+    epsilon, chosen = _threshold(segmentation, movements)
+    starts = {
+        key: first_frames(moved, epsilon, segmentation.min_length)
+        for key, moved in movements.values.items()
+    }
+    found = [s for key, n in lengths.items() for s in _tile(key, n, starts.get(key, []))]
+    notes = [note for note in (_about_joints(segmentation, movements), chosen) if note]
+    return Cuts(found, replace(segmentation, epsilon=epsilon), movements, tuple(notes))
+
+
+def _about_joints(segmentation: Segmentation, movements: Movements) -> str:
+    if segmentation.position is not None or movements.kind != "joints":
+        return ""
+    unit = movements.unit.partition(" ")[0]
+    return (
+        f"no end-effector position: cut where the joints {movements.columns} rest (by their size "
+        f"in {unit}); name other columns with --position"
+    )
+
+
+def _odd_stops(cuts: Cuts) -> list[str]:
+    """Return what is odd about stops, one line each; raise where nothing ever moves."""
+    if cuts.segmentation.method != "stops":
+        return []
+    longest = max(segment.stop for segment in cuts.segments)
+    found = [explain_length(longest, cuts.segmentation.min_length)]
+    if cuts.movements is not None and isinstance(cuts.segmentation.epsilon, float):
+        epsilon, min_length = cuts.segmentation.epsilon, cuts.segmentation.min_length
+        found.append(explain_stops(cuts.movements, epsilon, min_length))
+    return [note for note in found if note]
+
+
+def _long_ones(
+    trajectories: Iterable[Trajectory], segmentation: Segmentation, lengths: dict[str, int]
+) -> Iterator[Trajectory]:
+    """Yield the trajectories that may be cut; note the length of each in `lengths`."""
+    for trajectory in trajectories:
+        _require_frames(trajectory)
+        if segmentation.position is not None:
+            position_name(trajectory, segmentation.position)  # wrong in short ones is wrong too
+        lengths[trajectory.id] = trajectory.length
+        if trajectory.length > segmentation.min_length:
+            yield trajectory
+
+
+def _threshold(segmentation: Segmentation, movements: Movements) -> tuple[float, str]:
+    """Return epsilon as a number, and a note about one that was chosen."""
+    epsilon = segmentation.epsilon
+    if epsilon is None:
+        epsilon = "auto" if movements.kind == "joints" else PAPER_EPSILON
+    if epsilon != "auto":
+        return float(epsilon), ""
+    chosen = choose_threshold(movements, segmentation.min_length)
+    return chosen.epsilon, f"epsilon auto is {chosen.epsilon:g} {movements.unit}: {chosen.reason}"
+
+
+def _require_frames(trajectory: Trajectory) -> None:
     if trajectory.length == 0:
         raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
-    bounds = {"stops": _stop_bounds, "window": _window_bounds, "full": _full_bounds}
-    starts = bounds[segmentation.method](trajectory, segmentation)
-    return _tile(trajectory, starts)
 
 
-def _tile(trajectory: Trajectory, bounds: Sequence[int]) -> list[Segment]:
+def _tile(trajectory_id: str, length: int, bounds: Iterable[int]) -> list[Segment]:
     """Segments from their first frames (the leading 0 included or not)."""
-    edges = [0, *(b for b in bounds if b > 0), trajectory.length]
-    return [Segment(trajectory.id, start, stop) for start, stop in pairwise(edges)]
-
-
-def _full_bounds(_trajectory: Trajectory, _segmentation: Segmentation) -> list[int]:
-    return [0]
-
-
-def _window_bounds(trajectory: Trajectory, segmentation: Segmentation) -> list[int]:
-    return list(range(0, trajectory.length, segmentation.window))
-
-
-def _stop_bounds(trajectory: Trajectory, segmentation: Segmentation) -> list[int]:
-    if segmentation.position is not None:
-        position_name(trajectory, segmentation.position)  # wrong in short ones is wrong too
-    if trajectory.length <= segmentation.min_length:
-        return [0]
-    steps = np.diff(positions(trajectory, segmentation.position), axis=0)
-    order = 1 if segmentation.norm == "l1" else 2
-    moved = np.linalg.norm(steps, ord=order, axis=1)
-    cuts = np.flatnonzero(moved < _epsilon_per_step(trajectory, segmentation)) + 1
-    return merge_forward(cuts, trajectory.length, segmentation.min_length)
-
-
-def _epsilon_per_step(trajectory: Trajectory, segmentation: Segmentation) -> float:
-    if segmentation.unit == "step":
-        return segmentation.epsilon
-    if not trajectory.fps:
-        raise StrapError(
-            f"trajectory '{trajectory.id}' has no frame rate, so epsilon per second means "
-            "nothing; give epsilon per step"
-        )
-    return segmentation.epsilon / trajectory.fps
-
-
-def merge_forward(cuts: npt.NDArray[np.int64], length: int, min_length: int) -> list[int]:
-    """First frames of the merged chunks.
-
-    A chunk shorter than `min_length` swallows the next one; a short last chunk joins the one
-    before:
-
-        cuts    |--|-|-----|------|--|      min_length 6
-        merged  |----------|---------|
-    """
-    starts = [0]
-    for cut_at in cuts:
-        if cut_at - starts[-1] >= min_length:
-            starts.append(int(cut_at))
-    if len(starts) > 1 and length - starts[-1] < min_length:
-        starts.pop()
-    return starts
+    edges = [0, *(b for b in bounds if b > 0), length]
+    return [Segment(trajectory_id, start, stop) for start, stop in pairwise(edges)]
 
 
 def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
@@ -158,7 +236,8 @@ def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
     if isinstance(content, dict) and "segments" in content:
         own = [s for s in _segments_of(content, file) if s.trajectory_id == trajectory.id]
     else:
-        own = _tile(trajectory, _boundaries_of(content, trajectory, file))
+        bounds = _boundaries_of(content, trajectory, file)
+        own = _tile(trajectory.id, trajectory.length, bounds)
     if not own:
         raise StrapError(f"'{file}' has no segments for trajectory '{trajectory.id}'; add some")
     for piece in own:

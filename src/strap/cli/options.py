@@ -34,7 +34,7 @@ Choosing: TypeAlias = Annotated[Selection, tyro.conf.arg(name="", constructor=ma
 
 def make_segmentation(
     segmentation: Literal["stops", "window", "full", "manual"] = "stops",
-    epsilon: float = DEFAULT.epsilon,
+    epsilon: float | Literal["auto"] | None = DEFAULT.epsilon,
     unit: Literal["step", "second"] = DEFAULT.unit,
     norm: Literal["l1", "l2"] = DEFAULT.norm,
     min_length: int = DEFAULT.min_length,
@@ -45,9 +45,11 @@ def make_segmentation(
     """Read how demonstrations are cut.
 
     Args:
-        segmentation: how to cut. stops: where the end effector rests; window: equal pieces; full:
-            whole demonstrations; manual: boundaries from a file
-        epsilon: stops: a frame whose movement to the next is below this is a stop
+        segmentation: how to cut. stops: where the end effector (or, where the dataset has none,
+            the joints) rest; window: equal pieces; full: whole demonstrations; manual: boundaries
+            from a file
+        epsilon: stops: a frame whose movement to the next is below this is a stop; auto: chosen
+            from the demonstrations (default: the paper's 0.005, for joints auto)
         unit: epsilon is a movement per step, or per second (then the dataset's frame rate is used)
         norm: how a movement is measured over the position columns
         min_length: stops: shorter chunks are merged with the next one

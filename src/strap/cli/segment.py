@@ -11,8 +11,7 @@ import tyro
 from strap.cli.options import Choosing, Cutting, Json, Opening, print_json
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
-from strap.positions import position_name
-from strap.segments import segment, write_segments
+from strap.segments import Cuts, cut_dataset, write_segments
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class Command:
     """the JSON file to write"""
     segmentation: Cutting
     choosing: Choosing = field(default_factory=Selection)
+    plot: Path | None = None
+    """also draw movement, threshold and cuts of each demonstration (PNG, PDF or SVG)"""
     opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the segments as JSON"""
@@ -33,17 +34,29 @@ class Command:
     def run(self) -> None:
         """Segment, write, and list the segments."""
         dataset = self.choosing.apply(self.opening.open(self.dataset))
-        options = self.segmentation
-        segments = segment(dataset, **vars(options))
-        write_segments(self.out, segments, dataset=dataset, segmentation=options)
+        cuts = cut_dataset(dataset, self.segmentation)
+        if self.plot:
+            from strap.report.cuts import write_cuts_figure
+
+            write_cuts_figure(self.plot, dataset, cuts)
+        write_segments(self.out, cuts.segments, dataset=dataset, segmentation=cuts.segmentation)
         if self.json:
-            rows = [[s.trajectory_id, s.start, s.stop] for s in segments]
-            print_json({"out": str(self.out), "segments": rows})
+            rows = [[s.trajectory_id, s.start, s.stop] for s in cuts.segments]
+            print_json({"out": str(self.out), "plot": str(self.plot or ""), "segments": rows})
             return
         for key in dataset.ids:
-            own = [s for s in segments if s.trajectory_id == key]
+            own = [s for s in cuts.segments if s.trajectory_id == key]
             print(f"{key}: {' '.join(f'{s.start}-{s.stop}' for s in own)}")
-        by = ""
-        if options.method == "stops":
-            by = f", cut where {position_name(dataset[dataset.ids[0]], options.position)} rests"
-        print(f"{len(segments)} segments of {len(dataset)} trajectories{by} → {self.out}")
+        count = f"{len(cuts.segments)} segments of {len(dataset)} trajectories"
+        print(f"{count}{_cut_by(cuts)} → {self.out}")
+        if self.plot:
+            print(f"movement, threshold and cuts → {self.plot}")
+
+
+def _cut_by(cuts: Cuts) -> str:
+    """Return `, cut where ee_pos rests (moves less than 0.005 m per step)` for stops."""
+    moved = cuts.movements
+    if moved is None:
+        return ""
+    epsilon = f"{cuts.segmentation.epsilon:g} {moved.unit}"
+    return f", cut where {moved.columns} rests (moves less than {epsilon})"

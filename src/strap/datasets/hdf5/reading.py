@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 
 from strap.datasets.base import natural, require_unique
 from strap.datasets.boundary import MAX_ARRAY_BYTES, describe, reading, require_at_most
@@ -32,6 +31,7 @@ from strap.datasets.hdf5.attributes import (
 from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
+from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.errors import StrapError
 from strap.types import LazyArray, Orientation, Source, Trajectory
 
@@ -241,7 +241,10 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
             id=trajectory_id,
             length=len(lazies["actions"]),
             instruction=instruction(shared, attributes),
-            cameras=_without_prefix(lazies, cameras),
+            cameras={
+                name: as_pictures(array, f"'{file}', {entry.key}, '{name}'")
+                for name, array in _without_prefix(lazies, cameras).items()
+            },
             proprioception=_without_prefix(lazies, states),
             actions=lazies["actions"],
             source=Source(file, entry.key, (file,)),
@@ -253,8 +256,11 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
 
 
 def _is_camera(name: str, array: h5py.Dataset) -> bool:
-    images = array.ndim == 4 and array.shape[-1] == 3 and array.dtype == np.uint8
-    return name.startswith("obs/") and images
+    return (
+        name.startswith("obs/")
+        and array.ndim == 4
+        and is_picture_array(name.removeprefix("obs/"), array.shape[1:], array.dtype)
+    )
 
 
 def _is_state(name: str, array: h5py.Dataset) -> bool:

@@ -48,7 +48,7 @@ def columns_of(trajectory: Trajectory) -> dict[str, Column]:
     by side becomes that, since LeRobot's policies ask for it. Other per-frame arrays keep their
     names, `/` written as `.`; arrays of more than one dimension per frame have no column.
     """
-    names = trajectory.attributes.get("feature_names") or {}
+    names = _labels_by_key(trajectory)
     states = {
         state_key(name): array for name, array in trajectory.proprioception.items() if _fits(array)
     }
@@ -63,6 +63,14 @@ def columns_of(trajectory: Trajectory) -> dict[str, Column]:
         if _fits(array) and plain not in found and plain not in BOOKKEEPING:
             found[plain] = _column(plain, array, names.get(name), optional=True)
     return found
+
+
+def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
+    """Return the names of columns by the key that their feature is written under."""
+    labels = trajectory.attributes.get("feature_names") or {}
+    keys = {name: state_key(name) for name in trajectory.proprioception}
+    found = {keys.get(name, name): names for name, names in labels.items()}
+    return {"action": labels.get("actions"), **found}
 
 
 def state_key(name: str) -> str:

@@ -3,43 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from strap.datasets.lerobot.layout import INFO, Layout
 
 
-def rows_without_files(layout: Layout, rows: Sequence[int]) -> frozenset[int]:
-    """Return the rows of episodes of which a file is missing; each folder is listed once."""
-    videos = [f.name for f in layout.features.values() if f.dtype == "video" and f.is_camera]
+def missing_files(layout: Layout) -> dict[str, list[int]]:
+    """Return the rows of episodes whose file is missing, for the table and each camera's video.
+
+    Each folder is listed once.
+    """
     listed: dict[Path, frozenset[str]] = {}
 
-    def is_present(file: Path) -> bool:
+    def is_missing(file: Path) -> bool:
         if file.parent not in listed:
             listed[file.parent] = frozenset(_names(file.parent))
-        return file.name in listed[file.parent]
+        return file.name not in listed[file.parent]
 
-    def is_complete(row: int) -> bool:
-        files = [layout.data_file(row), *(layout.video_file(row, key) for key in videos)]
-        return all(map(is_present, files))
-
-    return frozenset(row for row in rows if not is_complete(row))
+    rows = range(len(layout.columns["episode_index"]))
+    found = {"table": [row for row in rows if is_missing(layout.data_file(row))]}
+    for feature in layout.features.values():
+        if feature.dtype == "video" and feature.is_camera:
+            files = (layout.video_file(row, feature.name) for row in rows)
+            what = f"video of camera {feature.camera_name}"
+            found[what] = [row for row, file in zip(rows, files, strict=True) if is_missing(file)]
+    return found
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the files in a folder; links that lead nowhere are none."""
+    """Names of the files in a folder; links that lead nowhere, or in a circle, are none."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
+            return [entry.name for entry in entries if _is_file(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def list_files(root: Path) -> list[Path]:
-    """Return every file of meta/, data/, videos/ and images/, hidden ones left out."""
-    found = {root / INFO}
-    folders = [root / part for part in ("meta", "data", "videos", "images")]
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link in a circle
+        return entry.is_file()
+    return False
+
+
+def list_files(layout: Layout) -> list[Path]:
+    """Return every file of meta/ and of the folders of data and videos, hidden ones left out."""
+    found = {layout.root / INFO}
+    folders = [layout.root / name for name in layout.folders]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:

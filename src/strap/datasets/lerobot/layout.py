@@ -42,6 +42,8 @@ __all__ = [
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 IMAGES = "observation.images."
+VIDEO_FOLDERS = ("videos", "video")
+"""names of the folder of videos"""
 MAX_INFO_BYTES = 1 << 25
 """of `info.json`: 32 MiB; those in use have a few kilobytes"""
 MAX_SECONDS = 1e8
@@ -109,6 +111,14 @@ class Layout:
     """`data_path` and, where there are videos, `video_path`"""
     chunk_size: int
     """episodes per folder (v2.x)"""
+    notes: tuple[str, ...] = ()
+    """where files were found elsewhere than `info.json` says"""
+
+    @property
+    def folders(self) -> frozenset[str]:
+        """The folders that hold the dataset's files."""
+        named = (template.folder for template in self.templates.values())
+        return frozenset({"meta", "data", "videos", "images", *named} - {""})
 
     @property
     def per_episode_files(self) -> bool:
@@ -142,6 +152,7 @@ class Layout:
             **names,
             "episode_index": index,
             "episode_chunk": index // self.chunk_size,
+            "chunk_index": index // self.chunk_size,  # so v2.x is written at times
         }
         if not self.per_episode_files:
             values["chunk_index"] = self._place(f"{place}/chunk_index", row)
@@ -176,6 +187,7 @@ def load_layout(root: Path) -> Layout:
         _require_total(info, file, len(columns["episode_index"]))
         tasks = list_tasks(root, per_episode_files=old)
         templates = dict(_templates(info, file, columns, videos, per_episode_files=old))
+        notes = _find_videos(templates, root)
     return Layout(
         root=root,
         info=info,
@@ -187,6 +199,7 @@ def load_layout(root: Path) -> Layout:
         rows={index: row for row, index in enumerate(columns["episode_index"].tolist())},
         templates=templates,
         chunk_size=chunk_size,
+        notes=notes,
     )
 
 
@@ -305,9 +318,9 @@ def _templates(
     per_episode_files: bool,
 ) -> Iterator[tuple[str, Template]]:
     """Yield the templates in use; raise where two episodes or cameras would share a file by one."""
-    numbers = ["episode_index", "episode_chunk"]
+    numbers = ["chunk_index", "episode_index", "episode_chunk"]
     if not per_episode_files:
-        numbers = ["chunk_index", "file_index", *numbers]
+        numbers = ["file_index", *numbers]
     places = {"data_path": ["data"], "video_path": [f"videos/{key}" for key in videos]}
     for key, used_by in places.items():
         if not used_by:
@@ -329,3 +342,22 @@ def _templates(
                 f"{{{absent[0]}}}; correct it"
             )
         yield key, template
+
+
+def _find_videos(templates: dict[str, Template], root: Path) -> tuple[str, ...]:
+    """Change `video_path` where the folder that it names is absent and another name of it is not.
+
+    Return a note about that.
+    """
+    template = templates.get("video_path")
+    if (
+        template is None
+        or template.folder not in VIDEO_FOLDERS
+        or (root / template.folder).exists()
+    ):
+        return ()
+    found = [name for name in VIDEO_FOLDERS if (root / name).is_dir()]
+    if not found:
+        return ()
+    templates["video_path"] = template.moved(found[0])
+    return (f"videos are read from '{found[0]}/', where {INFO} says '{template.folder}/'",)

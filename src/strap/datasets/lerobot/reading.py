@@ -15,22 +15,21 @@ from typing import Any, Literal
 import numpy as np
 
 from strap.datasets.boundary import reading
-from strap.datasets.lerobot.files import list_files, rows_without_files
+from strap.datasets.lerobot.files import list_files, missing_files
 from strap.datasets.lerobot.layout import (
-    BOOKKEEPING,
     INFO,
     PROVENANCE,
     Feature,
     Layout,
     load_layout,
 )
+from strap.datasets.lerobot.roles import find_action, find_states, is_array, is_picture_column
 from strap.datasets.lerobot.tables import as_declared, read_column, read_images, require_rows
 from strap.datasets.lerobot.video import pool
+from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, unknown
 from strap.types import Array, LazyArray, Orientation, Source, Trajectory
-
-ACTIONS = ("action", "actions")
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class LeRobotReader:
     ids: Sequence[str]
     orientation: Orientation
     action: str
+    states: frozenset[str]
+    """features that are proprioception"""
     skipped: Sequence[str] = ()
     """ids left out because their files are missing (`missing="skip"`)"""
 
@@ -51,8 +52,8 @@ class LeRobotReader:
 
     @cached_property
     def files(self) -> Sequence[Path]:
-        """Every file of meta/, data/, videos/ and images/."""
-        return tuple(list_files(self.layout.root))
+        """Every file of meta/ and of the folders of data and videos."""
+        return tuple(list_files(self.layout))
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -68,8 +69,8 @@ class LeRobotReader:
 
     @property
     def summary(self) -> str:
-        """One line about what was left out; empty when nothing was."""
-        notes = []
+        """One line about what was left out or found elsewhere; empty when nothing was."""
+        notes = list(self.layout.notes)
         if self.skipped:
             total = len(self.ids) + len(self.skipped)
             notes.append(
@@ -79,6 +80,17 @@ class LeRobotReader:
         unknown_kinds = [f for f in self.layout.features.values() if not f.is_known]
         notes += [f"left out {f.name!r} of the unknown dtype {f.dtype!r}" for f in unknown_kinds]
         return "; ".join(notes)
+
+    @property
+    def missing(self) -> Mapping[str, Sequence[str]]:
+        """`table`, `video of camera front`, … -> ids of trajectories that lack it."""
+        ids = [episode_id(int(index)) for index in self.layout.columns["episode_index"]]
+        with reading(self.layout.root, "LeRobot"):
+            found = missing_files(self.layout)
+        return {
+            what: [ids[row] for row in rows if ids[row] not in self._left_out]
+            for what, rows in found.items()
+        }
 
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory, its arrays unread."""
@@ -94,9 +106,12 @@ class LeRobotReader:
         for feature in self.layout.features.values():
             if feature.is_camera:
                 cameras[feature.camera_name] = episode.camera(feature)
-            elif feature.name == self.action or not _is_array(feature):
+            elif feature.name == self.action or not is_array(feature):
                 continue
-            elif feature.name.startswith("observation.") and len(feature.shape) == 1:
+            elif is_picture_column(feature):
+                where = f"'{self.layout.root}', {trajectory_id}: '{feature.name}'"
+                cameras[feature.camera_name] = as_pictures(episode.column(feature), where)
+            elif feature.name in self.states:
                 proprioception[feature.name] = episode.column(feature)
             else:
                 extras[feature.name] = episode.column(feature, scalar=feature.shape == (1,))
@@ -167,13 +182,16 @@ def open_lerobot(
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
     with reading(path, "LeRobot"):
-        absent = rows_without_files(layout, rows) if missing == "skip" else frozenset()
+        gone = missing_files(layout).values() if missing == "skip" else ()
+        absent = frozenset(row for found in gone for row in found)
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
+    actions = find_action(layout, action)
     reader = LeRobotReader(
         layout,
         ids=tuple(ids[row] for row in rows if row not in absent),
         orientation=orientation or "upright",
-        action=_action(layout, action),
+        action=actions,
+        states=find_states(layout, actions),
         skipped=tuple(ids[row] for row in rows if row in absent),
     )
     return f"lerobot-{layout.version}", reader
@@ -268,23 +286,6 @@ class _Episode:
         with reading(file, "LeRobot"):
             pictures = read_images(file, self.index, key, start, stop, root)
             return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
-
-
-def _is_array(feature: Feature) -> bool:
-    return feature.is_numeric and feature.name not in BOOKKEEPING
-
-
-def _action(layout: Layout, name: str | None) -> str:
-    numeric = [f.name for f in layout.features.values() if _is_array(f)]
-    if name is not None and name not in numeric:
-        raise StrapError(f"'{layout.root}': {unknown('action feature', name, numeric)}")
-    found = name or next((a for a in ACTIONS if a in numeric), None)
-    if found is None:
-        raise StrapError(
-            f"'{layout.root}' has no feature 'action'; name one of its features with action=…: "
-            f"{', '.join(numeric) or 'none'}"
-        )
-    return found
 
 
 def _attributes(layout: Layout, row: int) -> dict[str, Any]:

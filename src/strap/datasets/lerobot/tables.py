@@ -106,7 +106,7 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     except OSError as error:
         raise StrapError(
             f"missing data file '{file}' ({error.strerror}); download it, or open the dataset "
-            "with missing='skip' to leave its episodes out"
+            "with missing='skip' (--missing skip) to leave its episodes out"
         ) from error
     if not stat.S_ISREG(found.st_mode):
         raise StrapError(f"'{file}' is no file but a folder, pipe or device; download it again")

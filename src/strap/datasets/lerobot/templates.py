@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -35,6 +35,18 @@ class Template:
     def names(self) -> frozenset[str]:
         """The names it uses."""
         return frozenset(field for _, field, _ in self.parts if field is not None)
+
+    @property
+    def folder(self) -> str:
+        """The first folder of every file that it names; "" where that differs from file to file."""
+        folder, slash, _ = self.parts[0][0].partition("/")
+        return folder if slash else ""
+
+    def moved(self, folder: str) -> Template:
+        """Return the template with another first folder."""
+        (literal, field, width), *rest = self.parts
+        first = (folder + literal.removeprefix(self.folder), field, width)
+        return replace(self, parts=(first, *rest))
 
     def path(self, root: Path, values: Mapping[str, int | str]) -> Path:
         """Return the file of these values; raise where it lies outside `root`."""

@@ -222,7 +222,7 @@ class Decoder:
         if not self.path.exists():
             return StrapError(
                 f"missing video '{self.path}'; download it, or open the dataset with "
-                "missing='skip' to leave its episodes out"
+                "missing='skip' (--missing skip) to leave its episodes out"
             )
         reason = getattr(error, "strerror", None) or str(error)
         return StrapError(
@@ -264,7 +264,7 @@ class DecoderPool:
         except OSError as error:
             raise StrapError(
                 f"missing video '{path}' ({error.strerror}); download it, or open the dataset "
-                "with missing='skip' to leave its episodes out"
+                "with missing='skip' (--missing skip) to leave its episodes out"
             ) from error
         if not stat.S_ISREG(found.st_mode):
             raise StrapError(f"'{path}' is no file but a folder, pipe or device; download it again")

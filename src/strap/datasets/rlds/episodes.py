@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from strap.datasets.boundary import reading
+from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures, picture_size
 from strap.datasets.rlds.description import FEATURES
 from strap.datasets.rlds.example import Example, parse
@@ -127,6 +128,8 @@ class Episode:
         """Pictures of a camera, uint8 [length h w 3]; only those asked for are decoded."""
         name = f"{STEPS}/{field.path}"
         where = f"{self.where}, '{name}'"
+        if field.kind == "tensor":
+            return as_pictures(self.numbers([field], length), where)
         height, width = field.shape[:2]
         if (height is None or width is None) and length:
             begin, end = self._pieces(name, length)[0]

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from strap.datasets.base import natural
-from strap.datasets.rlds.structure import Field, Structure
+from strap.datasets.picture_arrays import is_picture_array
+from strap.datasets.rlds.structure import NUMBERS, Field, Structure
+from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
 
 OBSERVATION = "observation/"
@@ -72,6 +76,7 @@ def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
     numeric = [f for f in steps.values() if is_numeric(f) and f.path not in taken]
     where = position.partition("[")[0] if position else None
     observed = [f for f in numeric if _is_proprioception(f) or f.path == where]
+    observed = observed or [f for f in numeric if _is_row(f) and is_state_name(f.path)]
     rest = [f for f in numeric if f not in observed]
     return Roles(
         cameras=cameras,
@@ -105,8 +110,11 @@ def _paths(value: str | Sequence[str]) -> list[str]:
 
 
 def _is_proprioception(field: Field) -> bool:
-    inside = field.path.startswith(OBSERVATION) and len(field.shape) <= 1
-    return inside and field.dtype.startswith("float") and "embedding" not in field.path
+    return field.path.startswith(OBSERVATION) and _is_row(field) and "embedding" not in field.path
+
+
+def _is_row(field: Field) -> bool:
+    return len(field.shape) <= 1 and field.dtype.startswith("float")
 
 
 def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
@@ -118,8 +126,11 @@ def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
 
 
 def _is_colour(field: Field) -> bool:
-    three = len(field.shape) == 3 and field.shape[2] in (3, None)
-    return field.kind == "image" and three and field.dtype == "uint8"
+    if field.kind == "image":
+        three = len(field.shape) == 3 and field.shape[2] in (3, None)
+        return three and field.dtype == "uint8"
+    is_fixed = is_numeric(field) and None not in field.shape
+    return is_fixed and is_picture_array(field.path, field.shape, np.dtype(NUMBERS[field.dtype]))
 
 
 def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:

@@ -102,6 +102,13 @@ class RldsReader:
         total = len(self.ids) + len(self.skipped)
         return f"skipped {len(self.skipped)} of {total} episodes whose shards are missing"
 
+    @property
+    def missing(self) -> Mapping[str, Sequence[str]]:
+        """`shard` -> ids of the trajectories whose shard is absent."""
+        with reading(self.structure.folder, "RLDS"):
+            shards = [pair for pair in self.ids.shards if not pair[0].file.exists()]
+            return {"shard": list(EpisodeIds(shards))}
+
     def read(self, trajectory_id: str) -> Trajectory:
         """The trajectory: its record is found and checked, its pictures are not decoded."""
         place = self.ids.place(trajectory_id)

@@ -94,7 +94,7 @@ def record_index(shard: Path) -> Array:
     except OSError as error:
         raise StrapError(
             f"missing shard '{shard}' ({error.strerror}); download it, or open the dataset with "
-            "missing='skip' to leave its episodes out"
+            "missing='skip' (--missing skip) to leave its episodes out"
         ) from error
     return _cached_index(shard, status.st_size, status.st_mtime_ns)
 

@@ -34,6 +34,7 @@ from strap.datasets.boundary import (
     reading,
     require_at_most,
 )
+from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.datasets.zarr.chunks import require_chunks
 from strap.datasets.zarr.layout import PICTURES, Layout, read_layout
 from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
@@ -92,8 +93,8 @@ class ZarrReader:
         extras: dict[str, LazyArray] = {}
         for name, layout in self.layouts.items():
             lazy = self._lazy(trajectory_id, layout, start, stop)
-            if _is_picture(layout):
-                cameras[name] = _as_bytes(lazy, f"'{self.path}', {trajectory_id}, '{layout.key}'")
+            if _is_picture(name, layout):
+                cameras[name] = as_pictures(lazy, f"'{self.path}', {trajectory_id}, '{layout.key}'")
             elif name == self.action:
                 continue
             elif len(layout.shape) <= 2 and layout.dtype.kind in "biuf":
@@ -244,35 +245,16 @@ def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, Layout]) -> No
                 f"'{path}': 'data/{name}' has {layout.shape[:1]} frames but '{ENDS}' goes up to "
                 f"{ends[-1]}; the buffer is damaged or half-written: {REMEDY}"
             )
-        if _is_picture(layout) and not math.prod(layout.shape):
+        if _is_picture(name, layout) and not math.prod(layout.shape):
             raise StrapError(
                 f"'{path}': 'data/{name}' has the shape {layout.shape}: pictures without pixels; "
                 f"the buffer is damaged: {REMEDY}"
             )
 
 
-def _is_picture(layout: Layout) -> bool:
-    return len(layout.shape) == 4 and layout.shape[3] == 3 and layout.dtype.kind in "biuf"
-
-
-def _as_bytes(array: LazyArray, where: str) -> LazyArray:
-    """Pictures as uint8; some buffers keep them as floats, of 0 … 255 or of 0 … 1."""
-    if array.dtype == np.uint8:
-        return array
-
-    def read(start: int, stop: int) -> Array:
-        # One frame of the episode decides, not the range: a dark frame must not be stretched.
-        middle = array.read(len(array) // 2, len(array) // 2 + 1)
-        scale = 255.0 if array.dtype.kind == "f" and middle.max(initial=0) <= 1 else 1.0
-        frames = array.read(start, stop) * scale
-        if not np.isfinite(frames).all():
-            raise StrapError(
-                f"{where} has pixels that are no numbers in frames {start}:{stop}; the buffer is "
-                f"damaged: {REMEDY}"
-            )
-        return np.clip(np.rint(frames), 0, 255).astype(np.uint8)
-
-    return LazyArray(array.shape, np.dtype(np.uint8), read)
+def _is_picture(name: str, layout: Layout) -> bool:
+    is_last = len(layout.shape) == 4 and layout.shape[3] == 3 and layout.dtype.kind in "biuf"
+    return is_last or is_picture_array(name, layout.shape[1:], layout.dtype)
 
 
 def _read_rows(

@@ -1,0 +1,81 @@
+"""Pictures that lie as plain arrays, channels last or first, bytes or floats: as uint8 [t h w 3].
+
+Whether an array is pictures is told by its shape, its type and, where these leave doubt, its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from strap.errors import StrapError
+from strap.types import Array, LazyArray
+
+PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
+"""parts of the names of cameras"""
+OTHER_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
+"""parts of the names of arrays that have three channels and are no colours"""
+SMALLEST = 8
+"""pixels of a side: what is smaller, channels first, may be a matrix"""
+
+
+def is_picture_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any]) -> bool:
+    """Return whether rows of this shape (the time left out) are colour pictures.
+
+    Bytes with the channels last always are; other types, and channels first, need a name that
+    says so, such as `wrist_image`.
+    """
+    if len(shape) != 3 or dtype.kind not in "uif" or 3 not in (shape[0], shape[2]):
+        return False
+    if shape[2] == 3 and dtype == np.uint8:
+        return True
+    word = name.lower()
+    is_named = any(part in word for part in PICTURE_NAMES)
+    is_large = shape[2] == 3 or min(shape[1] or 0, shape[2] or 0) >= SMALLEST
+    return is_named and is_large and not any(part in word for part in OTHER_NAMES)
+
+
+def as_pictures(array: LazyArray, where: str) -> LazyArray:
+    """Return pictures [t h w 3] or [t 3 h w] of any number type as uint8 [t h w 3].
+
+    Floats go from 0 to 1 or from 0 to 255. Errors name `where`.
+    """
+    is_first = array.shape[3] != 3
+    if array.dtype == np.uint8 and not is_first:
+        return array
+    height, width = array.shape[2:4] if is_first else array.shape[1:3]
+
+    def read(start: int, stop: int) -> Array:
+        frames = array.read(start, stop)
+        if array.dtype != np.uint8:
+            frames = _as_bytes(frames, _scale(array), where, f"in frames {start}:{stop}")
+        return np.ascontiguousarray(np.moveaxis(frames, 1, 3)) if is_first else frames
+
+    return LazyArray((array.shape[0], height, width, 3), np.dtype(np.uint8), read)
+
+
+def _scale(array: LazyArray) -> float:
+    """Return what makes grey levels of the values; floats up to 1 are shares of 255."""
+    if array.dtype.kind != "f" or not len(array):
+        return 1.0
+    # One frame of the episode decides, not the range: a dark frame must not be stretched.
+    middle = array.read(len(array) // 2, len(array) // 2 + 1)
+    return 255.0 if middle.max(initial=0) <= 1 else 1.0
+
+
+def _as_bytes(frames: Array, scale: float, where: str, part: str) -> Array:
+    if not np.isfinite(frames).all():
+        raise StrapError(
+            f"{where} has pixels that are no numbers {part}; it is damaged: copy or download it "
+            "again, or leave it out"
+        )
+    pixels = np.rint(frames * scale)
+    low, high = float(frames.min(initial=0)), float(frames.max(initial=0))
+    if low * scale < -0.5 or high * scale > 255.5:
+        raise StrapError(
+            f"{where} has pixels from {low:g} to {high:g} {part}; pictures are bytes, or numbers "
+            "from 0 to 1 or from 0 to 255: undo their normalisation"
+        )
+    return pixels.clip(0, 255).astype(np.uint8)

@@ -1,0 +1,103 @@
+"""A picture of a segmentation: movement, threshold and cuts of each demonstration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from strap.atomic import replacing
+from strap.datasets.base import Dataset
+from strap.errors import StrapError, printable, unknown
+from strap.report.figures import BLUE, ORANGE, styled
+from strap.segments import Cuts, Segmentation
+from strap.stops import Movements, measure_movements
+from strap.types import Segment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".pdf", ".svg")
+MOST = 12
+"""demonstrations that are drawn; of more, evenly spaced ones"""
+SHADE = "0.93"
+"""grey of every second segment"""
+
+
+def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
+    """Draw where a dataset was cut, a row per demonstration.
+
+    Args:
+        path: the picture to write, PNG, PDF or SVG.
+        dataset: whose demonstrations were cut.
+        cuts: how; where no movement was measured (windows, whole demonstrations) it is here.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise unknown("kind of picture", path.suffix or path.name, SUFFIXES)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise StrapError("--plot needs matplotlib: pip install 'strap-robot[report]'") from error
+    movements = cuts.movements or _measure(dataset, cuts.segmentation)
+    names = list(movements.values)
+    places = np.unique(np.linspace(0, len(names) - 1, MOST).round().astype(int))
+    drawn = {names[place]: movements.values[names[place]] for place in places}
+    movements = replace(movements, values=drawn)
+    figure = styled(_draw, movements, cuts.segments, cuts.segmentation, len(dataset))
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=150)
+    return path
+
+
+def _measure(dataset: Dataset, segmentation: Segmentation) -> Movements:
+    """Measure what was cut without a look at its movement: windows, whole demonstrations."""
+    position, norm, unit = segmentation.position, segmentation.norm, segmentation.unit
+    found = measure_movements(dataset, position=position, norm=norm, unit=unit)
+    if found is None:
+        raise StrapError(f"'{dataset.path}' has no demonstration to draw")
+    return found
+
+
+def _draw(
+    movements: Movements, segments: Sequence[Segment], segmentation: Segmentation, count: int
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    rows = movements.values
+    figure = Figure(figsize=(7.5, 0.9 + 1.15 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    epsilon = segmentation.epsilon if segmentation.method == "stops" else None
+    for axes, (name, moved) in zip(grid, rows.items(), strict=True):
+        own = [segment for segment in segments if segment.trajectory_id == name]
+        _draw_row(axes, moved, own, epsilon)
+        axes.set_title(f"{printable(name)}: {len(own)} segments", loc="left", fontsize=8, pad=3)
+    top = float(np.percentile(movements.pooled, 99)) if movements.pooled.size else 0.0
+    top = max(top, 2 * epsilon if isinstance(epsilon, float) else 0.0)
+    grid[0].set_ylim(0, 1.1 * top or 1.0)
+    grid[-1].set_xlabel("frame")
+    what = f"movement of {printable(movements.columns)}"
+    figure.supylabel(f"{what}, {segmentation.norm} norm ({movements.unit})", fontsize=9)
+    shown = "" if len(rows) == count else f"; {len(rows)} of {count} demonstrations"
+    figure.suptitle(f"Where demonstrations are cut{shown}", fontsize=10, fontweight="bold")
+    handles, labels = grid[0].get_legend_handles_labels()
+    by_label = dict(zip(labels, handles, strict=True))
+    figure.legend(
+        by_label.values(), by_label.keys(), loc="outside lower center", ncols=3, frameon=False
+    )
+    return figure
+
+
+def _draw_row(axes: Any, moved: Any, segments: Sequence[Segment], epsilon: object) -> None:
+    """Draw one demonstration; line styles tell the lines apart without colour."""
+    for number, segment in enumerate(segments):
+        if number % 2:
+            axes.axvspan(segment.start, segment.stop, color=SHADE, lw=0, zorder=0)
+        if segment.start:
+            axes.axvline(segment.start, color="black", lw=1.2, label="cut")
+    axes.plot(np.arange(len(moved)), moved, color=BLUE, lw=0.9, label="movement")
+    if isinstance(epsilon, float):
+        axes.axhline(epsilon, color=ORANGE, lw=1.2, ls="--", label=f"threshold {epsilon:g}")
