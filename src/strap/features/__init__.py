@@ -11,16 +11,21 @@ from strap.datasets import Dataset
 from strap.embeddings import Dtype, choose_cameras, embed
 from strap.encoders import Encoder, load_encoder
 from strap.errors import StrapError
-from strap.features.fusion import fuse
+from strap.features.fusion import fuse, fuse_scaled
+from strap.features.fusion_weights import choose_fusion
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
 from strap.store import EmbeddingStore, slug
+from strap.types import Segment
 
 if TYPE_CHECKING:
     from strap.representations import Representation
 
-__all__ = ["FeatureOptions", "embed_beside", "prepare_features"]
+__all__ = ["FeatureOptions", "PreparedFeatures", "embed_beside", "prepare_features"]
+
+AUTO = "auto"
+"""instead of features to fuse: choose them on the target's demonstrations"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,36 @@ class FeatureOptions:
     cameras: tuple[str, ...] = ()
     dtype: Dtype = "float16"
     fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features, as `strap.features.fusion` takes it"""
+    """what is compared besides the encoder's features, as `strap.features.fusion` takes it; or
+    `auto` alone: what `strap.features.fusion_weights` chooses"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of their features; None: as many as they take by default"""
+
+    def require_judgeable(self, method: Method, segmentation: str, metric: str) -> None:
+        """Raise where `auto` is asked for and the demonstrations cannot tell what to fuse."""
+        if AUTO not in self.fuse:
+            return
+        rule = None
+        if len(self.fuse) > 1:
+            rule = f"stands alone, without {' '.join(text for text in self.fuse if text != AUTO)}"
+        elif METHODS[method].features == "none":
+            rule = f"chooses features to compare, but method '{method}' compares none"
+        elif segmentation == "full":
+            rule = "searches segments of demonstrations, but the queries are whole ones"
+        elif metric != "l2":
+            rule = f"judges by l2, but the metric is {metric}"
+        if rule:
+            raise StrapError(f"--fuse auto {rule}: name what to fuse, as in --fuse gripper=0.5")
+
+
+@dataclass(frozen=True)
+class PreparedFeatures:
+    """The trajectories that a method compares, with their features."""
+
+    target: Catalogue
+    priors: list[Catalogue]
+    fusion_reason: str | None = None
+    """what was fused and why, where that was chosen here"""
 
 
 def prepare_features(
@@ -43,9 +75,11 @@ def prepare_features(
     options: FeatureOptions,
     folder: Path,
     *,
+    queries: Sequence[Segment],
+    steps: str,
     device: str,
     progress: Progress,
-) -> tuple[Catalogue, list[Catalogue]]:
+) -> PreparedFeatures:
     """Return the target's and the priors' trajectories with the features that a method compares.
 
     Args:
@@ -54,11 +88,14 @@ def prepare_features(
         method: which method compares them.
         options: what they are compared by.
         folder: where stores and learned features are kept and looked for.
+        queries: the target's segments, on which features to fuse are chosen.
+        steps: the moves a warping path may make.
         device: where networks run.
         progress: called with (what, done, total).
     """
     datasets = [target, *priors]
     kind = METHODS[method].features
+    reason = None
     if kind == "none":
         catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
     else:
@@ -66,13 +103,18 @@ def prepare_features(
             stores = _encode(datasets, method, options, folder, device, progress)
         else:
             stores = _learn(datasets, kind, options.learning_steps, folder, device, progress)
-        if options.fuse:
+        if AUTO in options.fuse:
+            choice = choose_fusion(stores, datasets, queries, steps)
+            reason = choice.reason
+            if choice.features:
+                stores = fuse_scaled(stores, datasets, choice.features, choice.ratios, folder)
+        elif options.fuse:
             stores = fuse(stores, datasets, options.fuse, folder)
         catalogues = [
             Catalogue.of_store(store, dataset.ids)
             for store, dataset in zip(stores, datasets, strict=True)
         ]
-    return catalogues[0], catalogues[1:]
+    return PreparedFeatures(catalogues[0], catalogues[1:], reason)
 
 
 def _encode(
