@@ -1,4 +1,4 @@
-"""`--fuse auto`: weights that find a demonstration's segments in the others, against a slow twin."""
+"""`--fuse auto`: weights that find a demonstration's segments in the others, by a slow twin."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from strap.types import Segment
 
 def naive_overlap(query: Segment, counterpart: Segment, features: list, weights: tuple) -> float:
     """Frames of the cheapest match and of the counterpart, as sets."""
-    columns = [{k: v * w for k, v in f.items()} for f, w in zip(features, (1, *weights))]
+    pairs = zip(features, (1, *weights), strict=True)
+    columns = [{k: v * w for k, v in f.items()} for f, w in pairs]
     joined = {k: np.concatenate([c[k] for c in columns], axis=1) for k in columns[0]}
     frames = joined[query.trajectory_id][query.start : query.stop]
     found = naive.best_match(frames, joined[counterpart.trajectory_id], "strap", "l2")
@@ -48,7 +49,9 @@ def test_overlaps_are_those_of_the_slow_twin() -> None:
     for row, weights in enumerate(grid):
         for column, pair in enumerate(pairs):
             assert found[row, column] == pytest.approx(naive_overlap(*pair, features, weights))
-    does_not_fit = [q.trajectory_id != "c" and len(q) > 5 and o.trajectory_id == "c" for q, o in pairs]
+    does_not_fit = [
+        q.trajectory_id != "c" and len(q) > 5 and o.trajectory_id == "c" for q, o in pairs
+    ]
     assert sum(does_not_fit) == 3
     assert not found[:, does_not_fit].any()
 

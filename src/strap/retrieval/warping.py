@@ -90,7 +90,8 @@ def _find_below(
         limits: what a match of each query may cost.
         every: how many matches there can be of a query.
     """
-    k = min(max(TOP_K // len(limits), 1), every)
+    # Every search looks at all pairs again, so the first is for more than queries usually keep.
+    k = min(max(4 * TOP_K // len(limits), 1), every)
     while True:
         found = find(k)
         if k == every or not any(
