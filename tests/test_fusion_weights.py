@@ -43,8 +43,8 @@ def test_overlaps_are_those_of_the_slow_twin() -> None:
     queries = [Segment("a", 0, 5), Segment("a", 5, 11), Segment("b", 0, 7), Segment("b", 7, 14)]
     queries.append(Segment("c", 0, 5))
     grid = [(0.0, 0.0), (0.5, 0.0), (1.0, 2.0)]
-    found = segment_overlaps(queries, features, grid, "strap")
     pairs = pair_segments(queries)
+    found = segment_overlaps(pairs, features, grid, "strap")
     assert found.shape == (3, len(pairs)) == (3, 10)
     for row, weights in enumerate(grid):
         for column, pair in enumerate(pairs):
@@ -102,10 +102,29 @@ def test_what_tells_segments_apart_is_fused(tmp_path: Path) -> None:
     queries = strap.segment(datasets[0], method="window", window=20)
     choice = choose_fusion(stores, datasets, queries, "strap")
     assert [feature.name for feature in choice.features] == ["position"]
-    assert "gripper=0, position=" in choice.reason
+    assert choice.reason.startswith(f"{choice.features[0]}, which raise the mean overlap 0.")
     assert "no language: trajectory 'demo_0' has no instruction" in choice.reason
-    with pytest.raises(StrapError, match="the target has one: name the features"):
+    with pytest.raises(StrapError, match="the target has no two of one instruction: name"):
         choose_fusion(stores, datasets, queries[:3], "strap")
+
+
+def test_what_tells_nothing_is_not_fused(tmp_path: Path) -> None:
+    files = [
+        write_blind(tmp_path / "target.hdf5", [0.0, 0.0], 0),
+        write_blind(tmp_path / "prior.hdf5", [0.0, 1.0], 1),
+    ]
+    with h5py.File(files[0], "a") as handle:  # the pictures tell it all, the positions nothing
+        for demo in handle["data"].values():
+            demo["obs/agentview_rgb"][:] = np.arange(60)[:, None, None, None] * 4
+            demo["obs/ee_pos"][:] = 0.5
+            demo["obs/gripper_states"][:] = 0.5
+    datasets = [open_dataset(file) for file in files]
+    stores = [strap.embed(d, PixelEncoder(2), tmp_path / d.path.stem) for d in datasets]
+    queries = strap.segment(datasets[0], method="window", window=20)
+    choice = choose_fusion(stores, datasets, queries, "strap")
+    assert choice.features == ()
+    expected = "no gripper or position: they raise the mean overlap 1.000 of segments found in the"
+    assert choice.reason.startswith(expected)
 
 
 def test_auto_from_the_command_line(
@@ -116,7 +135,7 @@ def test_auto_from_the_command_line(
     call += ["--stores", str(tmp_path / "stores"), "--out", str(tmp_path / "run")]
     assert main(call) == 0
     shown = capsys.readouterr().out
-    assert "fuse: gripper=" in shown
+    assert "fuse: " in shown
     assert "no language: feature 'language' never changes in the prior" in shown
     run = open_run(tmp_path / "run")
     assert run.manifest["arguments"]["fuse"] == ["auto"]

@@ -51,6 +51,9 @@ class Feature:
     name: str
     weight: float
 
+    def __str__(self) -> str:
+        return f"{self.name}={self.weight:g}"
+
     @classmethod
     def parse(cls, text: str) -> Feature:
         """Read `gripper`, `position=0.5` or `joint_states[0:3]=2`."""

@@ -57,10 +57,11 @@ def choose_fusion(
         queries: the segments of the target.
         steps: the moves a warping path may make.
     """
-    if len({query.trajectory_id for query in queries}) < 2:
+    pairs = _pair_by_instruction(queries, datasets[0])
+    if not pairs:
         raise StrapError(
-            "--fuse auto searches each demonstration in the others, but the target has one: name "
-            "the features, as in --fuse gripper=0.5 language=0.5"
+            "--fuse auto searches each demonstration in the others of its task, but the target has "
+            "no two of one instruction: name the features, as in --fuse gripper=0.5 language=0.5"
         )
     ratios, missing = _measure_ratios(stores, datasets)
     judged = [name for name in JUDGED if name in ratios]
@@ -71,21 +72,34 @@ def choose_fusion(
         for name in judged
     ]
     grid = list(product(WEIGHTS, repeat=len(judged)))
-    overlaps = segment_overlaps(queries, values, grid, steps)
-    left_out = [query.trajectory_id for query, _ in pair_segments(queries)]
-    best = choose_weights(grid, overlaps, left_out)
+    overlaps = segment_overlaps(pairs, values, grid, steps)
+    best = choose_weights(grid, overlaps, [query.trajectory_id for query, _ in pairs])
     chosen = [Feature(name, weight) for name, weight in zip(judged, grid[best], strict=True)]
     features = [feature for feature in chosen if feature.weight]
-    told = ", ".join(f"{feature.name}={feature.weight:g}" for feature in chosen) or "nothing"
-    found, plain = overlaps[best].mean(), overlaps[0].mean()
-    reason = (
-        f"{told}: so segments of a demonstration are found in the others with a mean overlap of "
-        f"{found:.3f} (the encoder's features alone: {plain:.3f})"
-    )
+    reasons = [_explain(features, overlaps[best], overlaps[0])] if judged else []
     if LANGUAGE.name in ratios:
         features.append(LANGUAGE)
-        reason += f"; {LANGUAGE.name}={LANGUAGE.weight:g}: fixed"
-    return FusionChoice(tuple(features), ratios, "; ".join([reason, *missing]))
+        reasons.append(f"{LANGUAGE}, which demonstrations of one task cannot judge")
+    return FusionChoice(tuple(features), ratios, "; ".join([*reasons, *missing]))
+
+
+def _pair_by_instruction(
+    queries: Sequence[Segment], target: Dataset
+) -> list[tuple[Segment, Segment]]:
+    """Return the segments with their counterparts in other demonstrations of one instruction."""
+    tasks: dict[str, list[Segment]] = {}
+    for query in queries:
+        tasks.setdefault(target[query.trajectory_id].instruction, []).append(query)
+    return [pair for segments in tasks.values() for pair in pair_segments(segments)]
+
+
+def _explain(features: Sequence[Feature], chosen: Floats, plain: Floats) -> str:
+    """Return why these features were chosen, given the overlaps with them and without."""
+    alone = f"mean overlap {plain.mean():.3f} of segments found in the other demonstrations"
+    if not features:
+        return f"no {' or '.join(JUDGED)}: they raise the {alone} by less than its standard error"
+    named = " ".join(map(str, features))
+    return f"{named}, which raise the {alone} to {chosen.mean():.3f}"
 
 
 def _measure_ratios(
@@ -128,7 +142,7 @@ def choose_weights(
 
 
 def segment_overlaps(
-    queries: Sequence[Segment],
+    pairs: Sequence[tuple[Segment, Segment]],
     features: Sequence[Mapping[str, Array]],
     grid: Sequence[tuple[float, ...]],
     steps: str,
@@ -139,12 +153,11 @@ def segment_overlaps(
     by frames in either. Where the segment does not fit into the demonstration it is 0.
 
     Args:
-        queries: the segments of the demonstrations.
+        pairs: segments of the demonstrations, each with its counterpart in another one.
         features: the encoder's and each further feature: trajectory id -> scaled values [t d].
         grid: weights to compare, one of each feature but the encoder's.
         steps: the moves a warping path may make.
     """
-    pairs = pair_segments(queries)
     squared: dict[tuple[str, str], list[Floats]] = {}
     overlaps = np.zeros((len(grid), len(pairs)))
     for column, (query, counterpart) in enumerate(pairs):
