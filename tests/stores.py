@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,9 +46,11 @@ def make_store(
     name: str = "made",
     per_shard: int | None = None,
     fingerprints: Mapping[str, str] | None = None,
+    fused: Sequence[Sequence[object]] | None = None,
 ) -> EmbeddingStore:
     first = next(iter(arrays.values()))
-    config = StoreConfig({"name": name}, dtype, first.shape[1], ("camera",))
+    encoder = {"name": name} if fused is None else {"name": name, "fused": fused}
+    config = StoreConfig(encoder, dtype, first.shape[1], ("camera",))
     create_store(path, config)
     session = Session(path, config)
     for index, (key, array) in enumerate(arrays.items(), 1):

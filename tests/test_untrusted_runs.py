@@ -185,6 +185,8 @@ MANIFESTS: dict[str, tuple[Change, str]] = {
     ),
     "queries as text": (lambda m: {**m, "queries": "3"}, "'queries', 'history', 'chunk'"),
     "seconds as texts": (lambda m: {**m, "seconds": {"a": "b"}}, "a duration is no number"),
+    "reasons as a list": (lambda m: {**m, "reasons": ["a"]}, "'reasons' does not say why"),
+    "a reason as a number": (lambda m: {**m, "reasons": {"fuse": 3}}, "a path or name is no text"),
 }
 ARGUMENTS: dict[str, tuple[Any, str]] = {
     "target": (["a"], "a path or name is no text"),

@@ -34,7 +34,9 @@ from strap.folders import cache_folder
 from strap.locks import LOCK, alone, is_free
 from strap.progress import Progress, silent
 from strap.provenance import versions
-from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, retrieve_matches
+from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
+from strap.retrieval.roughness import drop_rough
+from strap.retrieval.states import retrieve_states
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
@@ -51,8 +53,8 @@ class RetrievalOptions:
     """Everything that decides the outcome of a retrieval, besides the data."""
 
     encoder: str = ""
-    top_k: int | None = 100
-    """how many matches to keep in all; None where a fraction or a threshold says it"""
+    top_k: TopK | None = 100
+    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
     segmentation: Segmentation = field(default_factory=Segmentation)
     """how the target is cut, for methods whose queries are not whole demonstrations"""
     method: Method = "strap"
@@ -69,6 +71,8 @@ class RetrievalOptions:
     fraction: float | None = None
     threshold: float | None = None
     max_cost: float | None = None
+    max_roughness: float | None = None
+    """drop matches that move more than so many times as jerkily as their query"""
     padding: int = 5
     text_encoder: str = "minilm"
     seed: int = 0
@@ -89,14 +93,27 @@ class RetrievalOptions:
         """Return these options with what the method decides where nothing was said."""
         if self.method not in METHODS:
             raise unknown("retrieval method", self.method, METHODS)
+        if self.max_roughness is not None and not self.max_roughness > 0:
+            raise StrapError(f"max_roughness is {self.max_roughness}: it must be above 0")
         if self.augmented not in get_args(Augmented):
             raise unknown("form of the augmented dataset", self.augmented, get_args(Augmented))
         traits = METHODS[self.method]
+        if self.max_roughness is not None and traits.find is retrieve_states:
+            raise StrapError(
+                f"max_roughness compares a match with its query, but a query of '{self.method}' is "
+                "a single frame: leave --max-roughness out"
+            )
         cut = self.segmentation
         if traits.has_whole_queries:
             cut = replace(cut, method="full")
         steps, metric = self.steps or traits.steps, self.metric or traits.metric
         return replace(self, segmentation=cut, steps=steps, metric=metric)
+
+    def features(self) -> FeatureOptions:
+        """Return what the frames are compared by."""
+        return FeatureOptions(
+            self.encoder, self.cameras, self.dtype, self.fuse, self.learning_steps
+        )
 
 
 @dataclass(frozen=True)
@@ -171,6 +188,8 @@ def run_retrieval(
     out, options = Path(out).expanduser(), options.resolved()
     MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
     resolve_backend(options.backend)
+    cut, metric = options.segmentation.method, options.metric or "l2"
+    options.features().require_judgeable(options.method, cut, metric)
     opening = options.opening
     ours = Source.open(target, opening, options.target_selection)
     cutting = with_default_epsilon(options.segmentation, ours.dataset)
@@ -218,35 +237,49 @@ def _fill(
     progress: Progress,
 ) -> dict[str, Any]:
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
-    clock = _Clock()
+    clock, datasets = _Clock(), [prior.dataset for prior in priors]
+    reasons: dict[str, str | None] = {}
     with clock("segment"):
         cuts = cut_dataset(ours.dataset, options.segmentation)
         queries = cuts.segments
     with clock("embed"):
-        features = FeatureOptions(
-            options.encoder, options.cameras, options.dtype, options.fuse, options.learning_steps
-        )
-        known, others = prepare_features(
-            ours, priors, options.method, features, stores, device=device, progress=progress
+        prepared = prepare_features(
+            ours,
+            priors,
+            options.method,
+            options.features(),
+            stores,
+            queries=queries,
+            steps=options.steps or "strap",
+            device=device,
+            progress=progress,
         )
     write_segments(
         out / "segments.json", queries, dataset=ours.dataset, segmentation=cuts.segmentation
     )
     with clock("search"):
         found = retrieve_matches(
-            queries, known, others, MatchOptions.of(options), execution, progress
+            queries, prepared.target, prepared.priors, MatchOptions.of(options), execution, progress
         )
         matches = found.matches
+        if options.max_roughness is not None:
+            position = options.segmentation.position
+            matches = drop_rough(matches, ours.dataset, datasets, options.max_roughness, position)
+            kept = f"{len(matches)} of {len(found.matches)} matches are smooth enough"
+            reasons["max_roughness"] = kept
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
-        _augment(out, ours.dataset, [p.dataset for p in priors], matches, options, progress)
-    used = {c.dataset: c.store for c in (known, *others) if c.store}
+        _augment(out, ours.dataset, datasets, matches, options, progress)
+    reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
+    used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
+    known = prepared.target
     return {
         "stores": {dataset: store.path.as_posix() for dataset, store in used.items()},
         "encoder": dict(known.store.config.encoder) if known.store else {},
         "queries": len(queries),
         "matches": len(matches),
         "search": asdict(found.statistics),
+        "reasons": {name: reason for name, reason in reasons.items() if reason},
         "versions": versions(),
         "seconds": clock.seconds,
     }
@@ -314,7 +347,10 @@ def _wrong_in(manifest: Any) -> str | None:
     chosen = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
     if not all(isinstance(saved, dict) for saved in chosen):
         return "which trajectories were chosen is not said"
-    texts = [arguments.get("target"), *inputs.values()]
+    reasons = manifest.get("reasons", {})
+    if not isinstance(reasons, dict):
+        return "'reasons' does not say why something was chosen"
+    texts = [arguments.get("target"), *inputs.values(), *reasons.values()]
     texts += [saved.get("episodes", "") for saved in chosen]
     texts += [opening.get(name) or "" for name in ("format", "orientation", "missing")]
     lists = [arguments.get("prior"), arguments.get("cameras")]

@@ -15,7 +15,8 @@ from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
-from strap.retrieval import Method, Rule, Shared
+from strap.errors import printable
+from strap.retrieval import Method, Rule, Shared, TopK
 from strap.retrieval.options import TOP_K
 from strap.runs import Augmented, RetrievalOptions, Run, run_retrieval
 from strap.search import Engine
@@ -76,17 +77,22 @@ class Command:
     frames, by the encoder's features; br, fr: single frames, by features learned from images and
     actions, or from optical flow; random: any segments; language: whole trajectories by their
     instruction"""
-    top_k: int | None = None
-    """how many matches to keep in all (default: 100)"""
+    top_k: TopK | None = None
+    """how many matches to keep in all (default: 100); auto: those that cost no more than the same
+    query does in the other demonstrations of the target"""
     fraction: float | None = None
     """instead of --top-k: this share of everything that could be retrieved, the cheapest"""
     threshold: float | None = None
     """instead of --top-k: what is at least so similar; 1 is the cheapest of all, 0 the dearest"""
     max_cost: float | None = None
     """keep nothing that costs more than this for each frame of its query"""
+    max_roughness: float | None = None
+    """drop matches whose end effector moves more than so many times as jerkily as in their query
+    (about half of all matches are above 2); fewer than --top-k remain"""
     fuse: tuple[str, ...] = ()
     """compare these too, beside the encoder's features: gripper, position, movement, language (the
-    instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half"""
+    instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half; auto:
+    chosen on the target's demonstrations, and said why"""
     target_tasks: tuple[str, ...] = ()
     """only the target's trajectories with these instructions, or parts of them"""
     target_episodes: str = ""
@@ -213,6 +219,8 @@ def summary(run: Run) -> str:
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
     state = " (nothing had changed: nothing was done)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}"]
+    reasons = run.manifest.get("reasons", {})
+    lines += [printable(f"{name}: {reason}") for name, reason in reasons.items()]
     lines += [f"embeddings: {place}" for place in run.manifest.get("stores", {}).values()]
     if run.augmented:
         lines.append(f"augmented dataset: {run.augmented}")

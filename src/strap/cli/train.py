@@ -86,8 +86,9 @@ class Command:
     alpha: float | None = None
     """the target's share of every batch (default: every frame is as likely as any other)"""
     match_weights: str | None = None
-    """cost: matches that cost less are drawn more often; or a file with a JSON list, one weight per
-    match in the order of matches.parquet"""
+    """cost: matches that cost less are drawn more often; importance: matches whose frames are like
+    the target's and unlike the rest of the prior's (for a run); or a file with a JSON list, one
+    weight per match in the order of matches.parquet"""
     decay: bool = False
     """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
     pretrain_steps: int | None = None
@@ -239,11 +240,24 @@ class Command:
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress)
 
+    def _importance(self) -> list[float]:
+        from strap.runs import open_run
+        from strap.training.importance import weigh_by_importance
+
+        if not (self.data / "matches.parquet").is_file():
+            raise StrapError(
+                f"'{self.data}' is no run: --match-weights importance compares the features that a "
+                "run of `strap retrieve` was made from; train on the run"
+            )
+        return weigh_by_importance(open_run(self.data))
+
     def _weights(self) -> list[float] | Literal["cost"] | None:
         if self.match_weights is None:
             return None
         if self.match_weights == "cost":
             return "cost"
+        if self.match_weights == "importance":
+            return self._importance()
         values = read_json(Path(self.match_weights).expanduser())
         if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
             shown = json.dumps(values)[:60]

@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -122,14 +123,21 @@ def _clip(source: str, instructions: Sequence[str]) -> Floats:
 def _sentences(source: str, instructions: Sequence[str]) -> Floats:
     """The mean over tokens, as sentence encoders of the BERT family pool."""
     import torch
-    from transformers import AutoModel, AutoTokenizer
 
-    with _no_bar():
-        tokenizer: Any = AutoTokenizer.from_pretrained(source)
-        model: Any = AutoModel.from_pretrained(source).eval()
+    tokenizer, model = _load_sentence_encoder(source)
     means = []
     for text in instructions:
         tokens = tokenizer([text], truncation=True, return_tensors="pt")
         with torch.inference_mode():
             means.append(model(**tokens).last_hidden_state.float().mean(1).numpy())
     return _spread(np.asarray(np.concatenate(means), np.float32))
+
+
+@lru_cache(maxsize=1)
+def _load_sentence_encoder(source: str) -> tuple[Any, Any]:
+    """Tokenizer and model, loaded once for instructions that are embedded one after another."""
+    from transformers import AutoModel, AutoTokenizer
+
+    with _no_bar():
+        tokenizer: Any = AutoTokenizer.from_pretrained(source)
+        return tokenizer, AutoModel.from_pretrained(source).eval()

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
-from strap.features.fusion import fuse
-from strap.features.options import FeatureOptions
+from strap.features.fusion import fuse, fuse_scaled
+from strap.features.fusion_weights import choose_fusion
+from strap.features.options import AUTO, FeatureOptions
 from strap.features.stores import Source, encoder_stores, naming
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
 from strap.store import EmbeddingStore, slug
+from strap.types import Segment
 
 if TYPE_CHECKING:
     from strap.representations import Representation
 
-__all__ = ["FeatureOptions", "Source", "prepare_features"]
+__all__ = ["FeatureOptions", "PreparedFeatures", "Source", "prepare_features"]
+
+
+@dataclass(frozen=True)
+class PreparedFeatures:
+    """The trajectories that a method compares, with their features."""
+
+    target: Catalogue
+    priors: list[Catalogue]
+    fusion_reason: str | None = None
+    """what was fused and why, where that was chosen here"""
 
 
 def prepare_features(
@@ -29,9 +41,11 @@ def prepare_features(
     options: FeatureOptions,
     folder: Path,
     *,
+    queries: Sequence[Segment],
+    steps: str,
     device: str,
     progress: Progress,
-) -> tuple[Catalogue, list[Catalogue]]:
+) -> PreparedFeatures:
     """Return the target's and the priors' trajectories with the features that a method compares.
 
     Args:
@@ -40,12 +54,15 @@ def prepare_features(
         method: which method compares them.
         options: what they are compared by.
         folder: where stores and learned features are kept and looked for.
+        queries: the target's segments, on which features to fuse are chosen.
+        steps: the moves a warping path may make.
         device: where networks run.
         progress: called with (what, done, total).
     """
     sources = [target, *priors]
     datasets = [source.dataset for source in sources]
     kind = METHODS[method].features
+    reason = None
     if kind == "none":
         catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
     else:
@@ -53,13 +70,18 @@ def prepare_features(
             stores = encoder_stores(sources, options, folder, device=device, progress=progress)
         else:
             stores = _learn(datasets, kind, options.learning_steps, folder, device, progress)
-        if options.fuse:
+        if AUTO in options.fuse:
+            choice = choose_fusion(stores, datasets, queries, steps)
+            reason = choice.reason
+            if choice.features:
+                stores = fuse_scaled(stores, datasets, choice.features, choice.ratios, folder)
+        elif options.fuse:
             stores = fuse(stores, datasets, options.fuse, folder)
         catalogues = [
             Catalogue.of_store(store, dataset.ids, dataset.name)
             for store, dataset in zip(stores, datasets, strict=True)
         ]
-    return catalogues[0], catalogues[1:]
+    return PreparedFeatures(catalogues[0], catalogues[1:], reason)
 
 
 def _learn(

@@ -12,7 +12,7 @@ as much spread as the encoder's).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -50,6 +50,9 @@ class Feature:
 
     name: str
     weight: float
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.weight:g}"
 
     @classmethod
     def parse(cls, text: str) -> Feature:
@@ -128,14 +131,35 @@ def fuse(
         folder: where the fused stores are kept.
     """
     parsed = [Feature.parse(text) for text in features]
+    spread = encoder_spread(stores, datasets)
+    ratios = {feature.name: spread_ratio(feature.name, datasets, spread) for feature in parsed}
+    return fuse_scaled(stores, datasets, parsed, ratios, folder)
+
+
+def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]) -> float:
+    """Return how much the encoder's features spread over the prior, all but the first store."""
     priors = list(zip(stores, datasets, strict=True))[1:]
-    encoder_spread = _spread(store[key] for store, dataset in priors for key in dataset.ids)
-    scales = {}
-    for feature in parsed:
-        spread = _spread(feature.read(t) for _, dataset in priors for t in dataset)
-        if not spread:
-            raise StrapError(f"feature '{feature.name}' never changes in the prior: leave it out")
-        scales[feature] = float(np.float32(feature.weight * encoder_spread / spread))
+    return _spread(store[key] for store, dataset in priors for key in dataset.ids)
+
+
+def spread_ratio(name: str, datasets: Sequence[Dataset], spread: float) -> float:
+    """Return a spread divided by that of a feature over the prior, all but the first dataset."""
+    feature = Feature(name, 1.0)
+    own = _spread(feature.read(trajectory) for prior in datasets[1:] for trajectory in prior)
+    if not own:
+        raise StrapError(f"feature '{name}' never changes in the prior: leave it out")
+    return spread / own
+
+
+def fuse_scaled(
+    stores: Sequence[EmbeddingStore],
+    datasets: Sequence[Dataset],
+    features: Sequence[Feature],
+    ratios: Mapping[str, float],
+    folder: Path,
+) -> list[EmbeddingStore]:
+    """Return stores of fused features as `fuse` does, by spreads that are known already."""
+    scales = {f: float(np.float32(f.weight * ratios[f.name])) for f in features}
     return [
         _fuse_store(store, dataset, scales, folder)
         for store, dataset in zip(stores, datasets, strict=True)

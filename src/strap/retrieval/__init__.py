@@ -8,7 +8,7 @@ from strap.errors import StrapError
 from strap.progress import Progress, silent
 from strap.retrieval.catalogue import Catalogue, Problem, Retrieved, Trajectories, as_catalogue
 from strap.retrieval.methods import METHODS, Features, MethodTraits
-from strap.retrieval.options import MatchOptions, Method, Shared
+from strap.retrieval.options import MatchOptions, Method, Shared, TopK
 from strap.retrieval.selection import Rule
 from strap.search import Engine, Execution
 from strap.store import EmbeddingStore
@@ -24,6 +24,7 @@ __all__ = [
     "Retrieved",
     "Rule",
     "Shared",
+    "TopK",
     "retrieve",
     "retrieve_matches",
 ]
@@ -35,7 +36,7 @@ def retrieve(
     prior_store: EmbeddingStore | Sequence[EmbeddingStore],
     *,
     method: Method = "strap",
-    top_k: int | None = 100,
+    top_k: TopK | None = 100,
     steps: str = "strap",
     metric: str = "l2",
     backend: str = "auto",
@@ -59,7 +60,9 @@ def retrieve(
         prior_store: embeddings of the prior dataset, or of several.
         method: `strap` (segments, by dynamic time warping), `d-t` (whole trajectories, likewise),
             `d-s` (single states), `random` or `language`.
-        top_k: how many matches to keep in all; None where a fraction or a threshold says it.
+        top_k: how many matches to keep in all; `auto`: those that cost no more than the
+            demonstrations of the target cost each other; None where a fraction or a threshold
+            says it.
         steps: `strap`, `fmp` or `classic`: the moves a warping path may make.
         metric: `l2` or `cosine`.
         backend: `auto`, `gpu`, `cpu` or `reference`.
@@ -112,8 +115,9 @@ def retrieve_matches(
     found = METHODS[options.method].find(problem)
     if not found.matches:
         raise StrapError(
-            "nothing was retrieved: raise --max-cost where you gave one; where every prior "
-            "trajectory is one of the target too, give another prior or --shared keep"
+            "nothing was retrieved: raise --max-cost where you gave one; where --top-k auto finds "
+            "nothing as near as the demonstrations are to each other, say how many to keep; where "
+            "every prior trajectory is one of the target too, give another prior or --shared keep"
         )
     return found
 

@@ -117,6 +117,8 @@ class Retrieved:
 
     matches: Matches
     statistics: SearchStatistics
+    reason: str | None = None
+    """why so many are kept, where that was chosen here"""
 
 
 def as_catalogue(trajectories: Trajectories) -> Catalogue:

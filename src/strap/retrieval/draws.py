@@ -17,7 +17,7 @@ def retrieve_random(problem: Problem) -> Retrieved:
     costs 0.
     """
     top_k = problem.options.top_k
-    if top_k is None:
+    if not isinstance(top_k, int):
         raise StrapError("method 'random' has no costs: say how many to draw with --top-k")
     rng = np.random.default_rng(problem.options.seed)
     trajectories = [

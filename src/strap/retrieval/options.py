@@ -21,6 +21,10 @@ Shared = Literal["self", "all", "keep"]
 `self` hides a query's own trajectory from it, `all` hides them from every query, `keep` hides
 none."""
 
+TopK = int | Literal["auto"]
+"""How many matches to keep; `auto`: those that cost no more than the demonstrations do each other
+(`strap.retrieval.demonstration_costs`)."""
+
 TOP_K = 100
 
 
@@ -28,8 +32,8 @@ TOP_K = 100
 class MatchOptions:
     """Everything that decides which matches are found and kept, besides the data."""
 
-    top_k: int | None = TOP_K
-    """how many matches to keep in all; None where a fraction or a threshold says it"""
+    top_k: TopK | None = TOP_K
+    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
     steps: str = "strap"
     metric: str = "l2"
     backend: str = "auto"
@@ -62,8 +66,14 @@ class MatchOptions:
         if len(given) != 1:
             said = " and ".join(given) or "none of top_k, fraction and threshold"
             raise StrapError(f"how much to keep is said by {said}: give exactly one of the three")
-        if self.top_k is not None and self.top_k < 1:
-            raise StrapError(f"top_k is {self.top_k}: it must be at least 1")
+        if self.top_k == "auto":
+            if self.method not in ("strap", "d-t"):
+                raise StrapError(
+                    f"top_k is auto, which compares costs of warping: method '{self.method}' has "
+                    "none; say how many to keep"
+                )
+        elif self.top_k is not None and not (isinstance(self.top_k, int) and self.top_k >= 1):
+            raise StrapError(f"top_k is {self.top_k}: it must be at least 1, or auto")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise StrapError(f"fraction is {self.fraction}: it must be above 0 and at most 1")
         if self.threshold is not None and not 0 <= self.threshold <= 1:

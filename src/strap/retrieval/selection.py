@@ -29,7 +29,7 @@ def select(
     available = sum(map(len, costs))
     if options.fraction is not None:
         return quotas(costs, max(1, round(options.fraction * available)), rule=options.rule)
-    return quotas(costs, options.top_k or 1, rule=options.rule)
+    return quotas(costs, int(options.top_k or 1), rule=options.rule)
 
 
 def drop_dear(

@@ -106,7 +106,7 @@ def choose_states(comparison: _Comparison, frames: PriorFrames, options: MatchOp
         states = comparison.exact(frames, np.flatnonzero(low <= comparison.squared(limit)))
         keep = int(np.searchsorted(states.cost, limit, side="right"))
     else:
-        wanted = options.top_k or max(1, round(float(options.fraction or 0) * count))
+        wanted = int(options.top_k or 0) or max(1, round(float(options.fraction or 0) * count))
         keep = min(wanted, count)
         # Nothing whose cost is surely above that of `keep` others can be among the cheapest.
         cutoff = np.partition(high, keep - 1)[keep - 1]

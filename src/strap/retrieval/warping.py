@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from strap.dtw import Constraints, SearchOptions
 from strap.errors import StrapError
 from strap.retrieval.catalogue import Problem, Retrieved
-from strap.retrieval.options import MatchOptions
+from strap.retrieval.demonstration_costs import demonstration_limits
+from strap.retrieval.options import TOP_K, MatchOptions
 from strap.retrieval.selection import drop_dear, select
 from strap.search import StoreMatch, StoreSearch, search_stores
 from strap.types import Matches, Segment
@@ -29,29 +30,30 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     lengths = ratio and [length_limits(len(query), ratio) for query in queries]
     constraints = Constraints(options.matches_per_trajectory, lengths)
     every = sum(map(len, priors)) * options.matches_per_trajectory
-    most = options.top_k or every
-    # A query's share and one more decide everything, unless some query has fewer than that.
-    share = min(most // len(queries) + 1, most) if options.top_k else most
-    search = SearchOptions(share, options.steps, options.metric, options.backend, constraints)
+    search = SearchOptions(every, options.steps, options.metric, options.backend, constraints)
     hidden = problem.hidden()
 
-    def find(search: SearchOptions) -> StoreSearch:
+    def find(k: int) -> StoreSearch:
         return search_stores(
             queries,
             priors,
-            search,
+            replace(search, k=k),
             exclude=hidden,
             execution=problem.execution,
             progress=problem.progress,
         )
 
-    found, frames = find(search), [len(query) for query in queries]
-    cheap = drop_dear(_costs(found), frames, options.max_cost)
-    if share < most and any(len(costs) < share for costs in cheap):
-        # It looks at the same pairs again: its statistics take the place of the first search's.
-        found = find(replace(search, k=most))
-    costs = _costs(found)
-    kept = select(costs, frames, options)
+    reason, frames = None, [len(query) for query in queries]
+    if options.top_k == "auto":
+        limits = demonstration_limits(problem, queries, search)
+        found = _find_below(find, limits, every)
+        costs = drop_dear(_costs(found), frames, options.max_cost)
+        kept = [sum(c <= m for c in own) for own, m in zip(costs, limits, strict=True)]
+        reason = _explain_auto(kept, limits, frames)
+    else:
+        found = _find_share(find, options.top_k or every, frames, options)
+        costs = _costs(found)
+        kept = select(costs, frames, options)
     _report_shortfalls(costs, kept, options)
     numbers = {id(store): number for number, store in enumerate(priors)}
     rows = [
@@ -59,7 +61,55 @@ def retrieve_segments(problem: Problem) -> Retrieved:
         for query, matches, count in zip(problem.queries, found.matches, kept, strict=True)
         for rank, match in enumerate(matches[:count], 1)
     ]
-    return Retrieved(Matches(tuple(rows)), found.statistics)
+    return Retrieved(Matches(tuple(rows)), found.statistics, reason)
+
+
+def _find_share(
+    find: Callable[[int], StoreSearch], top_k: int, frames: Sequence[int], options: MatchOptions
+) -> StoreSearch:
+    """Search for enough matches of each query to keep `top_k` in all."""
+    if options.top_k is None:
+        return find(top_k)
+    # A query's share and one more decide everything, unless some query has fewer than that.
+    share = min(top_k // len(frames) + 1, top_k)
+    found = find(share)
+    cheap = drop_dear(_costs(found), frames, options.max_cost)
+    if share < top_k and any(len(costs) < share for costs in cheap):
+        # It looks at the same pairs again: its statistics take the place of the first search's.
+        return find(top_k)
+    return found
+
+
+def _find_below(
+    find: Callable[[int], StoreSearch], limits: Sequence[float], every: int
+) -> StoreSearch:
+    """Search for more and more matches of each query, until no query can have more below its limit.
+
+    Args:
+        find: searches for so many matches of each query.
+        limits: what a match of each query may cost.
+        every: how many matches there can be of a query.
+    """
+    # Every search looks at all pairs again, so the first is for more than queries usually keep.
+    k = min(max(4 * TOP_K // len(limits), 1), every)
+    while True:
+        found = find(k)
+        if k == every or not any(
+            len(costs) == k and costs[-1] <= limit
+            for costs, limit in zip(_costs(found), limits, strict=True)
+        ):
+            return found
+        k = min(2 * k, every)
+
+
+def _explain_auto(kept: Sequence[int], limits: Sequence[float], frames: Sequence[int]) -> str:
+    """Return how many matches are kept, and why, for a terminal."""
+    per_frame = [limit / count for limit, count in zip(limits, frames, strict=True)]
+    return (
+        f"K = {sum(kept)}: so many cost no more than their query does in the other demonstrations "
+        f"of its task ({min(per_frame):.3g} to {max(per_frame):.3g} for each frame); "
+        f"{kept.count(0)} of {len(kept)} queries have none"
+    )
 
 
 def retrieve_trajectories(problem: Problem) -> Retrieved:
@@ -119,6 +169,8 @@ def _report_shortfalls(
             "classic, or widen --length-ratio where you gave one"
         )
     top_k = options.top_k
+    if top_k == "auto":
+        return
     if top_k is not None and available < top_k:
         warnings.warn(
             f"top_k is {top_k}, but there are only {available} matches of an allowed length and "

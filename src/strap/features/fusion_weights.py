@@ -1,0 +1,178 @@
+"""Weights of fused features, chosen on the target's demonstrations alone: `--fuse auto`.
+
+Every segment of a demonstration is searched in each other demonstration of the task, and should be
+found where its counterpart lies. Weights are good when the two overlap much. No label is read, and
+of the prior only how much each feature varies in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+from strap.datasets import Dataset
+from strap.dtw.alignment import align
+from strap.dtw.steps import step_set
+from strap.errors import StrapError
+from strap.features.fusion import Feature, encoder_spread, spread_ratio
+from strap.retrieval.correspondence import pair_segments
+from strap.store import EmbeddingStore
+from strap.types import Array, Segment
+
+Floats = npt.NDArray[np.float64]
+JUDGED = ("gripper", "position")
+"""features whose weights the demonstrations can tell"""
+WEIGHTS = (0.0, 0.25, 0.5, 1.0)
+"""what each of them may weigh"""
+LANGUAGE = Feature("language", 0.5)
+"""Demonstrations of one task have one instruction, so they cannot tell what it should weigh."""
+
+
+@dataclass(frozen=True)
+class FusionChoice:
+    """The features that were chosen, and why."""
+
+    features: tuple[Feature, ...]
+    ratios: Mapping[str, float]
+    """feature -> how many times as much as it the encoder's features spread over the prior"""
+    reason: str
+
+
+def choose_fusion(
+    stores: Sequence[EmbeddingStore],
+    datasets: Sequence[Dataset],
+    queries: Sequence[Segment],
+    steps: str,
+) -> FusionChoice:
+    """Choose what is fused with the encoder's features, from the target's demonstrations.
+
+    Args:
+        stores: the encoder's features of the target and of each prior.
+        datasets: the target and the priors, in the same order.
+        queries: the segments of the target.
+        steps: the moves a warping path may make.
+    """
+    pairs = _pair_by_instruction(queries, datasets[0])
+    if not pairs:
+        raise StrapError(
+            "--fuse auto searches each demonstration in the others of its task, but the target has "
+            "no two of one instruction: name the features, as in --fuse gripper=0.5 language=0.5"
+        )
+    ratios, missing = _measure_ratios(stores, datasets)
+    judged = [name for name in JUDGED if name in ratios]
+    keys = list(dict.fromkeys(query.trajectory_id for query in queries))
+    values = [{key: np.asarray(stores[0][key], np.float64) for key in keys}]
+    values += [
+        {key: Feature(name, 1.0).read(datasets[0][key]) * ratios[name] for key in keys}
+        for name in judged
+    ]
+    grid = list(product(WEIGHTS, repeat=len(judged)))
+    overlaps = segment_overlaps(pairs, values, grid, steps)
+    best = choose_weights(grid, overlaps, [query.trajectory_id for query, _ in pairs])
+    chosen = [Feature(name, weight) for name, weight in zip(judged, grid[best], strict=True)]
+    features = [feature for feature in chosen if feature.weight]
+    reasons = [_explain(features, overlaps[best], overlaps[0])] if judged else []
+    if LANGUAGE.name in ratios:
+        features.append(LANGUAGE)
+        reasons.append(f"{LANGUAGE}, which demonstrations of one task cannot judge")
+    return FusionChoice(tuple(features), ratios, "; ".join([*reasons, *missing]))
+
+
+def _pair_by_instruction(
+    queries: Sequence[Segment], target: Dataset
+) -> list[tuple[Segment, Segment]]:
+    """Return the segments with their counterparts in other demonstrations of one instruction."""
+    tasks: dict[str, list[Segment]] = {}
+    for query in queries:
+        tasks.setdefault(target[query.trajectory_id].instruction, []).append(query)
+    return [pair for segments in tasks.values() for pair in pair_segments(segments)]
+
+
+def _explain(features: Sequence[Feature], chosen: Floats, plain: Floats) -> str:
+    """Return why these features were chosen, given the overlaps with them and without."""
+    alone = f"mean overlap {plain.mean():.3f} of segments found in the other demonstrations"
+    if not features:
+        return f"no {' or '.join(JUDGED)}: they raise the {alone} by less than its standard error"
+    named = " ".join(map(str, features))
+    return f"{named}, which raise the {alone} to {chosen.mean():.3f}"
+
+
+def _measure_ratios(
+    stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
+) -> tuple[dict[str, float], list[str]]:
+    """Return the spread ratio of every feature that can be fused, and why others cannot."""
+    spread, ratios, missing = encoder_spread(stores, datasets), {}, []
+    for name in (*JUDGED, LANGUAGE.name):
+        try:
+            ratio = spread_ratio(name, datasets, spread)
+            for trajectory in datasets[0]:
+                Feature(name, 1.0).read(trajectory)
+            ratios[name] = ratio
+        except StrapError as error:
+            missing.append(f"no {name}: {error}")
+    return ratios, missing
+
+
+def choose_weights(
+    grid: Sequence[tuple[float, ...]], overlaps: Floats, left_out: Sequence[str]
+) -> int:
+    """Return which weights to take: the smallest that are as good as the best.
+
+    As good: their mean overlap lies below the best by no more than the standard error of that
+    difference over the demonstrations that were left out.
+
+    Args:
+        grid: the weights.
+        overlaps: as `segment_overlaps` returns them, [weights, pair].
+        left_out: the demonstration of each pair's segment.
+    """
+    names = np.array(left_out)
+    means = np.stack([overlaps[:, names == name].mean(axis=1) for name in sorted({*left_out})])
+    best = int(np.argmax(means.mean(axis=0)))
+    loss = means[:, best, None] - means  # [demonstration, weights]
+    error = loss.std(axis=0, ddof=1) / np.sqrt(len(loss))
+    is_good = loss.mean(axis=0) <= error
+    good = [row for row in range(len(grid)) if is_good[row]]
+    return min(good, key=lambda row: (sum(grid[row]), grid[row]))
+
+
+def segment_overlaps(
+    pairs: Sequence[tuple[Segment, Segment]],
+    features: Sequence[Mapping[str, Array]],
+    grid: Sequence[tuple[float, ...]],
+    steps: str,
+) -> Floats:
+    """Return how well each segment is found in each other demonstration: [weights, pair].
+
+    The overlap is that of the cheapest match and the segment's counterpart: frames in both divided
+    by frames in either. Where the segment does not fit into the demonstration it is 0.
+
+    Args:
+        pairs: segments of the demonstrations, each with its counterpart in another one.
+        features: the encoder's and each further feature: trajectory id -> scaled values [t d].
+        grid: weights to compare, one of each feature but the encoder's.
+        steps: the moves a warping path may make.
+    """
+    squared: dict[tuple[str, str], list[Floats]] = {}
+    overlaps = np.zeros((len(grid), len(pairs)))
+    for column, (query, counterpart) in enumerate(pairs):
+        names = (query.trajectory_id, counterpart.trajectory_id)
+        if names not in squared:
+            squared[names] = [cdist(*(f[name] for name in names), "sqeuclidean") for f in features]
+        vision, *others = (distances[query.start : query.stop] for distances in squared[names])
+        for row, weights in enumerate(grid):
+            total = vision + sum(w**2 * d for w, d in zip(weights, others, strict=True))
+            cost, start, stop = align(np.sqrt(total), step_set(steps))
+            if np.isfinite(cost):
+                overlaps[row, column] = _overlap(start, stop, counterpart)
+    return overlaps
+
+
+def _overlap(start: int, stop: int, segment: Segment) -> float:
+    common = max(0, min(stop, segment.stop) - max(start, segment.start))
+    return common / (stop - start + len(segment) - common)

@@ -1,0 +1,75 @@
+"""How jerky the end effector moves; matches that are much jerkier than their query can be dropped.
+
+    roughness = mean |Δ³p|² · n⁴ / (mean |Δp|)²
+
+with p the positions of n frames: jerk squared, times duration to the fourth, over speed squared. So
+it has no unit, and neither metres, nor frames a second, nor the speed of a motion change it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from strap.datasets import Dataset
+from strap.errors import StrapError
+from strap.positions import positions
+from strap.types import Array, Match, Matches, Segment
+
+
+def roughness(places: Array) -> float | None:
+    """Return the roughness of a motion [n p]; None where it has fewer than 4 frames or rests.
+
+    >>> roughness(np.arange(8.0)[:, None])
+    0.0
+    """
+    if len(places) < 4:
+        return None
+    speed = float(np.linalg.norm(np.diff(places, axis=0), axis=1).mean())
+    if not speed:
+        return None
+    jerk = float((np.diff(places, 3, axis=0) ** 2).sum(axis=1).mean())
+    return jerk * len(places) ** 4 / speed**2
+
+
+def drop_rough(
+    matches: Matches,
+    target: Dataset,
+    priors: Sequence[Dataset],
+    max_ratio: float,
+    position: str | None = None,
+) -> Matches:
+    """Return the matches that are at most `max_ratio` times as rough as their query.
+
+    What has no roughness, for it is short or rests, is kept.
+
+    Args:
+        matches: what was retrieved.
+        target: the demonstrations.
+        priors: the datasets that the matches lie in.
+        max_ratio: how much rougher than its query a match may be.
+        position: which proprioception is the position, as `strap.positions.positions` takes it.
+    """
+    by_name = matches.locate(priors)
+
+    def measure(dataset: Dataset, segment: Segment) -> float | None:
+        places = positions(dataset[segment.trajectory_id], position)
+        return roughness(places[segment.start : segment.stop])
+
+    limits = {query: measure(target, query) for query in matches.queries}
+    kept: list[Match] = []
+    ranks: Counter[Segment] = Counter()
+    for match in matches:
+        limit, found = limits[match.query], measure(by_name[match.dataset], match.segment)
+        if limit is None or found is None or found <= max_ratio * limit:
+            ranks[match.query] += 1
+            kept.append(replace(match, rank=ranks[match.query]))
+    if not kept:
+        raise StrapError(
+            f"every match is more than {max_ratio:g} times as rough as its query: raise "
+            "--max-roughness, or leave it out"
+        )
+    return Matches(tuple(kept))
