@@ -280,7 +280,7 @@ def test_slug() -> None:
 
 def test_what_a_killed_writer_leaves_is_not_in_the_way(planted: Planted, tmp_path: Path) -> None:
     """Killed before its first file was whole, a store or a run starts afresh."""
-    from strap.runs import RetrievalOptions, run_retrieval
+    from strap.pipeline import RetrievalOptions, run_retrieval
 
     for name in ("s", "run"):
         (tmp_path / name).mkdir()

@@ -55,7 +55,7 @@ def test_the_longest_help_fits_two_screens(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_default_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["retrieve", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--top-k N how many matches to keep in all (default: 100) --" in shown
+    assert "how many matches to keep in all (default: 100); auto:" in shown
     assert "--rule even|released even: exactly" in shown
 
 

@@ -47,6 +47,7 @@ ORDER = (
     "conversion",
     "features",
     "runs",
+    "pipeline",
     "scores",
     "report",
     "training",

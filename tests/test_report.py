@@ -9,8 +9,9 @@ from PIL import Image
 
 import strap
 from strap.errors import StrapError
+from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.report import write_report
-from strap.runs import RetrievalOptions, Run, run_retrieval
+from strap.runs import Run
 from strap.scores import Score
 from strap.synthetic import Planted
 from strap.types import Matches

@@ -12,8 +12,9 @@ import pytest
 from strap.cli import main
 from strap.datasets import Dataset, open_dataset
 from strap.errors import StrapError
+from strap.pipeline import RetrievalOptions
 from strap.retrieval.roughness import drop_rough, roughness
-from strap.runs import RetrievalOptions, open_run
+from strap.runs import open_run
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment
 

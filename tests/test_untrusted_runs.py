@@ -16,7 +16,8 @@ from strap.cli import main
 from strap.datasets import open_dataset
 from strap.errors import StrapError
 from strap.exports import write_filter
-from strap.runs import RetrievalOptions, open_run, run_retrieval
+from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.runs import open_run
 from strap.segments import read_segments
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment

@@ -1,4 +1,4 @@
-"""A retrieval run on disk: from two datasets to matches and an augmented dataset, restartable.
+"""A retrieval run on disk.
 
 RUN/
   segments.json      the queries and how they were cut
@@ -11,109 +11,20 @@ RUN/
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
-from strap.augmentation import augment, estimate_size, own_format
+from strap.atomic import read_json
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
-from strap.datasets.slicing import CHUNK, HISTORY
-from strap.dtw import resolve_backend
-from strap.embeddings import Dtype
-from strap.errors import StrapError, unknown
-from strap.features import FeatureOptions, Source, prepare_features
-from strap.folders import cache_folder
-from strap.locks import LOCK, alone, is_free
-from strap.progress import Progress, silent
-from strap.provenance import versions
-from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
-from strap.retrieval.roughness import drop_rough
-from strap.retrieval.states import retrieve_states
-from strap.search import Engine, Execution
-from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
+from strap.errors import StrapError
 from strap.types import Matches
 
-Augmented = Literal["auto", "lerobot", "robomimic", "none"]
-"""How the augmented dataset is written: in the target's own format, a named one, or not at all."""
 AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
 POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
-
-
-@dataclass(frozen=True)
-class RetrievalOptions:
-    """Everything that decides the outcome of a retrieval, besides the data."""
-
-    encoder: str = ""
-    top_k: TopK | None = 100
-    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
-    segmentation: Segmentation = field(default_factory=Segmentation)
-    """how the target is cut, for methods whose queries are not whole demonstrations"""
-    method: Method = "strap"
-    cameras: tuple[str, ...] = ()
-    steps: str | None = None
-    """None: the method's"""
-    metric: str | None = None
-    """None: the method's"""
-    backend: str = "auto"
-    rule: Rule = "even"
-    shared: Shared = "self"
-    matches_per_trajectory: int = 1
-    length_ratio: tuple[float, float] | None = None
-    fraction: float | None = None
-    threshold: float | None = None
-    max_cost: float | None = None
-    max_roughness: float | None = None
-    """drop matches that move more than so many times as jerkily as their query"""
-    padding: int = 5
-    text_encoder: str = "minilm"
-    seed: int = 0
-    fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features"""
-    learning_steps: int | None = None
-    """br, fr: optimiser steps of their features; None: as many as they take by default"""
-    dtype: Dtype = "float16"
-    opening: OpenOptions = field(default_factory=OpenOptions)
-    target_selection: Selection = field(default_factory=Selection)
-    prior_selection: Selection = field(default_factory=Selection)
-    """of each prior dataset"""
-    history: int = HISTORY
-    chunk: int = CHUNK
-    augmented: Augmented = "auto"
-
-    def resolved(self) -> RetrievalOptions:
-        """Return these options with what the method decides where nothing was said."""
-        if self.method not in METHODS:
-            raise unknown("retrieval method", self.method, METHODS)
-        if self.max_roughness is not None and not self.max_roughness > 0:
-            raise StrapError(f"max_roughness is {self.max_roughness}: it must be above 0")
-        if self.augmented not in get_args(Augmented):
-            raise unknown("form of the augmented dataset", self.augmented, get_args(Augmented))
-        traits = METHODS[self.method]
-        if self.max_roughness is not None and traits.find is retrieve_states:
-            raise StrapError(
-                f"max_roughness compares a match with its query, but a query of '{self.method}' is "
-                "a single frame: leave --max-roughness out"
-            )
-        cut = self.segmentation
-        if traits.has_whole_queries:
-            cut = replace(cut, method="full")
-        steps, metric = self.steps or traits.steps, self.metric or traits.metric
-        return replace(self, segmentation=cut, steps=steps, metric=metric)
-
-    def features(self) -> FeatureOptions:
-        """Return what the frames are compared by."""
-        return FeatureOptions(
-            self.encoder, self.cameras, self.dtype, self.fuse, self.learning_steps
-        )
 
 
 @dataclass(frozen=True)
@@ -153,167 +64,6 @@ class Run:
         """Whether the datasets that the run was made from are still where they were."""
         arguments = self.manifest["arguments"]
         return all(Path(place).exists() for place in (arguments["target"], *arguments["prior"]))
-
-
-def run_retrieval(
-    target: str | Path,
-    prior: Sequence[str | Path],
-    out: str | Path,
-    options: RetrievalOptions,
-    *,
-    stores: str | Path | None = None,
-    overwrite: bool = False,
-    device: str = "auto",
-    engine: Engine = "local",
-    workers: int = 2,
-    address: str | None = None,
-    progress: Progress = silent,
-) -> Run:
-    """Embed what is missing, segment, search, write matches and the augmented dataset.
-
-    Args:
-        target: the demonstrations of the new task.
-        prior: one or more big datasets.
-        out: the run folder. The same call again does nothing; a changed dataset is noticed and
-            the run made anew; other options need `overwrite` or another folder.
-        options: what to retrieve and how.
-        stores: where embedding stores are kept and looked for; by default the user's cache.
-        overwrite: replace a run made with other options.
-        device: where the encoder's model runs.
-        engine: where to search: `local`, or `ray` for a cluster.
-        workers: how many tasks at a time on a Ray cluster of this machine's own.
-        address: a Ray cluster's address; by default one is started on this machine's loopback.
-        progress: called with (what, done, total).
-    """
-    out, options = Path(out).expanduser(), options.resolved()
-    MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
-    resolve_backend(options.backend)
-    cut, metric = options.segmentation.method, options.metric or "l2"
-    options.features().require_judgeable(options.method, cut, metric)
-    opening = options.opening
-    ours = Source.open(target, opening, options.target_selection)
-    cutting = with_default_epsilon(options.segmentation, ours.dataset)
-    options = replace(options, segmentation=cutting)
-    priors = [Source.open(path, opening, options.prior_selection) for path in prior]
-    if not priors:
-        raise StrapError("no prior dataset: give at least one with --prior")
-    _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
-    arguments = _arguments(ours, priors, options)
-    inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
-    with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
-        remove_leftovers(out)
-        if done := _finished(out, arguments, inputs, overwrite=overwrite):
-            return done
-        (out / "manifest.json").unlink(missing_ok=True)
-        folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
-        execution = Execution(engine, workers, address)
-        report = _fill(out, ours, priors, options, folder, device, execution, progress)
-        manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
-        write_json(out / "manifest.json", manifest)
-        return replace(open_run(out), reused=False)
-
-
-def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
-    """Say so where the target is searched too, which is seldom meant."""
-    same = [prior for prior in priors if prior.path.resolve() == target.path.resolve()]
-    shared = {key for prior in same for key in prior.ids} & set(target.ids)
-    if shared and options.shared != "all":
-        warnings.warn(
-            f"'{target.path}' is target and prior: {len(shared)} of its demonstrations are "
-            "searched for the others' segments; choose with --target-episodes and "
-            "--prior-episodes, or say --shared all",
-            stacklevel=3,
-        )
-
-
-def _fill(
-    out: Path,
-    ours: Source,
-    priors: Sequence[Source],
-    options: RetrievalOptions,
-    stores: Path,
-    device: str,
-    execution: Execution,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Write segments, matches and the augmented dataset; return what the manifest says of them."""
-    clock, datasets = _Clock(), [prior.dataset for prior in priors]
-    reasons: dict[str, str | None] = {}
-    with clock("segment"):
-        cuts = cut_dataset(ours.dataset, options.segmentation)
-        queries = cuts.segments
-    with clock("embed"):
-        prepared = prepare_features(
-            ours,
-            priors,
-            options.method,
-            options.features(),
-            stores,
-            queries=queries,
-            steps=options.steps or "strap",
-            device=device,
-            progress=progress,
-        )
-    write_segments(
-        out / "segments.json", queries, dataset=ours.dataset, segmentation=cuts.segmentation
-    )
-    with clock("search"):
-        found = retrieve_matches(
-            queries, prepared.target, prepared.priors, MatchOptions.of(options), execution, progress
-        )
-        matches = found.matches
-        if options.max_roughness is not None:
-            position = options.segmentation.position
-            matches = drop_rough(matches, ours.dataset, datasets, options.max_roughness, position)
-            kept = f"{len(matches)} of {len(found.matches)} matches are smooth enough"
-            reasons["max_roughness"] = kept
-        matches.to_parquet(out / "matches.parquet")
-    with clock("augment"):
-        _augment(out, ours.dataset, datasets, matches, options, progress)
-    reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
-    used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
-    known = prepared.target
-    return {
-        "stores": {dataset: store.path.as_posix() for dataset, store in used.items()},
-        "encoder": dict(known.store.config.encoder) if known.store else {},
-        "queries": len(queries),
-        "matches": len(matches),
-        "search": asdict(found.statistics),
-        "reasons": {name: reason for name, reason in reasons.items() if reason},
-        "versions": versions(),
-        "seconds": clock.seconds,
-    }
-
-
-def _augment(
-    out: Path,
-    target: Dataset,
-    priors: Sequence[Dataset],
-    matches: Matches,
-    options: RetrievalOptions,
-    progress: Progress,
-) -> None:
-    """Write the augmented dataset in place of an older one; too large a one is refused."""
-    (out / AUGMENTED["robomimic"]).unlink(missing_ok=True)
-    discard(out / AUGMENTED["lerobot"])
-    if options.augmented == "none":
-        return
-    format = own_format(target) if options.augmented == "auto" else options.augmented
-    context = {"history": options.history, "chunk": options.chunk}
-    size = estimate_size(target, priors, matches, format=format, **context)
-    free = shutil.disk_usage(out).free
-    if size.nbytes > free:
-        raise StrapError(
-            f"the augmented dataset as {format} has {size}, and only {free / 1e9:.1f} GB are free: "
-            "retrieve with --augmented none (`strap train` then reads the original datasets), "
-            "--augmented lerobot (video), or a smaller --top-k"
-        )
-    place = out / AUGMENTED[format]
-
-    def sized(what: str, done: int, total: int) -> None:
-        progress(f"{what} {size}", done, total)
-
-    augment(target, priors, matches, place, format=format, progress=sized, **context)
 
 
 def open_run(path: str | Path) -> Run:
@@ -372,59 +122,3 @@ def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
     """Return which trajectories of the target or of each prior a run was made from."""
     saved = arguments.get(f"{which}_selection", {})
     return Selection(tuple(saved.get("tasks", ())), saved.get("episodes", ""))
-
-
-def _arguments(
-    target: Source, priors: Sequence[Source], options: RetrievalOptions
-) -> dict[str, Any]:
-    plain: dict[str, Any] = asdict(options)
-    boundaries = plain["segmentation"]["boundaries"]
-    plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
-    plain = json.loads(json.dumps(plain))  # as it will be read back
-    sources = (target, *priors)
-    return {
-        "target": target.dataset.name,
-        "prior": [prior.dataset.name for prior in priors],
-        "named_stores": [str(source.store.path) if source.store else "" for source in sources],
-        **plain,
-    }
-
-
-def _finished(
-    out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
-) -> Run | None:
-    """The run that lies there, when it is what would be made; None when it must be made."""
-    if not (out / "manifest.json").is_file():
-        if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
-            raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
-        return None
-    try:
-        run = open_run(out)
-    except StrapError:
-        if overwrite:  # whatever it was
-            return None
-        raise
-    old = run.manifest.get("arguments", {})
-    changed = [key for key in arguments if old.get(key) != arguments[key]]
-    if changed and not overwrite:
-        what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
-        raise StrapError(
-            f"'{out}' holds a run with other arguments ({what}): choose another --out, or pass "
-            "--overwrite to replace it"
-        )
-    if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
-        return None
-    return run if run.augmented or arguments["augmented"] == "none" else None
-
-
-class _Clock:
-    """Seconds spent in each part."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[part] = round(time.perf_counter() - start, 3)

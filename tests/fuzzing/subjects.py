@@ -22,10 +22,10 @@ from tests.fuzzing import uses
 import strap
 from strap.cli.store import Sketch
 from strap.encoders import PixelEncoder
+from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.policies import Checkpoint, Interface, PolicySettings, build_policy
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
-from strap.runs import RetrievalOptions, run_retrieval
 from strap.segments import Segmentation
 from strap.store import Begun, Session, StoreConfig, create_store
 from strap.synthetic import make_planted

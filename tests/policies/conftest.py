@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from strap.runs import RetrievalOptions, run_retrieval
+from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.synthetic import Planted
 from strap.training import FrameCache
 from strap.training.cache_builder import CacheOptions, build_cache

@@ -12,7 +12,8 @@ import pytest
 
 from strap.cli import main
 from strap.errors import StrapError
-from strap.runs import RetrievalOptions, open_run, run_retrieval
+from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.runs import open_run
 from strap.store import open_store
 from strap.synthetic import Planted
 from strap.training.importance import LIMIT, fit_density_ratio, weigh_by_importance

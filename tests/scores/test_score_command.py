@@ -7,7 +7,8 @@ import h5py
 import pytest
 
 from strap.cli import main
-from strap.runs import RetrievalOptions, open_run, run_retrieval
+from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.runs import open_run
 from strap.scores import score_run
 from strap.segments import Segmentation
 from strap.synthetic import Planted, make_planted

@@ -12,8 +12,8 @@ from strap.cli.retrieve import summary
 from strap.datasets import open_dataset
 from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
+from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.report import write_report
-from strap.runs import RetrievalOptions, run_retrieval
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
 

@@ -35,7 +35,8 @@ class Command:
         "the model": ("encoder", "pooling", "layer", "preset", "precision"),
         "where it runs": (*("devices", "batch", "workers", "compile", "engine", "address"),),
         "how the dataset is read": (
-            *("format", "orientation", "missing", "camera", "language", "action"),
+            *("format", "orientation", "missing"),
+            *("rlds_camera", "rlds_language", "rlds_action"),
         ),
     }
 

@@ -14,7 +14,31 @@ from strap.datasets.selection import Selection
 from strap.segments import Segmentation
 
 Json: TypeAlias = Annotated[bool, tyro.conf.arg(name="json")]
-Opening: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="")]
+
+
+def make_opening(
+    format: str | None = None,
+    orientation: Literal["upright", "flipped"] | None = None,
+    missing: Literal["error", "skip"] = "error",
+    rlds_camera: tuple[str, ...] = (),
+    rlds_language: tuple[str, ...] = (),
+    rlds_action: tuple[str, ...] = (),
+) -> OpenOptions:
+    """Read how datasets are opened.
+
+    Args:
+        format: name the format instead of looking: lerobot, rlds, zarr, libero, robomimic
+        orientation: how images lie on disk, flipped: bottom row first (default: as the format
+            says; LIBERO: flipped)
+        missing: episodes whose video or shard is absent: an error when they are read, or left out
+        rlds_camera: the step's fields that are cameras, where their kind does not tell
+        rlds_language: the step's field (or fields) with the instruction
+        rlds_action: the step's fields that make the action
+    """
+    return OpenOptions(format, orientation, missing, rlds_camera, rlds_language, rlds_action)
+
+
+Opening: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="", constructor=make_opening)]
 DEFAULT = Segmentation()
 
 

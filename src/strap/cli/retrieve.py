@@ -16,9 +16,10 @@ from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.errors import printable
+from strap.pipeline import Augmented, RetrievalOptions, run_retrieval
 from strap.retrieval import Method, Rule, Shared, TopK
 from strap.retrieval.options import TOP_K
-from strap.runs import Augmented, RetrievalOptions, Run, run_retrieval
+from strap.runs import Run
 from strap.search import Engine
 
 
@@ -58,12 +59,13 @@ class Command:
             *("stores", "dtype", "device", "backend", "engine", "workers", "address", "explain"),
         ),
         "how the datasets are read": (
-            *("format", "orientation", "missing", "camera", "language", "action"),
+            *("format", "orientation", "missing"),
+            *("rlds_camera", "rlds_language", "rlds_action"),
         ),
     }
 
     target: Path
-    """the few demonstrations of the new task: a dataset, or a store of its embeddings"""
+    """the demonstrations of the new task: a dataset, or a store of its embeddings"""
     prior: tuple[Path, ...]
     """one or more big datasets, or stores that `strap embed` made of them"""
     out: Path
@@ -81,14 +83,13 @@ class Command:
     """how many matches to keep in all (default: 100); auto: those that cost no more than the same
     query does in the other demonstrations of the target"""
     fraction: float | None = None
-    """instead of --top-k: this share of everything that could be retrieved, the cheapest"""
+    """instead of --top-k: the cheapest share of all that could be retrieved"""
     threshold: float | None = None
-    """instead of --top-k: what is at least so similar; 1 is the cheapest of all, 0 the dearest"""
+    """instead: what is at least so similar; 1: the cheapest of all, 0: the dearest"""
     max_cost: float | None = None
     """keep nothing that costs more than this for each frame of its query"""
     max_roughness: float | None = None
-    """drop matches whose end effector moves more than so many times as jerkily as in their query
-    (about half of all matches are above 2); fewer than --top-k remain"""
+    """drop matches that move more than so many times as jerkily as their query"""
     fuse: tuple[str, ...] = ()
     """compare these too, beside the encoder's features: gripper, position, movement, language (the
     instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half; auto:
@@ -117,11 +118,11 @@ class Command:
     """trajectories in both target and prior: self hides a query's own trajectory from it, all
     hides them from every query, keep hides none"""
     matches_per_trajectory: int = 1
-    """how many matches of a query may lie in one prior trajectory, none overlapping another"""
+    """of a query, in one prior trajectory, none overlapping another"""
     length_ratio: tuple[float, float] | None = None
-    """the least and the greatest length of a match, as multiples of its query's length: 1 1.5"""
+    """a match's least and greatest length in lengths of its query: 1 1.5"""
     padding: int = 5
-    """d-s, br, fr: how many frames are kept before a retrieved frame, and how many from it on"""
+    """d-s, br, fr: frames kept before a retrieved frame, and from it on"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
     text_encoder: str = "minilm"

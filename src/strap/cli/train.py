@@ -51,7 +51,8 @@ class Command:
         ),
         "where it runs, where frames lie": ("device", "compile", "frames", "cache"),
         "how the datasets are read": (
-            *("format", "orientation", "missing", "camera", "language", "action"),
+            *("format", "orientation", "missing"),
+            *("rlds_camera", "rlds_language", "rlds_action"),
         ),
     }
 
