@@ -35,9 +35,7 @@ def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([name, "-h"])
-    assert ended.value.code == 0
+    assert main([name, "-h"]) == 0
     assert f"usage: strap {name}" in capsys.readouterr().out
 
 

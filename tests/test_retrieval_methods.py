@@ -273,7 +273,7 @@ def test_every_method_makes_a_run(planted: Planted, tmp_path: Path, method: str)
     run = open_run(tmp_path / "run")
     assert len(run.matches) == 7
     assert {match.query.trajectory_id for match in run.matches} == {"demo_1"}
-    assert not run.augmented.exists()
+    assert run.augmented is None
     target, priors = run.datasets()
     assert list(target.ids) == ["demo_1"]
     assert len(priors[0]) == 12
@@ -287,7 +287,7 @@ def test_what_a_method_lacks_is_told(
     call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
     call += ["--out", str(tmp_path / "run")]
     assert main([*call, "--method", "d-s"]) == 2
-    assert "name one with --encoder" in capsys.readouterr().err
+    assert "name an encoder with --encoder" in capsys.readouterr().err
     assert main([*call, "--encoder", "pixels", "--fraction", "2"]) == 2
     assert "fraction is 2.0" in capsys.readouterr().err
 

@@ -224,7 +224,7 @@ def _fill(
     used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
     known = prepared.target
     return {
-        "stores": {dataset: store.path.as_posix() for dataset, store in used.items()},
+        "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},
         "encoder": dict(known.store.config.encoder) if known.store else {},
         "queries": len(queries),
         "matches": len(matches),

@@ -92,7 +92,8 @@ def test_the_report_shows_the_numbers(tmp_path: Path) -> None:
     assert "| **mean** | **18.8 %** (9 to 53 %) | **75.0 %** (30 to 95 %), 1 of 2 tasks |" in page
     assert "| Mug | 37.5 / 50 |" in page
     assert "| STRAP K=10 | BC | 12 | +58.3 | 8 | 1 | 0.0391 | Mug +38 |" in page
-    assert "6 of 14 cells: Book/FT-seed1" in page
+    assert "6 of 14 cells:\n\n" in page
+    assert "- FT-seed1: Book\n" in page
     assert "A training took 10 s, an evaluation took 5 s on average" in page
     with (tmp_path / "report" / "results.csv").open() as stream:
         rows = {(r["task"], r["method"], r["top_k"]): r for r in csv.DictReader(stream)}

@@ -130,8 +130,14 @@ def _missing_lines(summary: Summary) -> list[str]:
     missing = summary.missing
     if not missing:
         return []
-    names = ", ".join(cell.name for cell in missing)
-    return ["## Missing", "", f"{len(missing)} of {len(summary.cells)} cells: {names}.", ""]
+    groups: dict[tuple[str, int], list[str]] = {}
+    for cell in missing:
+        groups.setdefault((cell.name.partition("/")[2], cell.seed), []).append(cell.task)
+    lines = [
+        f"- {label}: " + ("all tasks" if len(tasks) == len(summary.tasks) else ", ".join(tasks))
+        for (label, _), tasks in groups.items()
+    ]
+    return ["## Missing", "", f"{len(missing)} of {len(summary.cells)} cells:", "", *lines, ""]
 
 
 def _cost_lines(summary: Summary) -> list[str]:
