@@ -21,11 +21,15 @@ top_k = 4
 
 [cache]
 text_encoder = "words"
+image_size = 32
 
 [train]
 steps = 2
 batch = 2
+history = 2
+chunk = 2
 text_encoder = "words"
+image_size = 32
 device = "cpu"
 
 [evaluate]
