@@ -34,6 +34,7 @@ DEVICE = devices.find_devices()[0]
 SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
 DTYPES = (np.float16, np.float32, np.float64)
 pytestmark = pytest.mark.xdist_group("gpu")
+# Tracing doubles the interpreter's time: what other tests run too is not traced (`no_cover`).
 
 
 def are_equal(found: list[dtw.TopK], expected: list[dtw.TopK]) -> bool:
@@ -96,6 +97,7 @@ def make_problem(dtype: type, dim: int, seed: int = 0):
     return queries, trajectories
 
 
+@pytest.mark.no_cover
 @settings(max_examples=8, deadline=None)
 @given(
     problem=problems(),
@@ -152,6 +154,7 @@ def test_what_the_shortlist_leaves_out_is_found(limit, n_reserve):
     assert np.argsort(bounds[1])[:2].tolist() != expected[1].trajectory.tolist()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=12, deadline=None)
 @given(problem=problems(), steps=st.sampled_from(list(dtw.STEPS)), factor=st.sampled_from([1, 1e4]))
 def test_bounds_never_exceed_the_costs(problem, steps, factor):
@@ -248,6 +251,7 @@ def test_work_runs_on_its_device_in_inference_mode():
     assert not torch.is_inference_mode_enabled()
 
 
+@pytest.mark.no_cover
 def test_the_last_batches_become_shorter():
     queries, trajectories = make_problem(np.float16, 8)
     tuning = Tuning(batch_bytes=2 * 8 * 10)
@@ -296,6 +300,7 @@ def test_frames_are_centered_where_that_makes_them_shorter(offset, is_moved):
     assert bool(fit_quantization(frames, torch.float16, "l2", DEVICE).mean.any()) == is_moved
 
 
+@pytest.mark.no_cover
 def test_near_ties_that_low_precision_can_not_tell_apart():
     rng = np.random.default_rng(3)
     base = rng.standard_normal((12, 16)).astype(np.float32)
