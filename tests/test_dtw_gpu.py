@@ -34,7 +34,7 @@ DEVICE = devices.find_devices()[0]
 SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
 DTYPES = (np.float16, np.float32, np.float64)
 pytestmark = pytest.mark.xdist_group("gpu")
-# Tracing doubles the interpreter's time: what other tests run too is not traced (`no_cover`).
+# Tracing more than doubles the interpreter's time: lines that other tests run are not traced again.
 
 
 def are_equal(found: list[dtw.TopK], expected: list[dtw.TopK]) -> bool:
@@ -139,7 +139,15 @@ def test_bounds_save_alignments(steps):
     assert (counts.pairs, counts.evaluated, counts.by_bounds) == (9, 1, 8)
 
 
-@pytest.mark.parametrize(("limit", "n_reserve"), [(0, 0), (None, 0), (None, 3), (None, 64)])
+@pytest.mark.parametrize(
+    ("limit", "n_reserve"),
+    [
+        (0, 0),
+        pytest.param(None, 0, marks=pytest.mark.no_cover),
+        (None, 3),
+        pytest.param(None, 64, marks=pytest.mark.no_cover),
+    ],
+)
 def test_what_the_shortlist_leaves_out_is_found(limit, n_reserve):
     """Bounds can't tell these trajectories apart, so the best two are not the first two."""
     rng = np.random.default_rng(0)
@@ -225,6 +233,7 @@ def test_a_library_has_one_dtype():
         Resident(trajectories, devices=[str(DEVICE)])
 
 
+@pytest.mark.no_cover
 def test_a_stream_may_mix_dtypes():
     queries, trajectories = make_problem(np.float16, 8)
     trajectories[1] = trajectories[1].astype(np.float32)
@@ -320,6 +329,7 @@ def test_one_pair_and_queries_that_do_not_fit():
     assert dtw.best_match(queries[2], trajectories[0], backend="gpu") is None
 
 
+@pytest.mark.no_cover
 @pytest.mark.filterwarnings("error", "ignore:invalid value encountered in sqrt:RuntimeWarning")
 def test_frames_that_are_read_only_are_taken_as_they_are():
     queries, trajectories = make_problem(np.float16, 8)
