@@ -34,6 +34,8 @@ SLOW = {
     *("test_dtw_sample", "test_resuming", "test_end_to_end"),
 }
 """folders and modules of tests that `make check` leaves out"""
+TOGETHER = ("libero", "policies", "representations")
+"""folders whose tests run in one process: what they share (environments, caches) is made once"""
 
 
 def is_slow(path: Path) -> bool:
@@ -47,10 +49,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow folders and modules."""
+    """Mark the tests of slow folders and modules, and those that share a process."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+        if item.path.parent.name in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
 
 
 @pytest.fixture(autouse=True)
