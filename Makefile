@@ -48,7 +48,7 @@ demo: $(VENV)/.demo
 
 # A process of tests for each processor, and so one thread in each. They start many interpreters, so
 # bytecode is kept, whatever the environment says.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 test: opengl $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90

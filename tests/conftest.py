@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.stores import write_dataset
@@ -34,8 +35,9 @@ SLOW = {
     *("test_dtw_sample", "test_resuming", "test_end_to_end"),
 }
 """folders and modules of tests that `make check` leaves out"""
-TOGETHER = ("libero", "policies", "representations")
-"""folders whose tests run in one process: what they share (environments, caches) is made once"""
+TOGETHER = {"libero", "policies", "representations", "test_dtw_gpu", "test_dtw_sample"}
+"""folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
+is made once"""
 
 
 def is_slow(path: Path) -> bool:
@@ -49,12 +51,26 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow folders and modules, and those that share a process."""
+    """Mark the tests of slow folders and modules."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
-        if item.path.parent.name in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each test to the next free process, those of `TOGETHER` as one, the largest first.
+
+    xdist's own groups do nothing with pytest 9.2 (pytest-xdist issue 1386).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            parts = nodeid.partition("::")[0].removesuffix(".py").split("/")
+            return next((part for part in parts if part in TOGETHER), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

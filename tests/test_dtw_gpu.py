@@ -33,7 +33,6 @@ from strap.dtw.types import Library, SearchOptions
 DEVICE = devices.find_devices()[0]
 SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
 DTYPES = (np.float16, np.float32, np.float64)
-pytestmark = pytest.mark.xdist_group("gpu")
 # Tracing more than doubles the interpreter's time: lines that other tests run are not traced again.
 
 

@@ -31,7 +31,6 @@ def sample():
     return embedded(SAMPLE / "target" / "soup-sauce", 1)[0], embedded(SAMPLE / "prior", 5)
 
 
-@pytest.mark.xdist_group("dtw_sample")  # the sample is embedded once
 @pytest.mark.parametrize("steps", ["strap", "fmp", "classic"])
 def test_every_way_gives_the_reference_s_answer(sample, steps):
     demonstration, prior = sample
