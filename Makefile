@@ -46,13 +46,15 @@ opengl:
 demo: $(VENV)/.demo
 	$(BIN)/strap demo --out demo
 
-# A process of tests for each processor, and so one thread in each.
+# A process of tests for each processor, and so one thread in each. They start many interpreters, so
+# bytecode is kept, whatever the environment says.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+
 test: opengl $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --cov --cov-report=term:skip-covered \
-		--cov-fail-under=90
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 check: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

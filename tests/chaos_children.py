@@ -156,16 +156,23 @@ def serve() -> None:
 
 
 COMMON = (
+    "PIL.Image",
     "av",
     "h5py",
     "pandas",  # pyarrow looks for it
+    "pyarrow.dataset",
+    "pyarrow.pandas_compat",
     "pyarrow.parquet",
     "scipy.linalg",
     "strap.cli.convert",
     "strap.cli.embed",
     "strap.cli.export",
     "strap.cli.retrieve",
+    "strap.datasets.hdf5",
     "strap.datasets.lerobot",
+    "strap.datasets.rlds",
+    "strap.datasets.zarr",
+    "typeguard",  # tyro imports it with the first command
 )
 TRAINING = (
     "strap.cli.train",

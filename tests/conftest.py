@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,21 +32,51 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+ROOT = Path(__file__).parent
 SLOW = {
     *("libero", "policies", "representations"),
     *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
     *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
-    *("test_dtw_sample", "test_resuming", "test_runner", "test_cli", "test_store"),
+    *("test_dtw_sample", "test_resuming", "test_end_to_end"),
 }
 """folders and modules of tests that `make check` leaves out"""
+TOGETHER = {"libero", "policies", "representations", "test_dtw_gpu", "test_dtw_sample"}
+"""folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
+is made once"""
+
+
+def is_slow(path: Path) -> bool:
+    """Whether a file is one of the slow modules, or in a slow folder."""
+    return bool(SLOW & {part.removesuffix(".py") for part in path.parts[len(ROOT.parts) :]})
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow modules unread where their tests are left out: many import torch."""
+    return (config.option.markexpr == "not slow" and is_slow(collection_path)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow folders and modules."""
     for item in items:
-        if SLOW & {part.removesuffix(".py") for part in item.path.parts}:
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each test to the next free process, those of `TOGETHER` as one, the largest first.
+
+    xdist's own groups do nothing with pytest 9.2 (pytest-xdist issue 1386).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            parts = nodeid.partition("::")[0].removesuffix(".py").split("/")
+            return next((part for part in parts if part in TOGETHER), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

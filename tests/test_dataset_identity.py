@@ -32,6 +32,7 @@ def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow  # the sample is retrieved from
 def test_weights_of_the_readmes_run_leave_the_target_at_one(
     sample_run: Path, tmp_path: Path
 ) -> None:
@@ -96,6 +97,7 @@ def test_matches_of_a_moved_dataset(planted: Planted, tmp_path: Path) -> None:
         matches.moved("/nowhere", moved)
 
 
+@pytest.mark.slow  # the sample is retrieved from
 def test_report_takes_no_other_dataset_for_the_one_named(sample_run: Path) -> None:
     run = open_run(sample_run)
     target = strap.open_dataset(SAMPLE / "target/mug-mug")

@@ -33,7 +33,7 @@ from strap.dtw.types import Library, SearchOptions
 DEVICE = devices.find_devices()[0]
 SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
 DTYPES = (np.float16, np.float32, np.float64)
-pytestmark = pytest.mark.xdist_group("gpu")
+# Tracing more than doubles the interpreter's time: lines that other tests run are not traced again.
 
 
 def are_equal(found: list[dtw.TopK], expected: list[dtw.TopK]) -> bool:
@@ -96,6 +96,7 @@ def make_problem(dtype: type, dim: int, seed: int = 0):
     return queries, trajectories
 
 
+@pytest.mark.no_cover
 @settings(max_examples=8, deadline=None)
 @given(
     problem=problems(),
@@ -137,7 +138,15 @@ def test_bounds_save_alignments(steps):
     assert (counts.pairs, counts.evaluated, counts.by_bounds) == (9, 1, 8)
 
 
-@pytest.mark.parametrize(("limit", "n_reserve"), [(0, 0), (None, 0), (None, 3), (None, 64)])
+@pytest.mark.parametrize(
+    ("limit", "n_reserve"),
+    [
+        (0, 0),
+        pytest.param(None, 0, marks=pytest.mark.no_cover),
+        (None, 3),
+        pytest.param(None, 64, marks=pytest.mark.no_cover),
+    ],
+)
 def test_what_the_shortlist_leaves_out_is_found(limit, n_reserve):
     """Bounds can't tell these trajectories apart, so the best two are not the first two."""
     rng = np.random.default_rng(0)
@@ -152,6 +161,7 @@ def test_what_the_shortlist_leaves_out_is_found(limit, n_reserve):
     assert np.argsort(bounds[1])[:2].tolist() != expected[1].trajectory.tolist()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=12, deadline=None)
 @given(problem=problems(), steps=st.sampled_from(list(dtw.STEPS)), factor=st.sampled_from([1, 1e4]))
 def test_bounds_never_exceed_the_costs(problem, steps, factor):
@@ -222,6 +232,7 @@ def test_a_library_has_one_dtype():
         Resident(trajectories, devices=[str(DEVICE)])
 
 
+@pytest.mark.no_cover
 def test_a_stream_may_mix_dtypes():
     queries, trajectories = make_problem(np.float16, 8)
     trajectories[1] = trajectories[1].astype(np.float32)
@@ -248,6 +259,7 @@ def test_work_runs_on_its_device_in_inference_mode():
     assert not torch.is_inference_mode_enabled()
 
 
+@pytest.mark.no_cover
 def test_the_last_batches_become_shorter():
     queries, trajectories = make_problem(np.float16, 8)
     tuning = Tuning(batch_bytes=2 * 8 * 10)
@@ -296,6 +308,7 @@ def test_frames_are_centered_where_that_makes_them_shorter(offset, is_moved):
     assert bool(fit_quantization(frames, torch.float16, "l2", DEVICE).mean.any()) == is_moved
 
 
+@pytest.mark.no_cover
 def test_near_ties_that_low_precision_can_not_tell_apart():
     rng = np.random.default_rng(3)
     base = rng.standard_normal((12, 16)).astype(np.float32)
@@ -315,6 +328,7 @@ def test_one_pair_and_queries_that_do_not_fit():
     assert dtw.best_match(queries[2], trajectories[0], backend="gpu") is None
 
 
+@pytest.mark.no_cover
 @pytest.mark.filterwarnings("error", "ignore:invalid value encountered in sqrt:RuntimeWarning")
 def test_frames_that_are_read_only_are_taken_as_they_are():
     queries, trajectories = make_problem(np.float16, 8)

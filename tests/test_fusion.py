@@ -104,6 +104,7 @@ def test_fused_features_from_the_command_line(planted: Planted, tmp_path: Path) 
     assert sum(costs[1][pair] > cost + 0.01 for pair, cost in costs[0].items()) > 30
 
 
+@pytest.mark.slow  # a language model is loaded
 def test_instructions_can_be_compared_too(
     embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,21 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def finished_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an experiment that has been run."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Bench(folder, monkeypatch).run()
+    return folder
+
+
+@pytest.fixture
+def finished(finished_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A copy of it, to be changed."""
+    return Bench(shutil.copytree(finished_folder, tmp_path / "copy"), monkeypatch)
+
+
 def test_all_cells_are_run_and_nothing_again(bench: Bench) -> None:
     outcome = bench.run()
     assert len(outcome.finished) == STAGES
@@ -106,10 +122,9 @@ def test_all_cells_are_run_and_nothing_again(bench: Bench) -> None:
     assert bench.lines[-1] == "14 cells, 14 of them finished"
 
 
-def test_a_manifest_says_how_and_names_no_place(bench: Bench) -> None:
-    bench.run()
-    cell = cell_named(bench.experiment, "Mug/STRAP-k10-seed1")
-    folder = bench.work / cell.folder
+def test_a_manifest_says_how_and_names_no_place(finished: Bench, finished_folder: Path) -> None:
+    cell = cell_named(finished.experiment, "Mug/STRAP-k10-seed1")
+    folder = finished.work / cell.folder
     manifest = read_json(folder / "manifest.json")
     assert manifest["identity"]["train_options"] == {"steps": 10, "decay": True}
     assert manifest["identity"]["top_k"] == 10
@@ -118,7 +133,7 @@ def test_a_manifest_says_how_and_names_no_place(bench: Bench) -> None:
     assert manifest["commands"]["evaluate"][1] == "WORK/policies/Mug/STRAP-k10-seed1"
     assert manifest["commands"]["retrieve"][:3] == ["retrieve", "--target", "DATA/target"]
     assert "numpy" in manifest["versions"]
-    assert str(bench.folder) not in (folder / "manifest.json").read_text()
+    assert str(finished_folder) not in (folder / "manifest.json").read_text()
     assert pq.read_table(folder / "matches.parquet").column("dataset").to_pylist() == 3 * [
         "prior-0"
     ]
@@ -241,17 +256,18 @@ def test_kept_cells_go_on_elsewhere(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert len(list(kept.glob("cells/*/*/manifest.json"))) == 14
 
 
-def test_cells_made_otherwise_are_refused(bench: Bench) -> None:
-    bench.run()
-    changed = bench.data / "other.toml"
+def test_cells_made_otherwise_are_refused(finished: Bench) -> None:
+    finished.run()
+    assert len(journal_of(finished.folder, "begin")) == STAGES  # as they are, they are taken
+    changed = finished.data / "other.toml"
     changed.write_text(TEXT.replace("steps = 10", "steps = 11"))
-    bench.experiment = read_experiment(changed, KNOWN)
+    finished.experiment = read_experiment(changed, KNOWN)
     with pytest.raises(StrapError, match=r"train_options\.steps is 10 here and 11 there"):
-        bench.run()
-    bench.experiment = read_small(bench.data)
-    (bench.data / "prior-1" / "data.bin").write_bytes(b"changed")
+        finished.run()
+    finished.experiment = read_small(finished.data)
+    (finished.data / "prior-1" / "data.bin").write_bytes(b"changed")
     with pytest.raises(StrapError, match="made from other data"):
-        bench.run()
+        finished.run()
 
 
 def test_data_that_was_copied_again_is_decoded_and_searched_again(
@@ -268,10 +284,9 @@ def test_data_that_was_copied_again_is_decoded_and_searched_again(
     assert sorted(new) == ["cache"] + 14 * ["evaluate"] + 4 * ["retrieve"]
 
 
-def test_an_evaluation_that_lacks_episodes_is_no_result(bench: Bench) -> None:
-    bench.run()
-    cell = cell_named(bench.experiment, "Mug/BC-seed1")
-    file = bench.work / cell.folder / "episodes.jsonl"
+def test_an_evaluation_that_lacks_episodes_is_no_result(finished: Bench) -> None:
+    cell = cell_named(finished.experiment, "Mug/BC-seed1")
+    file = finished.work / cell.folder / "episodes.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
     with pytest.raises(StrapError, match=r"lacks 1 of 4 episodes \(initial state 3"):
-        bench.run()
+        finished.run()

@@ -16,13 +16,6 @@ SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
 SIZE = 64  # of pictures: enough to see what is where
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one process: the environment and the demonstrations are made once."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("simulator"))
-
-
 @pytest.fixture(scope="session")
 def task() -> Task:
     return find_task(SUITE, SHORT)

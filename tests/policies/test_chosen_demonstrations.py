@@ -43,6 +43,7 @@ def test_the_command(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["cache", str(planted.target), "--out", frames, *words]) == 0
     command = ["train", str(planted.target), "--out", str(tmp_path / "k"), "--frames", frames]
     command += [*words, "--steps", "1", "--batch", "2", "--device", "cpu"]
+    command += ["--history", "2", "--chunk", "2"]
     text = strap.open_dataset(planted.target)["demo_0"].instruction
     assert main([*command, "--tasks", text, "--episodes", "0:1"]) == 0
     assert load_checkpoint(tmp_path / "k").instructions.texts == (text,)

@@ -18,7 +18,7 @@ from strap.training import FrameCache, TrainingSettings, train, training_preset
 from strap.training.batches import Loader, Sampler
 from strap.training.windows import training_windows
 
-SMALL = PolicySettings(layers=1, width=32, heads=2, keypoints=4, features=8)
+SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoints=4, features=8)
 INTERFACE = Interface(("front",), 32, {"ee_pos": 3}, 4, 6)
 
 
@@ -137,6 +137,7 @@ def test_the_command_says_when_clip_is_not_there(
     monkeypatch.setattr("strap.encoders.language.CLIP", "nobody/has-this-model")
     words = ["train", str(run), "--out", str(tmp_path / "k"), "--preset", "released"]
     words += ["--image-size", "32", "--steps", "1", "--batch", "2", "--device", "cpu"]
+    words += ["--history", "2", "--chunk", "2"]
     assert main(words) == 2
     assert "CLIP ViT-L/14, which embeds the instructions" in capsys.readouterr().err
     assert main([*words, "--text-encoder", "words"]) == 0

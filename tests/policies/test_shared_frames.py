@@ -29,8 +29,8 @@ from strap.training.windows import held_out_windows, training_windows
 
 from .conftest import OPTIONS
 
-SMALL = PolicySettings(layers=1, width=32, heads=2, keypoints=4, features=8)
-QUICK = TrainingSettings(steps=3, batch=2, warmup=2, learning_rate=1e-3, holdout=1, eval_every=3)
+SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoints=4, features=8)
+QUICK = TrainingSettings(steps=2, batch=2, warmup=2, learning_rate=1e-3, holdout=1, eval_every=2)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +154,7 @@ def test_the_commands(
     assert f"{told['frames']} frames" in capsys.readouterr().out
     words = ["train", str(run), "--out", str(tmp_path / "k"), "--frames", frames, "--steps", "1"]
     words += ["--text-encoder", "words", "--batch", "2", "--device", "cpu"]
+    words += ["--history", "2", "--chunk", "2"]
     assert main(words) == 0
     assert "strap: 1 steps" in capsys.readouterr().out
     assert not (Path(os.environ["STRAP_CACHE"]) / "frames").exists()

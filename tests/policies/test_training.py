@@ -31,7 +31,7 @@ from strap.training.windows import choose_held_out, prior_windows, training_wind
 
 from .conftest import OPTIONS
 
-SMALL = PolicySettings(layers=1, width=32, heads=2, keypoints=4, features=8)
+SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoints=4, features=8)
 QUICK = TrainingSettings(method="bc", steps=4, batch=2, warmup=2, learning_rate=1e-3, log_every=2)
 
 
@@ -258,7 +258,7 @@ def test_overfitting_one_demonstration_reaches_near_zero_error(
     cache = open_cache(cache.path)
     # One mode: a mixture hedges between gripper signs long after it knows the rest.
     settings = replace(SMALL, vision="frozen", dropout=0.0, attention_dropout=0.0, width=64)
-    settings = replace(settings, modes=1)
+    settings = replace(settings, history=5, chunk=5, modes=1)
     steps = TrainingSettings(method="bc", steps=450, batch=32, learning_rate=2e-3, warmup=50)
     done = train(cache, tmp_path / "k", policy=settings, training=steps, quiet=True)
     assert done.loss < -10

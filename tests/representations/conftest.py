@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -26,13 +27,22 @@ TINY = RepresentationSettings(
 )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _small_products() -> Iterator[None]:
-    """On ARM processors oneDNN takes three times as long for so small pictures."""
+@contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """On ARM processors oneDNN takes three times as long to train on so small pictures."""
     before = bool(mkldnn.enabled)
     mkldnn.enabled = False
-    yield
-    mkldnn.enabled = before
+    try:
+        yield
+    finally:
+        mkldnn.enabled = before
+
+
+@pytest.fixture(autouse=True)
+def _small_products() -> Iterator[None]:
+    """For these tests alone: larger networks take three times as long without oneDNN."""
+    with without_mkldnn():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +68,8 @@ def trained(
     """Both representations, trained on the prior."""
     out = tmp_path_factory.mktemp("trained")
     kinds: tuple[Kind, ...] = ("br", "fr")
-    return {k: train_representation(k, pair[1:], out / k, TINY, device="cpu") for k in kinds}
+    with without_mkldnn():
+        return {k: train_representation(k, pair[1:], out / k, TINY, device="cpu") for k in kinds}
 
 
 @pytest.fixture(scope="session")
@@ -69,10 +80,11 @@ def stores(
 ) -> dict[Kind, list[EmbeddingStore]]:
     """Both datasets by both representations; read only."""
     out = tmp_path_factory.mktemp("stores")
-    return {
-        kind: [made.embed(data, out / kind / data.path.stem) for data in pair]
-        for kind, made in trained.items()
-    }
+    with without_mkldnn():
+        return {
+            kind: [made.embed(data, out / kind / data.path.stem) for data in pair]
+            for kind, made in trained.items()
+        }
 
 
 def write_cameras(file: Path, cameras: tuple[str, ...], width: int) -> Dataset:

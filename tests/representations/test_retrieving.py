@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from strap.cli import main
+from strap.representations import RepresentationSettings
 from strap.runs import open_run
 from strap.synthetic import make_planted
 
 
 @pytest.mark.parametrize("method", ["br", "fr"])
-def test_methods_that_learn_features_make_a_run(tmp_path: Path, method: str) -> None:
+def test_methods_that_learn_features_make_a_run(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(RepresentationSettings, batch=2, image_size=64)  # the rest as by default
+    monkeypatch.setattr("strap.representations.RepresentationSettings", small)
     data = make_planted(tmp_path, demos=1, sub_tasks=1, prior=2, length=8, size=64)
     call = ["retrieve", "--target", str(data.target), "--prior", str(data.prior)]
     call += ["--method", method, "--learning-steps", "1", "--stores", str(tmp_path / "stores")]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from strap.errors import StrapError
 
@@ -33,6 +32,8 @@ def rank_correlation(scores: Sequence[float], successes: Sequence[float]) -> Ran
     >>> round(rank_correlation([0.2, 0.5, 0.6, 0.9], [3, 8, 7, 15]).coefficient, 3)
     0.8
     """
+    from scipy.stats import spearmanr  # takes a second to import; most who score need none
+
     if len(scores) != len(successes):
         raise StrapError(
             f"{len(scores)} scores and {len(successes)} successes: give one of each for every cell"
