@@ -121,7 +121,7 @@ class _Printable(io.TextIOBase):
 
     def isatty(self) -> bool:
         """Whether a terminal shows it."""
-        return self.stream.isatty()
+        return not self.stream.closed and self.stream.isatty()
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
