@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from importlib import import_module
+from pathlib import Path
 
 import pytest
 import tyro
 
-from strap.cli import COMMANDS, main
-from strap.cli.help import format_help, options_of, subcommands
+from strap.cli import main
+from strap.cli.help import format_help, format_page, list_commands, options_of
 
-ALL = {}
-for _name in COMMANDS:
-    _command = import_module(f"strap.cli.{_name}").Command
-    _choices = subcommands(_command)
-    ALL |= {f"{_name} {key}": kind for key, kind in _choices.items()} or {_name: _command}
+ALL = list_commands()
+PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+
+
+def test_the_page_of_commands_is_what_they_print() -> None:
+    assert PAGE.read_text() == format_page(ALL), "python -m strap.cli.help > docs/commands.md"
 
 
 @pytest.mark.parametrize("name", ALL)

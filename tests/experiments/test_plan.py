@@ -85,6 +85,9 @@ def test_how_much_is_kept_may_be_said_otherwise(tmp_path: Path) -> None:
     retrieval = stages["train Mug/STRAP-seed1"].needs[1]
     assert "--top-k" not in words(stages[retrieval])
     assert words(stages[retrieval]).endswith("--fraction 0.1")
+    stages = plan(tmp_path, TEXT.replace("top_k = [10, 20]", 'top_k = "auto"'))
+    retrieval = stages["train Mug/STRAP-seed1"].needs[1]
+    assert words(stages[retrieval]).endswith("--top-k auto")
     both = TEXT.replace("top_k = [10, 20]", "top_k = 5\nretrieve_options = { threshold = 0.9 }")
     with pytest.raises(StrapError, match="STRAP has top_k and threshold: remove one"):
         plan(tmp_path, both)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -144,9 +145,9 @@ def _texts_of_arguments(docstring: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def format_help(program: str, command: Any) -> str:
-    """Return what `strap COMMAND --help` prints."""
-    width = min(WIDTH, shutil.get_terminal_size((WIDTH, 50)).columns)
+def format_help(program: str, command: Any, width: int | None = None) -> str:
+    """Return what `strap COMMAND --help` prints, as wide as the terminal, or as is said."""
+    width = width or min(WIDTH, shutil.get_terminal_size((WIDTH, 50)).columns)
     if choices := subcommands(command):
         return _format_choices(program, command, choices, width)
     options = options_of(command)
@@ -219,6 +220,15 @@ def _default_text(option: Option) -> str:
     return f" (default: {shown})"
 
 
+def format_page(commands: Mapping[str, Any]) -> str:
+    """Return the help of all commands as a page, `docs/commands.md`."""
+    lines = ["# Commands", "", "What `strap COMMAND --help` prints. This page is made of it:", ""]
+    lines += ["```", "python -m strap.cli.help > docs/commands.md", "```", ""]
+    for name, command in commands.items():
+        lines += [f"## strap {name}", "", "```", format_help(name, command, WIDTH), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def require_known_words(program: str, command: Any, words: Sequence[str]) -> None:
     """Raise an error that suggests the nearest option for one that the command does not have."""
     known = {option.word for option in options_of(command)} | {"--help"}
@@ -234,3 +244,19 @@ def require_known_words(program: str, command: Any, words: Sequence[str]) -> Non
             raise StrapError(
                 f"strap {program} has no option {plain}: {hint}All of them: strap {program} --help"
             )
+
+
+def list_commands() -> dict[str, Any]:
+    """Return every command that has options, `store verify` and its like included."""
+    from strap.cli import COMMANDS
+
+    found: dict[str, Any] = {}
+    for name in COMMANDS:
+        command = import_module(f"strap.cli.{name}").Command
+        choices = {f"{name} {key}": kind for key, kind in subcommands(command).items()}
+        found |= choices or {name: command}
+    return found
+
+
+if __name__ == "__main__":
+    print(format_page(list_commands()), end="")

@@ -18,7 +18,7 @@ STAGES = ("cache", "pretrain", "retrieve", "train", "evaluate")
 SET_BY_RUNNER = {
     "cache": ("out", "json"),
     "train": (
-        *("out", "method", "prior", "tasks", "episodes", "init", "frames", "cache"),
+        *("out", "recipe", "prior", "tasks", "episodes", "init", "frames", "cache"),
         *("seed", "json"),
     ),
     "retrieve": (
@@ -178,11 +178,14 @@ def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Meth
     instead = next((key for key in INSTEAD_OF_TOP_K if key in given), None)
     if instead and "top_k" in entry:
         raise StrapError(f"method {name} has top_k and {instead}: remove one")
+    top_k = entry.get("top_k", raw.get("top_k", 100))
+    if retrieval and top_k == "auto" and not instead:
+        options, instead = {**options, "top_k": "auto"}, "top_k"
     return Method(
         name=name,
         train=train,
         retrieval=retrieval,
-        top_k=() if instead or not retrieval else _top_k(entry.get("top_k", raw.get("top_k", 100))),
+        top_k=() if instead or not retrieval else _top_k(top_k),
         encoders=_texts({"encoder": raw.get("encoder")} | entry, "encoder") if retrieval else (),
         seeds=_seeds(entry.get("seeds", raw.get("seeds", [1234]))),
         retrieve_options=options,
@@ -290,7 +293,9 @@ def _seeds(value: Any) -> tuple[int, ...]:
 def _top_k(value: Any) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(type(k) is int and k > 0 for k in values):
-        raise StrapError(f"top_k is {value!r}: give a whole number above 0, or a list of such")
+        raise StrapError(
+            f"top_k is {value!r}: give a whole number above 0, a list of such, or auto"
+        )
     return _each_once("top_k", values)
 
 
