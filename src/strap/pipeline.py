@@ -35,6 +35,8 @@ from strap.types import Matches
 
 Augmented = Literal["auto", "lerobot", "robomimic", "none"]
 """How the augmented dataset is written: in the target's own format, a named one, or not at all."""
+MUCH = 10**9
+"""bytes of an augmented dataset that are worth a word before they are written"""
 
 
 @dataclass(frozen=True)
@@ -257,6 +259,12 @@ def _augment(
             f"the augmented dataset as {format} has {size}, and only {free / 1e9:.1f} GB are free: "
             "retrieve with --augmented none (`strap train` then reads the original datasets), "
             "--augmented lerobot (video), or a smaller --top-k"
+        )
+    if size.nbytes > MUCH:
+        warnings.warn(
+            f"the augmented dataset as {format} has {size}; --augmented lerobot writes video, "
+            "--augmented none nothing",
+            stacklevel=2,
         )
     place = out / AUGMENTED[format]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +24,7 @@ from strap.datasets.boundary import (
     require_at_most,
 )
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
-from strap.datasets.lerobot.templates import Template, parse_template
+from strap.datasets.lerobot.templates import Template, find_videos, read_templates
 from strap.datasets.lerobot.values import parse_json, shown, text, whole
 from strap.errors import StrapError
 
@@ -42,8 +42,6 @@ __all__ = [
 INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 IMAGES = "observation.images."
-VIDEO_FOLDERS = ("videos", "video")
-"""names of the folder of videos"""
 MAX_INFO_BYTES = 1 << 25
 """of `info.json`: 32 MiB; those in use have a few kilobytes"""
 MAX_SECONDS = 1e8
@@ -186,8 +184,8 @@ def load_layout(root: Path) -> Layout:
         columns = list_episodes(root, per_episode_files=old, videos=videos)
         _require_total(info, file, len(columns["episode_index"]))
         tasks = list_tasks(root, per_episode_files=old)
-        templates = dict(_templates(info, file, columns, videos, per_episode_files=old))
-        notes = _find_videos(templates, root)
+        templates = dict(read_templates(info, file, columns, videos, per_episode_files=old))
+        notes = find_videos(templates, root)
     return Layout(
         root=root,
         info=info,
@@ -307,57 +305,3 @@ def _height_width_channels(where: str, shape: tuple[int, ...], names: Any) -> tu
             f"{where}: a camera of shape {list(shape)}; it must be [height, width, channels]"
         )
     return shape
-
-
-def _templates(
-    info: Mapping[str, Any],
-    file: Path,
-    columns: Mapping[str, Any],
-    videos: Sequence[str],
-    *,
-    per_episode_files: bool,
-) -> Iterator[tuple[str, Template]]:
-    """Yield the templates in use; raise where two episodes or cameras would share a file by one."""
-    numbers = ["chunk_index", "episode_index", "episode_chunk"]
-    if not per_episode_files:
-        numbers = ["file_index", *numbers]
-    places = {"data_path": ["data"], "video_path": [f"videos/{key}" for key in videos]}
-    for key, used_by in places.items():
-        if not used_by:
-            continue
-        names = numbers if key == "data_path" else ["video_key", *numbers]
-        template = parse_template(info.get(key), names, file, key)
-        needed = ["video_key"] if len(used_by) > 1 else []
-        if per_episode_files:
-            needed += ["episode_index"] if len(columns["episode_index"]) > 1 else []
-        else:
-            needed += [
-                name
-                for name in ("chunk_index", "file_index")
-                if any(len(np.unique(columns[f"{place}/{name}"])) > 1 for place in used_by)
-            ]
-        if absent := [name for name in needed if name not in template.names]:
-            raise StrapError(
-                f"'{file}': {key} {shown(info[key])} names one file for several: it lacks "
-                f"{{{absent[0]}}}; correct it"
-            )
-        yield key, template
-
-
-def _find_videos(templates: dict[str, Template], root: Path) -> tuple[str, ...]:
-    """Change `video_path` where the folder that it names is absent and another name of it is not.
-
-    Return a note about that.
-    """
-    template = templates.get("video_path")
-    if (
-        template is None
-        or template.folder not in VIDEO_FOLDERS
-        or (root / template.folder).exists()
-    ):
-        return ()
-    found = [name for name in VIDEO_FOLDERS if (root / name).is_dir()]
-    if not found:
-        return ()
-    templates["video_path"] = template.moved(found[0])
-    return (f"videos are read from '{found[0]}/', where {INFO} says '{template.folder}/'",)

@@ -8,15 +8,20 @@ two digits.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import numpy as np
+
 from strap.datasets.boundary import path_inside
 from strap.datasets.lerobot.values import shown
 from strap.errors import StrapError
+
+VIDEO_FOLDERS = ("videos", "video")
+"""names of the folder of videos"""
 
 LONGEST = 1000
 """characters of a template"""
@@ -86,3 +91,57 @@ def parse_template(template: Any, names: Collection[str], file: Path, key: str) 
             raise refused(f"the width {shown(width)} is not allowed: two digits at most, as in 06d")
         parts.append((literal, field, width or ""))
     return Template(tuple(parts), f"'{file}': {key}")
+
+
+def read_templates(
+    info: Mapping[str, Any],
+    file: Path,
+    columns: Mapping[str, Any],
+    videos: Sequence[str],
+    *,
+    per_episode_files: bool,
+) -> Iterator[tuple[str, Template]]:
+    """Yield the templates in use; raise where two episodes or cameras would share a file by one."""
+    numbers = ["chunk_index", "episode_index", "episode_chunk"]
+    if not per_episode_files:
+        numbers = ["file_index", *numbers]
+    places = {"data_path": ["data"], "video_path": [f"videos/{key}" for key in videos]}
+    for key, used_by in places.items():
+        if not used_by:
+            continue
+        names = numbers if key == "data_path" else ["video_key", *numbers]
+        template = parse_template(info.get(key), names, file, key)
+        needed = ["video_key"] if len(used_by) > 1 else []
+        if per_episode_files:
+            needed += ["episode_index"] if len(columns["episode_index"]) > 1 else []
+        else:
+            needed += [
+                name
+                for name in ("chunk_index", "file_index")
+                if any(len(np.unique(columns[f"{place}/{name}"])) > 1 for place in used_by)
+            ]
+        if absent := [name for name in needed if name not in template.names]:
+            raise StrapError(
+                f"'{file}': {key} {shown(info[key])} names one file for several: it lacks "
+                f"{{{absent[0]}}}; correct it"
+            )
+        yield key, template
+
+
+def find_videos(templates: dict[str, Template], root: Path) -> tuple[str, ...]:
+    """Change `video_path` where the folder that it names is absent and another name of it is not.
+
+    Return a note about that.
+    """
+    template = templates.get("video_path")
+    if (
+        template is None
+        or template.folder not in VIDEO_FOLDERS
+        or (root / template.folder).exists()
+    ):
+        return ()
+    found = [name for name in VIDEO_FOLDERS if (root / name).is_dir()]
+    if not found:
+        return ()
+    templates["video_path"] = template.moved(found[0])
+    return (f"videos are read from '{found[0]}/', where meta/info.json says '{template.folder}/'",)
