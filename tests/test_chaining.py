@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import h5py
 import pytest
 
 import strap
@@ -254,3 +255,20 @@ def test_a_device_that_is_not_there_is_noticed_before_the_work(
     assert main([*named, "--out", str(tmp_path / "out")]) == 2
     assert not any(tmp_path.iterdir())
     assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))
+
+
+def test_actions_that_cannot_be_mixed_are_noticed_before_the_work(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = tmp_path / "narrow.hdf5"
+    shutil.copy(planted.prior, narrow)
+    with h5py.File(narrow, "r+") as file:
+        for demo in file["data"].values():
+            actions = demo["actions"][:, :6]
+            del demo["actions"]
+            demo["actions"] = actions
+    words = ["--target", planted.target, "--prior", narrow, "--encoder", "pixels"]
+    assert main(["retrieve", *map(str, words), "--out", str(tmp_path / "run")]) == 2
+    assert "--augmented none finds matches all the same" in capsys.readouterr().err
+    assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))
+    retrieved(tmp_path / "run", *words, "--augmented", "none")

@@ -120,6 +120,13 @@ def augmented(
         )
 
 
+def require_same_actions(target: Dataset, priors: Sequence[Dataset]) -> None:
+    """Raise where one policy cannot learn from both, by a trajectory of each."""
+    for prior in priors:
+        if len(target) and len(prior):
+            _check_actions(target[target.ids[0]], prior[prior.ids[0]])
+
+
 def own_format(target: Dataset) -> Format:
     """Return the format for data beside the target's: its own, or LeRobot's, which is compact."""
     return "robomimic" if target.format in ("robomimic", "libero") else "lerobot"
@@ -248,7 +255,8 @@ def _check_actions(target: Trajectory, prior: Trajectory) -> None:
     if ours != theirs:
         raise StrapError(
             f"actions differ: target '{target.id}' has shape {ours} per frame, prior "
-            f"'{prior.id}' {theirs}; one policy cannot learn from both"
+            f"'{prior.id}' {theirs}; one policy cannot learn from both (--augmented none finds "
+            "matches all the same)"
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strap.atomic import discard, remove_leftovers, write_json, writing
-from strap.augmentation import augment, estimate_size, own_format
+from strap.augmentation import augment, estimate_size, own_format, require_same_actions
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
@@ -149,6 +149,8 @@ def run_retrieval(
     priors = [Source.open(path, opening, options.prior_selection) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
+    if options.augmented != "none":
+        require_same_actions(ours.dataset, [prior.dataset for prior in priors])
     _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
     arguments = _arguments(ours, priors, options)
     inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}

@@ -41,7 +41,7 @@ class Command:
     train_steps: int = 1500
     """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
-    """where the sample data is"""
+    """where the sample data is (default: in the repository)"""
 
     def run(self) -> None:
         """Retrieve, report, score."""

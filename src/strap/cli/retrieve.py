@@ -85,7 +85,7 @@ class Command:
     fraction: float | None = None
     """instead of --top-k: the cheapest share of all that could be retrieved"""
     threshold: float | None = None
-    """instead: what is at least so similar; 1: the cheapest of all, 0: the dearest"""
+    """instead: what is at least so similar; 1: the lowest cost of all, 0: the highest"""
     max_cost: float | None = None
     """keep nothing that costs more than this for each frame of its query"""
     max_roughness: float | None = None
@@ -103,7 +103,8 @@ class Command:
     prior_episodes: str = ""
     """as --target-episodes, for each prior dataset"""
     cameras: tuple[str, ...] = ()
-    """which cameras (default: the agent view where there is one, else the mean of all)"""
+    """of target and prior (default: LIBERO's agent view where there is one, else the mean of all);
+    where names differ, embed each dataset with its own and give the stores"""
     steps: Annotated[Literal["strap", "fmp", "classic"] | None, tyro.conf.arg(name="step-set")] = (
         None
     )
@@ -118,7 +119,7 @@ class Command:
     """trajectories in both target and prior: self hides a query's own trajectory from it, all
     hides them from every query, keep hides none"""
     matches_per_trajectory: int = 1
-    """of a query, in one prior trajectory, none overlapping another"""
+    """at most so many matches of a query in each prior trajectory, none overlapping another"""
     length_ratio: tuple[float, float] | None = None
     """a match's least and greatest length in lengths of its query: 1 1.5"""
     padding: int = 5
