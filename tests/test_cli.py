@@ -250,7 +250,8 @@ def test_a_picture_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     words = ["segment", str(planted.target), "--out", str(tmp_path / "s.json")]
     shown = fails([*words, "--plot", str(tmp_path / "s.png")], capsys)
-    assert shown == "strap: error: --plot needs matplotlib: pip install 'strap-robot[report]'\n"
+    assert shown.startswith("strap: error: --plot needs matplotlib: pip install ")
+    assert "[report]" in shown
     assert not (tmp_path / "s.json").exists()
 
 

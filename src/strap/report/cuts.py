@@ -41,7 +41,7 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise StrapError("--plot needs matplotlib: pip install 'strap-robot[report]'") from error
+        raise missing_extra("--plot needs matplotlib", "report") from error
     movements = cuts.movements or _measure(dataset, cuts.segmentation)
     names = list(movements.values)
     places = np.unique(np.linspace(0, len(names) - 1, MOST).round().astype(int))
