@@ -34,11 +34,11 @@ class Command:
     """the folder to work in"""
     task: str = "soup-sauce"
     """which target: soup-sauce, soup-cheese or mug-mug"""
-    encoder: str = "efficientnet-lite0@128"
+    encoder: str = "efficientnet-lite0@96"
     """which model embeds the frames"""
     top_k: int = 30
     """how many matches to keep"""
-    train_steps: int = 1500
+    train_steps: int = 600
     """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
     """where the sample data is (default: in the repository)"""
