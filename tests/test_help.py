@@ -10,14 +10,15 @@ import pytest
 import tyro
 
 from strap.cli import main
-from strap.cli.help import format_help, format_page, list_commands, options_of
+from strap.cli.help import format_help, options_of
+from strap.cli.page import format_page, list_commands
 
 ALL = list_commands()
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
 
 
 def test_the_page_of_commands_is_what_they_print() -> None:
-    assert PAGE.read_text() == format_page(ALL), "python -m strap.cli.help > docs/commands.md"
+    assert PAGE.read_text() == format_page(ALL), "python -m strap.cli.page > docs/commands.md"
 
 
 @pytest.mark.parametrize("name", ALL)

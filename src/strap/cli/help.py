@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -220,15 +219,6 @@ def _default_text(option: Option) -> str:
     return f" (default: {shown})"
 
 
-def format_page(commands: Mapping[str, Any]) -> str:
-    """Return the help of all commands as a page, `docs/commands.md`."""
-    lines = ["# Commands", "", "What `strap COMMAND --help` prints. This page is made of it:", ""]
-    lines += ["```", "python -m strap.cli.help > docs/commands.md", "```", ""]
-    for name, command in commands.items():
-        lines += [f"## strap {name}", "", "```", format_help(name, command, WIDTH), "```", ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
 def require_known_words(program: str, command: Any, words: Sequence[str]) -> None:
     """Raise an error that suggests the nearest option for one that the command does not have."""
     known = {option.word for option in options_of(command)} | {"--help"}
@@ -244,19 +234,3 @@ def require_known_words(program: str, command: Any, words: Sequence[str]) -> Non
             raise StrapError(
                 f"strap {program} has no option {plain}: {hint}All of them: strap {program} --help"
             )
-
-
-def list_commands() -> dict[str, Any]:
-    """Return every command that has options, `store verify` and its like included."""
-    from strap.cli import COMMANDS
-
-    found: dict[str, Any] = {}
-    for name in COMMANDS:
-        command = import_module(f"strap.cli.{name}").Command
-        choices = {f"{name} {key}": kind for key, kind in subcommands(command).items()}
-        found |= choices or {name: command}
-    return found
-
-
-if __name__ == "__main__":
-    print(format_page(list_commands()), end="")
