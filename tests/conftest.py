@@ -38,7 +38,8 @@ SLOW = {
     *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
     *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
-    *("test_dtw_sample", "test_resuming", "test_end_to_end"),
+    *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
+    "test_chaining",
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {"libero", "policies", "representations", "test_dtw_gpu", "test_dtw_sample"}
