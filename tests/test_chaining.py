@@ -94,11 +94,11 @@ def test_a_found_store_that_lacks_something_is_completed(
     own_planted: Planted, tmp_path: Path
 ) -> None:
     stores = tmp_path / "stores"
-    prior = embedded(own_planted.prior, stores / "prior")
+    prior = embedded(own_planted.prior, stores / "prior", "--episodes", "0:5")
     os.utime(own_planted.prior)  # the same trajectories in a file of another time
     words = ["--target", own_planted.target, "--prior", own_planted.prior, "--stores", stores]
     assert retrieved(tmp_path / "run", *words)[str(own_planted.prior)] == str(prior.resolve())
-    assert open_store(prior).verify() == []
+    assert len(open_store(prior)) == len(strap.open_dataset(own_planted.prior))
 
 
 def test_another_store_is_another_run(
@@ -221,6 +221,7 @@ def test_one_dataset_is_target_and_prior_by_episodes(
     assert len(stores) == 1
     ids = strap.open_dataset(planted.prior).ids
     matches = open_run(tmp_path / "run").matches
+    assert len(matches) == 4
     assert {match.query.trajectory_id for match in matches} <= set(ids[:2])
     assert {match.segment.trajectory_id for match in matches} <= set(ids[2:])
 
@@ -245,7 +246,11 @@ def test_a_target_that_is_its_own_prior_is_remarked(
     ],
 )
 def test_a_device_that_is_not_there_is_noticed_before_the_work(
-    planted: Planted, tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+    planted: Planted,
+    tmp_path: Path,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("torch")
     if shutil.which("nvidia-smi"):
@@ -253,6 +258,8 @@ def test_a_device_that_is_not_there_is_noticed_before_the_work(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     named = [{"T": str(planted.target), "P": str(planted.prior)}.get(w, w) for w in words]
     assert main([*named, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert "torch sees no GPU" in told or "no NVIDIA driver" in told
     assert not any(tmp_path.iterdir())
     assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))
 
@@ -272,3 +279,38 @@ def test_actions_that_cannot_be_mixed_are_noticed_before_the_work(
     assert "--augmented none finds matches all the same" in capsys.readouterr().err
     assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))
     retrieved(tmp_path / "run", *words, "--augmented", "none")
+
+
+def test_a_store_of_pictures_that_lie_otherwise_is_left_alone(
+    planted: Planted, tmp_path: Path
+) -> None:
+    stores = tmp_path / "stores"
+    prior = embedded(planted.prior, stores / "prior")
+    before = (prior / "manifest.json").read_text()
+    words = ["--target", planted.target, "--prior", planted.prior, "--encoder", "pixels"]
+    words += ["--stores", stores, "--orientation", "upright"]
+    assert retrieved(tmp_path / "run", *words)[str(planted.prior)] != str(prior.resolve())
+    assert (prior / "manifest.json").read_text() == before
+
+
+def test_a_store_that_names_no_encoder_is_no_traceback(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = embedded(planted.prior, tmp_path / "store")
+    identity = json.loads((store / "store.json").read_text())
+    identity["encoder"] = {"kind": "br"}  # as learned features are kept
+    (store / "store.json").write_text(json.dumps(identity))
+    words = ["retrieve", "--target", str(planted.target), "--prior", str(store)]
+    assert main([*words, "--encoder", "pixels", "--out", str(tmp_path / "run")]) == 2
+    assert "leave out --encoder" in capsys.readouterr().err
+    assert main([*words, "--out", str(tmp_path / "run")]) == 2
+    assert "names no encoder" in capsys.readouterr().err
+
+
+def test_a_found_store_has_the_cameras_of_the_priors_store(dataset: Path, tmp_path: Path) -> None:
+    """The target's store by other cameras is passed over."""
+    stores = tmp_path / "stores"
+    embedded(dataset, stores / "left alone", "--cameras", "left")
+    right = embedded(dataset, tmp_path / "right", "--cameras", "right")
+    words = ["--target", dataset, "--target-episodes", "0:2", "--prior", right, "--stores", stores]
+    retrieved(tmp_path / "run", *words, "--segmentation", "full")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -96,10 +97,20 @@ def test_the_extras_are_those_of_the_package() -> None:
     assert set(NEEDED_BY) <= set(COMMANDS)
 
 
-def test_the_command_installs_from_where_this_came() -> None:
-    """This very installation is an editable one of the repository."""
-    assert install_command("ray").startswith("pip install ")
-    assert install_command("train", "ray").endswith("[train,ray]'")
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ('{"url": "file:///a/b", "dir_info": {"editable": true}}', "pip install -e '/a/b[ray]'"),
+        ('{"url": "file:///a%20b", "dir_info": {}}', "pip install '/a b[ray]'"),
+        (None, "pip install 'strap-robot[ray]'"),
+    ],
+)
+def test_the_command_installs_from_where_this_came(
+    origin: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata.Distribution, "read_text", lambda *_: origin, raising=False)
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda *_: origin)
+    assert install_command("ray") == command
 
 
 def test_a_module_that_no_extra_brings_is_no_missing_extra() -> None:

@@ -152,7 +152,7 @@ def estimate_size(
     history: int = HISTORY,
     chunk: int = CHUNK,
 ) -> Size:
-    """Return how much `augment` would write: HDF5 exactly, video about."""
+    """Return about how much `augment` would write."""
     pads = history + chunk
     lengths = [trajectory.length for trajectory in target]
     demonstrations = sum(lengths) + (len(lengths) * pads if format == "robomimic" else 0)

@@ -264,8 +264,9 @@ def _augment(
         )
     if size.nbytes > MUCH:
         warnings.warn(
-            f"the augmented dataset as {format} has {size}; --augmented lerobot writes video, "
-            "--augmented none nothing",
+            f"the augmented dataset as {format} has {size}"
+            + ("; --augmented lerobot writes video" if format == "robomimic" else "")
+            + "; --augmented none writes nothing",
             stacklevel=2,
         )
     place = out / AUGMENTED[format]

@@ -204,7 +204,6 @@ def _format(option: Option, width: int) -> list[str]:
     wrapped = textwrap.wrap(text, width - INDENT, break_on_hyphens=False) or [""]
     if len(head) < INDENT - 1:
         head, wrapped = head.ljust(INDENT) + wrapped[0], wrapped[1:]
-        return [head, *(" " * INDENT + line for line in wrapped)]
     return [head, *(" " * INDENT + line for line in wrapped)]
 
 

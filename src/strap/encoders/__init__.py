@@ -54,7 +54,9 @@ class EncoderSpec:
         A store is data: it may name one of our encoders or a folder that is here, and never a
         module to import or a model to fetch.
         """
-        name = str(config.get("name"))
+        name = str(config.get("name", ""))
+        if not name:
+            raise StrapError("the store names no encoder: name the dataset instead of the store")
         if name.partition("@")[0] not in NAMES and not Path(name).expanduser().is_dir():
             raise StrapError(
                 f"the store's encoder '{name}' is loaded only when you ask for it: --encoder {name}"

@@ -62,8 +62,8 @@ def encoder_stores(
     by_prior = named[0].config.cameras if named else ()
     found = []
     for source in sources:
-        store = _find(source, encoder.config, options, folder)
         cameras = _cameras(source, options, by_prior if source is sources[0] else ())
+        store = source.store or _find(source.dataset, encoder.config, cameras, options, folder)
         if store is None or not is_embedded(store, source.dataset):
             store = _embed(source, store, encoder.load(), cameras, options, folder, progress)
         found.append(open_store(store.path, cameras=cameras))
@@ -104,8 +104,9 @@ def _encoder_of(
         encoder = load_encoder(options.encoder, device=device)
         for store in named:
             if dict(store.config.encoder) != dict(encoder.config):
+                name = store.config.encoder.get("name")
                 raise StrapError(
-                    f"store '{store.path}' was made by encoder '{store.config.encoder['name']}' "
+                    f"store '{store.path}' was made by encoder '{name}' "
                     f"with other settings than '{options.encoder}': leave out --encoder to use "
                     "the store's, or name the dataset instead of the store"
                 )
@@ -113,7 +114,7 @@ def _encoder_of(
     stores = named or [s for source in sources[1:] for s in _stores_of(source.dataset, folder)]
     kinds = {fingerprint_json(dict(store.config.encoder)): store for store in stores}
     if len(kinds) > 1:
-        which = ", ".join(f"'{s.path}' ({s.config.encoder['name']})" for s in kinds.values())
+        which = ", ".join(f"'{s.path}' ({s.config.encoder.get('name')})" for s in kinds.values())
         raise StrapError(f"the stores are by different encoders ({which}): say --encoder NAME")
     if not kinds:
         raise StrapError(
@@ -125,29 +126,29 @@ def _encoder_of(
 
 
 def _find(
-    source: Source, config: Mapping[str, Any], options: FeatureOptions, folder: Path
+    dataset: Dataset,
+    config: Mapping[str, Any],
+    cameras: Sequence[str],
+    options: FeatureOptions,
+    folder: Path,
 ) -> EmbeddingStore | None:
-    """Return the source's store: the named one, or one that has all that is asked for.
-
-    Where none is whole, one of the dataset that can be completed.
-    """
-    if source.store:
-        return source.store
-    wanted = set(choose_cameras(source.dataset, options.cameras))
+    """Return a store that has all that is asked for; else one that can be completed."""
+    orientation = dataset[dataset.ids[0]].orientation
     fitting = [
         store
-        for store in _stores_of(source.dataset, folder)
+        for store in _stores_of(dataset, folder)
         if dict(store.config.encoder) == dict(config)
         and store.config.dtype in (options.dtype, "float32")
-        and wanted <= set(store.config.cameras)
+        and set(cameras) <= set(store.config.cameras)
+        and store.manifest.get("orientation", orientation) == orientation
     ]
-    whole = [store for store in fitting if is_embedded(store, source.dataset)]
+    whole = [store for store in fitting if is_embedded(store, dataset)]
     return next(iter(whole or fitting), None)
 
 
 def _stores_of(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
     """Yield the encoders' stores of the dataset that lie in `folder` or beside it."""
-    beside = dataset.path.parent
+    beside, files = dataset.path.parent, dataset.fingerprint()
     for place in dict.fromkeys((folder.resolve(), beside.resolve())):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if not is_store(path):
@@ -155,7 +156,7 @@ def _stores_of(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
             with suppress(StrapError):  # a damaged one is none
                 store = open_store(path)
                 by_encoder = "name" in store.config.encoder and "fused" not in store.config.encoder
-                same_files = store.manifest.get("fingerprint") == dataset.fingerprint()
+                same_files = store.manifest.get("fingerprint") == files
                 if by_encoder and (store.dataset == dataset.name or same_files):
                     yield store
 
