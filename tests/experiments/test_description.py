@@ -40,6 +40,8 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('retrieval = "strap"', 'retrieval = "dt"', "did you mean 'd-t'"),
         ('train = "ft"', 'train = "strap"', "needs a retrieval"),
         ('train = "ft"', 'train = "ft"\ntop_k = 3', "FT retrieves nothing: remove its top_k"),
+        ('train = "ft"', 'train = "bc"\npretrained = true', "only train = 'strap' may choose it"),
+        ('retrieval = "strap"', 'retrieval = "strap"\npretrained = 1', "is 1: give true or false"),
         ("steps = 10", "stpes = 10", "unknown option of strap train 'stpes': did you mean 'steps'"),
         ("steps = 10", "seed = 10", "'seed' of .train. is set by the runner"),
         ("steps = 10", "steps = {a = 1}", "give a text, number or list"),

@@ -71,6 +71,19 @@ def test_commands_say_what_the_file_says(tmp_path: Path) -> None:
     )
 
 
+def test_retrieved_matches_may_be_trained_on_after_the_prior(tmp_path: Path) -> None:
+    text = TEXT.replace('retrieval = "strap"', 'retrieval = "strap"\npretrained = true')
+    text = text.replace("top_k = [10, 20]", "top_k = 20\ntrain_options = { alpha = 0.5 }")
+    stages = plan(tmp_path, text)
+    (pretrained,) = (name for name in stages if name.startswith("pretrained/") and "seed1" in name)
+    strap = stages["train Mug/STRAP-k20-seed1"]
+    assert f"--recipe strap --init {tmp_path}/work/{pretrained} --frames" in words(strap)
+    assert pretrained in strap.needs
+    assert "--alpha 0.5" in words(strap)
+    assert "--alpha" not in words(stages[pretrained])  # so that FT shares it
+    assert pretrained in stages["train Mug/FT-seed1"].needs
+
+
 def test_later_states_and_multi_task_training(tmp_path: Path) -> None:
     text = TEXT.replace('"0:4"', '"20:40"').replace('train = "ft"', 'train = "mt"')
     stages = plan(tmp_path, text)

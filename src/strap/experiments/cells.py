@@ -10,6 +10,9 @@ from typing import Any
 from strap.errors import StrapError, unknown
 from strap.experiments.description import Experiment, Method, folder_name
 
+OF_THE_TARGET = ("alpha", "match_weights", "finetune_steps")
+"""options of `strap train` that weigh the target against the rest; the prior alone has none"""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -65,8 +68,9 @@ class Cell:
 
     @property
     def pretrain_options(self) -> dict[str, Any]:
-        """The options of the training on the prior that fine-tuning begins with."""
-        return {**self.train_options, **self.experiment.options["pretrain"]}
+        """The options of the training on the prior that a cell may begin with."""
+        options = {**self.train_options, **self.experiment.options["pretrain"]}
+        return {key: value for key, value in options.items() if key not in OF_THE_TARGET}
 
     @property
     def retrieve_options(self) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class Cell:
                 **self.experiment.options["evaluate"],
             },
         }
-        if self.method.train == "ft":
+        if self.method.pretrained:
             identity["pretrain_options"] = self.pretrain_options
         if self.method.retrieval is not None:
             identity["retrieval"] = self.method.retrieval

@@ -35,7 +35,7 @@ KEYS = (
     *("compare", "tasks", "methods", "paper", *STAGES),
 )
 METHOD_KEYS = (
-    *("name", "train", "retrieval", "top_k", "encoder", "seeds"),
+    *("name", "train", "retrieval", "pretrained", "top_k", "encoder", "seeds"),
     *("retrieve_options", "train_options"),
 )
 
@@ -57,6 +57,8 @@ class Method:
     encoders: tuple[str, ...]
     """empty where nothing is retrieved"""
     seeds: tuple[int, ...]
+    pretrained: bool = False
+    """whether training begins with a policy that was trained on the whole prior"""
     retrieve_options: Options = field(default_factory=dict)
     train_options: Options = field(default_factory=dict)
 
@@ -188,9 +190,23 @@ def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Meth
         top_k=() if instead or not retrieval else _top_k(top_k),
         encoders=_texts({"encoder": raw.get("encoder")} | entry, "encoder") if retrieval else (),
         seeds=_seeds(entry.get("seeds", raw.get("seeds", [1234]))),
+        pretrained=_pretrained(entry, name, train),
         retrieve_options=options,
         train_options=_options(entry.get("train_options", {}), "train", known),
     )
+
+
+def _pretrained(entry: dict[str, Any], name: str, train: str) -> bool:
+    """Whether a method begins with a policy of the prior: FT always, STRAP where it says so."""
+    pretrained = entry.get("pretrained", train == "ft")
+    if not isinstance(pretrained, bool):
+        raise StrapError(f"pretrained of method {name} is {pretrained!r}: give true or false")
+    if "pretrained" in entry and train != "strap":
+        raise StrapError(
+            f"method {name} has pretrained and train = '{train}': only train = 'strap' may choose "
+            "it, ft always begins with the prior and the others never"
+        )
+    return pretrained
 
 
 def _options(given: Any, stage: str, known: KnownOptions | None) -> dict[str, Any]:

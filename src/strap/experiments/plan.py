@@ -180,13 +180,13 @@ class Planner:
         if cell.method.retrieval is not None:
             needs.append(self._retrieve(cell))
             data = [str(self.work / needs[-1]), "--recipe", "strap"]
-        elif cell.method.train == "ft":
-            needs.append(self._pretrain(cell))
-            data = [*self._target(cell), *BC, "--init", str(self.work / needs[-1])]
         elif cell.method.train == "mt":
             data = [*self._target(cell), "--prior", *self._prior(), "--recipe", "mt"]
         else:
             data = [*self._target(cell), *BC]
+        if cell.method.pretrained:
+            needs.append(self._pretrain(cell))
+            data += ["--init", str(self.work / needs[-1])]
         words = ["train", *data, *self._frames(cell), "--seed", str(cell.seed), "--out", str(out)]
         command = self._command([*words, *self._words("train", cell.train_options)])
         folder = self.work / cell.folder
