@@ -20,13 +20,6 @@ def aligned(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
-def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same numbers, beginning at a multiple of 64 bytes."""
-    out = aligned(array.shape, array.dtype.type)
-    out[...] = array
-    return out
-
-
 class Buffers(threading.local):
     """Memory kept by each thread: fresh pages cost more than the copy into them."""
 

@@ -9,11 +9,9 @@ import numpy as np
 from strap.dtw.alignment import accumulate
 from strap.dtw.batching import as_doubles, as_floats
 from strap.dtw.local_costs import compute_local_costs
-from strap.dtw.steps import STEPS, StepSet, step_set
+from strap.dtw.steps import REACH, StepSet, step_set
 from strap.dtw.types import Alignment, Floats, Frames, Ints
 from strap.dtw.validation import check_names, check_numbers, check_shape
-
-REACH = max(dm for moves in STEPS.values() for _, dm in moves)
 
 
 class Stream:

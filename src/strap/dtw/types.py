@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Frames: TypeAlias = NDArray[Any]
 """Frames [m d], real numbers of any width."""
+Real: TypeAlias = float | np.float32
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
 Shorts: TypeAlias = NDArray[np.int16]

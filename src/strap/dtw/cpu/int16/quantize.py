@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numpy.typing import NDArray
 
-from strap.dtw.cpu.float32_recurrence import LARGEST_SQUARE, Real
+from strap.dtw.cpu.rounding import LARGEST_SQUARE
 from strap.dtw.llvm import (
     DOUBLE,
     FRAME_TYPES,
@@ -25,11 +25,10 @@ from strap.dtw.llvm import (
     WORD,
     Writer,
     compiled_with_addresses,
-    number_of,
 )
 from strap.dtw.memory import LINE_BYTES
-from strap.dtw.types import Floats, Frames, Shorts, Singles
-from strap.jit import intrinsic, njit, njit_reordered
+from strap.dtw.types import Floats, Frames, Real, Shorts, Singles
+from strap.jit import intrinsic, njit
 
 LANES = 16  # numbers in a register
 SUMS = 4  # of each kind
@@ -46,7 +45,6 @@ def quantize(
     frames: NDArray[Any],
     mean: Frames,
     scale: Real,
-    in_registers: bool,
     out: Shorts,
     squares: Floats,
     errors: Floats,
@@ -59,7 +57,6 @@ def quantize(
             float64; rows lie in one piece.
         mean: [d].
         scale: of all frames.
-        in_registers: whether sixteen numbers are taken at a time.
         out: integers [m d'], d' at least d and a multiple of 16.
         squares: squared norms [m] of the integers times their scale.
         errors: squared norms [m] of what rounding took off.
@@ -71,62 +68,24 @@ def quantize(
     singles, measures = np.empty(dim + 3 * LANES, np.float32), np.empty(2)
     tail, tail_mean = np.zeros(LANES, frames.dtype), np.zeros(LANES, mean.dtype)
     for i in range(frames.shape[0]):
-        if in_registers:
-            centered = _center_in_registers(
-                frames[i], mean, scale, singles, tail, tail_mean, measures
-            )
-        else:
-            centered = np.intp(0)
-            measures[0], measures[1] = _center(frames[i], mean, scale, singles)
+        centered = _center(frames[i], mean, scale, singles, tail, tail_mean, measures)
         square, largest = measures[0], measures[1]
         if not square <= LARGEST_SQUARE or largest < LEAST:
             out[i, :dim] = 0
             squares[i], errors[i], scales[i] = 0.0 * square, dim * largest**2, 1
             continue
         unit = np.float32(max(np.sqrt(square) / LONGEST, largest / LARGEST))
-        if in_registers:
-            place, count = np.intp(out[i].ctypes.data), np.intp((dim + LANES - 1) // LANES)
-            result = np.intp(measures.ctypes.data)
-            _round_in_registers((centered, np.float32(1) / unit, place, count, result))
-        else:
-            measures[0], measures[1] = _round(singles[:dim], np.float32(1) / unit, out[i])
+        place, count = np.intp(out[i].ctypes.data), np.intp((dim + LANES - 1) // LANES)
+        result = np.intp(measures.ctypes.data)
+        _round((centered, np.float32(1) / unit, place, count, result))
         unit_square = np.float64(unit) ** 2
         squares[i] = measures[1] * unit_square
         errors[i] = measures[0] * (1 + dim * 2.0**-22) * unit_square
         scales[i] = unit
 
 
-@njit_reordered
-def _center(
-    frame: NDArray[Any], mean: Frames, scale: Real, out: Singles
-) -> tuple[np.float32, np.float32]:
-    """Write (frame − mean)·scale; return about its squared norm, and its largest magnitude."""
-    total, largest = np.float32(0), np.float32(0)
-    for k in range(frame.shape[0]):
-        value = np.float32((number_of(frame[k]) - mean[k]) * scale)
-        out[k] = value
-        total += value * value
-        largest = max(largest, abs(value))
-    return total, largest
-
-
-@njit_reordered
-def _round(singles: Singles, inverse: np.float32, out: Shorts) -> tuple[np.float32, np.int64]:
-    """Write the nearest integers to singles·inverse; return the squared norms of what that takes
-    off, and of the integers, which is exact.
-    """
-    off, squares = np.float32(0), np.int64(0)
-    for k in range(singles.shape[0]):
-        scaled = singles[k] * inverse
-        nearest = np.rint(scaled)
-        out[k] = np.int16(nearest)
-        squares += np.int64(nearest) * np.int64(nearest)
-        off += (scaled - nearest) * (scaled - nearest)
-    return off, squares
-
-
 @njit
-def _center_in_registers(
+def _center(
     frame: NDArray[Any],
     mean: Frames,
     scale: Real,
@@ -135,7 +94,7 @@ def _center_in_registers(
     tail_mean: Frames,
     measures: Floats,
 ) -> np.intp:
-    """As `_center`, with what it returns in `measures`; return the address of what it writes.
+    """Write (frame − mean)·scale; return its address. measures [2] as in `_center_blocks`.
 
     That begins with a cache line. What is no multiple of sixteen goes by way of `tail`.
     """
@@ -266,7 +225,8 @@ def _center_blocks(
 
 
 def _write_rounding(builder: Any, arguments: Any) -> None:
-    """Write what `_round` does, with what it returns in `measures`.
+    """Write the nearest integers to singles·inverse; measures [2] = the squared norms of what that
+    takes off, and of the integers, which is exact.
 
     A number·inverse + SHIFT, rounded once, is an integer plus SHIFT, the even one of two.
     """
@@ -291,4 +251,4 @@ def _write_rounding(builder: Any, arguments: Any) -> None:
     writer.put(builder.sitofp(writer.reduce(squares, builder.add), DOUBLE), measures, 1)
 
 
-_round_in_registers = compiled_with_addresses(_write_rounding)
+_round = compiled_with_addresses(_write_rounding)
