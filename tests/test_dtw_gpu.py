@@ -22,7 +22,7 @@ import torch
 
 from strap.dtw.batching import Batch
 from strap.dtw.gpu import devices
-from strap.dtw.gpu.bounds import ROW_TILE, CostBounds, group_queries
+from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.resident import Resident
@@ -268,15 +268,6 @@ def test_the_last_batches_become_shorter():
     assert counts == [3, 1, 1, 1]  # five uploads, of which the first had two trajectories
     expected = dtw.search(queries, trajectories, k=4, backend="reference")
     assert are_equal(library.search(queries, k=4), expected)
-
-
-@given(lengths=st.lists(st.integers(1, 600), min_size=1, max_size=9))
-def test_groups_of_queries_fill_a_tile_or_are_one_query(lengths):
-    groups = group_queries(lengths)
-    assert [q for group in groups for q in group] == list(range(len(lengths)))
-    for group in groups:
-        rows = sum(lengths[q] + lengths[q] % 2 for q in group)
-        assert len(group) == 1 or rows <= ROW_TILE + 1  # an odd last query's copy is not used
 
 
 @given(count=st.integers(0, 9), taken=st.integers(0, 9))

@@ -357,6 +357,19 @@ def test_every_float16_number_is_widened_exactly():
     assert np.array_equal(halved, found[::2, ::2], equal_nan=True)
 
 
+@given(
+    lengths=st.lists(st.integers(1, 600), min_size=1, max_size=9), most=st.sampled_from([1, 256])
+)
+def test_tiles_are_as_large_as_they_may_or_hold_one(lengths, most):
+    offsets = np.cumsum([0, *lengths])
+    tiles = batching.split_into_tiles(offsets, most)
+    assert [i for tile in tiles for i in tile] == list(range(len(lengths)))
+    sizes = [int(offsets[tile.stop] - offsets[tile.start]) for tile in tiles]
+    assert all(size <= most or len(tile) == 1 for size, tile in zip(sizes, tiles, strict=True))
+    for size, following in zip(sizes, tiles[1:], strict=False):
+        assert size + lengths[following.start] > most
+
+
 def test_memory_begins_with_a_cache_line():
     buffers = memory.Buffers()
     for size in (1, 7, 1000):
