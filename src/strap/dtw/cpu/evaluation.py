@@ -17,7 +17,6 @@ from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load
 from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Bounds
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.local_costs import compute_local_costs
-from strap.dtw.memory import Buffers
 from strap.dtw.pruned_alignment import ABOVE_THRESHOLD, align_pruned
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
@@ -43,7 +42,6 @@ class Evaluator:
         """Queries are float64, and unit vectors for cosine: `batching.as_doubles` makes them so."""
         self.queries, self.steps, self.metric = queries, steps, metric
         self._is_cosine = metric == "cosine"
-        self._buffers = Buffers()
         self._int16: Int16Bounds | None = None
         if SMALL_DIM <= queries[0].shape[1] <= LARGEST_DIM:
             # Queries have been divided by their norms already.
@@ -100,7 +98,7 @@ class Evaluator:
             frames,
             self.steps,
             self._int16.workspace,
-            self._buffers.get("products", np.int32, *size),
+            self._int16.buffers.get("all products", np.int32, *size),
             found,
         )
         return found if is_valid else None

@@ -26,9 +26,7 @@ such integers already, with errors of their own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
@@ -39,7 +37,7 @@ from strap.dtw.cpu.int16.recurrence import bound_trajectories
 from strap.dtw.cpu.int16.workspace import BESIDE, FRAMES, PackedQueries, Workspace, bound_error
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import U, round_down
-from strap.dtw.memory import aligned
+from strap.dtw.memory import Buffers, aligned
 from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Frames, Ints, Singles
@@ -64,7 +62,7 @@ class Int16Bounds:
         self._width = -(-stack.frames.shape[1] // CHUNK) * CHUNK
         self._packed = self._pack(split_into_tiles(stack.borders, group_rows))
         self.columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + BESIDE
-        self._threads = threading.local()
+        self.buffers = Buffers()
 
     def _pack(self, groups: list[range]) -> PackedQueries:
         stack = self.stack
@@ -106,18 +104,16 @@ class Int16Bounds:
     @property
     def workspace(self) -> Workspace:
         """This thread's memory for the frames that are multiplied together."""
-        if not hasattr(self._threads, "workspace"):
-            workspace = Workspace(
-                aligned((FRAMES, self._width), np.int16),
-                np.empty(FRAMES),
-                np.empty(FRAMES),
-                np.empty((3, FRAMES), np.float32),
-                aligned((FRAMES, self.columns), np.int32),
-                np.empty(FRAMES, np.float32),
-            )
-            workspace.integers[:] = 0
-            self._threads.workspace = workspace
-        return cast("Workspace", self._threads.workspace)
+        get = self.buffers.get
+        squares, errors = get("norms", np.float64, 2, FRAMES)
+        return Workspace(
+            get("integers", np.int16, FRAMES, self._width),
+            squares,
+            errors,
+            get("terms", np.float32, 3, FRAMES),
+            get("products", np.int32, FRAMES, self.columns),
+            get("carry", np.float32, 1, FRAMES)[0],
+        )
 
     def in_one_piece(self, trajectories: Sequence[Frames]) -> list[Frames]:
         """Return trajectories as compiled loops read them from memory, all of one kind.

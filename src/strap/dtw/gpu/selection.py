@@ -71,15 +71,13 @@ def find_nothing(request: Request) -> Selection:
 
 def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
     """Return each query's k best of what all devices found."""
-    merged = []
-    for rankings in zip(*(selection.rankings for selection in selections), strict=True):
-        ranking = rankings[0]
-        if len(rankings) > 1:
-            ranking = np.concatenate(rankings, axis=1)
-            ranking = ranking[:, np.lexsort(ranking[::-1])[:k]]
-        trajectory, stop, start = ranking[1:].astype(np.int64)
-        merged.append(TopK(trajectory, -start, stop, ranking[0].copy()))
-    return merged
+    by_query = zip(*(selection.rankings for selection in selections), strict=True)
+    return [TopK.best_of([_unpack(ranking) for ranking in each], k) for each in by_query]
+
+
+def _unpack(ranking: Ranking) -> TopK:
+    trajectory, stop, less_start = ranking[1:].astype(np.int64)
+    return TopK(trajectory, -less_start, stop, ranking[0])
 
 
 class Selector:
