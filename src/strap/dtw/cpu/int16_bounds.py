@@ -27,6 +27,7 @@ such integers already, with errors of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -89,17 +90,19 @@ class Int16Bounds:
         np.concatenate(tiles, out=packed)
         starts = np.array([group.start for group in groups] + [groups[-1].stop])
         ends, is_cosine = begins + np.diff(borders), self.metric == "cosine"
-        centering = stack.mean, stack.scale
+        mean, scale = stack.mean, stack.scale
         return PackedQueries(
-            packed, terms, begins, ends, starts, blocks, *centering, SHRINK, is_cosine
+            packed, terms, begins, ends, starts, blocks, mean, scale, SHRINK, is_cosine
         )
 
     def packed_for(self, frames: Frames) -> PackedQueries:
         """Return the queries with a mean and a scale as frames of such numbers need them."""
-        if frames.dtype == np.float64:
-            return self._packed
-        single = self.stack.single_mean, np.float32(self.stack.scale)
-        return self._packed._replace(mean=single[0], scale=single[1])
+        return self._packed if frames.dtype == np.float64 else self._packed_single
+
+    @cached_property
+    def _packed_single(self) -> PackedQueries:
+        mean, scale = self.stack.single_mean, np.float32(self.stack.scale)
+        return self._packed._replace(mean=mean, scale=scale)
 
     @property
     def workspace(self) -> Workspace:

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from strap.dtw.alignment import align_within
-from strap.dtw.batching import as_doubles, as_floats
+from strap.dtw.batching import as_doubles, as_floats, find_excluded
 from strap.dtw.cpu.evaluation import Evaluator
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
@@ -169,8 +169,6 @@ class _Search:
 
     def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
         """Return bounds [q t] that are ∞ for what a query must not match."""
-        hidden = bounds.copy()
-        for q, excluded in enumerate(self.exclude or ()):
-            if len(excluded):
-                hidden[q, np.isin(ids, list(excluded))] = np.inf
-        return hidden
+        if self.exclude is None:
+            return bounds
+        return np.where(find_excluded(ids, self.exclude), np.inf, bounds)

@@ -29,7 +29,7 @@ by their norms under cosine); μ a center and σ a power of two, both the same f
    integers are exact.
 7. The float64 cost of the definition is below the true one by at most (d + N + M)2⁻⁵² of it.
 
-A frame that has no float16 vector near it has a large |e|, and so costs of 0.
+A frame that has no float16 vector near it gets |e| = ∞, and so costs of 0.
 """
 
 from __future__ import annotations
@@ -116,15 +116,14 @@ class CostBounds:
         quantized, errors = round_vectors(used, quantization)
         vectors = quantized.to(torch.float64)
         squares = vectors.square().sum(1)
-        low = squares + 2 * (vectors @ quantization.shift)
-        low = low - 4 * U * low.abs() - quantization.product_error * quantization.balance * squares
-        alpha = round_down(
-            low - 1e-12 * (squares + squares.sqrt() * quantization.shift_norm) - 1e-37
-        )
+        A = squares + 2 * (vectors @ quantization.shift)
+        low = A - 4 * U * A.abs() - quantization.product_error * quantization.balance * squares
+        low -= 1e-12 * (squares + squares.sqrt() * quantization.shift_norm) + 1e-37
         padding = tile * triton.cdiv(n_used, tile) - n_used
         held_rows = max(32, triton.next_power_of_2(int(lengths.max())))
         quantized = pad(quantized, (0, 0, 0, padding))
-        alpha, errors, squares = (pad(rows, (0, padding)) for rows in (alpha, errors, squares))
+        rows = round_down(low), errors, squares
+        alpha, errors, squares = (pad(numbers, (0, padding)) for numbers in rows)
         return RowGroup(group, first_row, quantized, alpha, errors, squares, tile, held_rows)
 
     def _bound_local_costs(

@@ -15,7 +15,7 @@ from strap.dtw.types import Floats, Frames, Name
 
 U = 2.0**-24  # the unit roundoff of float32
 ALIGNED = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
-CHUNK_FRAMES = 2**14  # rounded at a time
+CHUNK_FRAMES = 2**14  # widened to float64 at a time
 FLOAT16_MAX = 65504.0
 EXPONENT = 8  # rounded frames of ordinary size lie around 2⁸: far from both ends of float16
 MIN_GAIN = 1.25  # how much shorter centered vectors must be to be worth rounding the queries
@@ -113,22 +113,19 @@ def quantize_batch(
     batch: Batch, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
     """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
-    device = frames.device
     quantized, errors = _quantize_frames(frames, quantization)
-    norms = torch.empty(2, len(frames), dtype=torch.float64, device=device)  # |b' − μ'|, |b'|
-    for chunk in _cut_chunks(len(frames)):
-        vectors = quantized[chunk]
-        norms[0, chunk] = (vectors - quantization.shift).norm(dim=1)
-        norms[1, chunk] = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64)
+    chunks = torch.split(quantized, CHUNK_FRAMES)
+    centered = torch.cat([(vectors - quantization.shift).norm(dim=1) for vectors in chunks])
+    plain = torch.cat([vectors.to(torch.float64).norm(dim=1) for vectors in chunks])
     share = quantization.product_error / quantization.balance
-    beta = (1 - 4 * U - 1e-12) * norms[0] ** 2 - share * norms[1] ** 2
-    largest_norm = float(norms[0].max())
+    beta = (1 - 4 * U - 1e-12) * centered**2 - share * plain**2
+    largest_norm = float(centered.max())
     is_unusual = not math.isfinite(largest_norm) or not bool(torch.isfinite(errors).all())
     if is_unusual or quantization.metric == "cosine":
         for index, trajectory in zip(batch.ids, batch.frames, strict=True):
             validation.check_numbers(trajectory, name(index), quantization.metric)
     lengths = [len(trajectory) for trajectory in batch.frames]
-    offsets = torch.as_tensor(batch.offsets, device=device)
+    offsets = torch.as_tensor(batch.offsets, device=frames.device)
     return QuantizedBatch(
         batch.ids, lengths, frames, quantized, offsets, round_down(beta), errors, largest_norm
     )
@@ -143,13 +140,13 @@ def _quantize_frames(
         return _pad(frames, dim), torch.zeros(1, device=frames.device)
     quantized = torch.empty(total, dim, dtype=torch.float16, device=frames.device)
     errors = torch.empty(total, dtype=torch.float32, device=frames.device)
-    for chunk in _cut_chunks(total):
-        quantized[chunk], errors[chunk] = round_vectors(frames[chunk], quantization)
+    chunks = (torch.split(numbers, CHUNK_FRAMES) for numbers in (frames, quantized, errors))
+    for vectors, near, error in zip(*chunks, strict=True):
+        near[:], error[:] = round_vectors(vectors, quantization)
+        is_far = near.abs().amax(1) == FLOAT16_MAX  # such would take precision from the others
+        near.masked_fill_(is_far[:, None], 0)
+        error.masked_fill_(is_far, torch.inf)
     return quantized, errors
-
-
-def _cut_chunks(total: int) -> list[slice]:
-    return [slice(first, first + CHUNK_FRAMES) for first in range(0, total, CHUNK_FRAMES)]
 
 
 def _pad(vectors: torch.Tensor, dim: int) -> torch.Tensor:

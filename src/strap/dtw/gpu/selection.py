@@ -6,7 +6,7 @@ exceeds it can't win. One whose bound equals it is aligned, since it may be a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from strap.dtw.batching import find_excluded
 from strap.dtw.cpu.search import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
@@ -33,16 +34,6 @@ Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
 """Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
 
 FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
-
-
-def _exclude_ids(
-    lower_bounds: torch.Tensor, ids: Ints, exclude: Sequence[Collection[int]] | None
-) -> torch.Tensor:
-    """Return bounds [query, trajectory] that are ∞ for what a query must not match."""
-    if exclude is None or not any(map(len, exclude)):
-        return lower_bounds
-    excluded = np.stack([np.isin(ids, list(query_ids)) for query_ids in exclude])
-    return lower_bounds.masked_fill(torch.as_tensor(excluded, device=lower_bounds.device), np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +89,9 @@ class Selector:
         """
         request, total = self._request, len(self._ids)
         n_pairs = np.zeros(len(request.queries), np.int64)
-        lower_bounds = _exclude_ids(lower_bounds, self._ids, request.exclude)
+        if request.exclude is not None and any(map(len, request.exclude)):
+            excluded = torch.as_tensor(find_excluded(self._ids, request.exclude))
+            lower_bounds = lower_bounds.masked_fill(excluded.to(lower_bounds.device), np.inf)
         size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
         if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
             table = None
