@@ -28,8 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK, pack_rows
@@ -135,10 +137,9 @@ class Int16Bounds:
         """Return bounds [q t] before step 5, and whether each trajectory's are valid [t]."""
         plain = self.in_one_piece(frames)
         wanted = np.ones((self.stack.n_queries, len(plain)), np.bool_)
-        addresses = [one.__array_interface__["data"][0] for one in plain]
-        begins, ends = np.zeros(len(plain), np.int64), np.array([len(one) for one in plain])
-        no_scales = np.empty((0, 3), np.float32)
-        return self._bound(wanted, addresses, begins, ends, plain[0], no_scales)
+        addresses = np.array([_address(one) for one in plain], np.intp)
+        lengths = np.array([len(one) for one in plain])
+        return self._bound(wanted, addresses, np.zeros_like(addresses), lengths, plain[0])
 
     def bound_sketches(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Singles:
         """Return such bounds [q t] from sketches, 0 where they are not wanted or valid.
@@ -149,19 +150,16 @@ class Int16Bounds:
             wanted: of which pairs bounds are wanted [q t].
         """
         integers = np.ascontiguousarray(block.integers).view(np.uint16)
+        scales = np.ascontiguousarray(block.scales)
         begins, ends = block.offsets[positions], block.offsets[positions + 1]
-        addresses = integers.__array_interface__["data"][0] + begins * integers.strides[0]
-        bounds, is_valid = self._bound(wanted, addresses, begins, ends, integers, block.scales)
+        addresses = _address(integers) + begins * integers.strides[0]
+        scale_addresses = _address(scales) + begins * scales.strides[0]
+        lengths = ends - begins
+        bounds, is_valid = self._bound(wanted, addresses, scale_addresses, lengths, integers)
         return np.where(wanted & is_valid, bounds, np.float32(0))
 
     def _bound(
-        self,
-        wanted: Bools,
-        addresses: Sequence[int] | Ints,
-        begins: Ints,
-        ends: Ints,
-        frames: Frames,
-        scales: Singles,
+        self, wanted: Bools, addresses: Ints, scale_addresses: Ints, lengths: Ints, frames: Frames
     ) -> tuple[Singles, Bools]:
         """Do steps 1 to 4 and the recurrences, in one compiled call."""
         bounds = np.empty(wanted.T.shape, np.float32)
@@ -169,14 +167,18 @@ class Int16Bounds:
         bound_trajectories(
             self.packed_for(frames),
             np.ascontiguousarray(wanted.T),
-            np.asarray(addresses, np.intp),
-            begins,
-            ends,
-            frames[:0],
-            scales,
+            addresses,
+            scale_addresses,
+            lengths,
+            np.empty((0, frames.shape[1]), frames.dtype),
             self.steps,
             self.workspace,
             bounds,
             is_valid,
         )
         return bounds.T, is_valid
+
+
+def _address(array: NDArray[Any]) -> int:
+    """Return where an array begins: compiled loops don't care then whether it may be written to."""
+    return int(array.__array_interface__["data"][0])

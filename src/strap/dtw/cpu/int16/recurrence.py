@@ -132,10 +132,9 @@ def bound_trajectories(
     queries: PackedQueries,
     wanted: Bools,
     addresses: NDArray[np.intp],
-    begins: Ints,
-    ends: Ints,
+    scale_addresses: NDArray[np.intp],
+    lengths: Ints,
     example: NDArray[Any],
-    sketch_scales: Singles,
     steps: StepSet,
     workspace: Workspace,
     out: Singles,
@@ -149,9 +148,9 @@ def bound_trajectories(
         queries: the queries; not centered where trajectories are sketches.
         wanted: of which pairs bounds are wanted.
         addresses: where each trajectory's frames or sketches lie [t], row by row.
-        begins, ends: which of all frames those are [t].
+        scale_addresses: where the scales of its sketches lie [t]; 0 for frames.
+        lengths: how many frames or sketches those are [t].
         example: [0 d] of their kind; float16 ones and sketches as their bits.
-        sketch_scales: of all sketches [F 3]; [0 3] for frames.
         steps: the step set.
         workspace: this thread's.
         out: what is filled; ∞ where no path fits or where it is not wanted.
@@ -159,9 +158,9 @@ def bound_trajectories(
     """
     for i in range(addresses.shape[0]):
         out[i] = np.inf
-        shape = ends[i] - begins[i], example.shape[1]
-        frames = carray(pointer_to(addresses[i]), shape, example.dtype)
-        scales = sketch_scales[begins[i] : ends[i]]
+        frames = carray(pointer_to(addresses[i]), (lengths[i], example.shape[1]), example.dtype)
+        n_scales = lengths[i] if scale_addresses[i] else 0
+        scales = carray(pointer_to(scale_addresses[i]), (n_scales, 3), np.float32)
         is_valid[i] = not wanted[i].any() or _bound_trajectory(
             queries, wanted[i], frames, scales, steps, workspace, out[i]
         )
