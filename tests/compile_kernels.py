@@ -25,16 +25,6 @@ def compile_kernel(kernel, types: tuple[str, ...], **options: object) -> str:
 
 
 def compile_bounds() -> None:
-    compile_kernel(
-        bound_kernels.compute_squared_norms,
-        ("*fp16", "*fp64", "*fp64", "*fp64", "i32", "i32"),
-        ROWS=16,
-        BLOCK=128,
-    )
-    for dtype in ("*fp16", "*fp64"):
-        written = "*fp16", "*fp32", "*fp32", "*fp64"
-        types = dtype, "*fp64", "*fp64", "*fp64", *written, "i32", "i32", "i32", "i32"
-        compile_kernel(bound_kernels.quantize_queries, types, BLOCK=1024, num_warps=4)
     tiles = "tensordesc<fp16[128,64]>", "tensordesc<fp16[256,64]>", "tensordesc<u16[128,256]>"
     vectors = "*fp32", "*fp32", "*fp32", "*fp32", "*fp64"
     scalars = "fp32", "*fp64", "*fp64", "i32", "i32", "i32"

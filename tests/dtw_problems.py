@@ -20,8 +20,6 @@ policies = st.builds(
     group_rows=st.sampled_from([512, 10]),
     round_size=st.sampled_from([16, 1]),
     batched_share=st.sampled_from([0.3, 0.0, 1.0]),
-    quantizes_in_registers=st.booleans(),
-    accumulates_in_registers=st.booleans(),
 )
 
 

@@ -98,8 +98,6 @@ def drawn_policy(rng: np.random.Generator, *, use_int16: bool) -> CpuPolicy:
         group_rows=int(rng.integers(1, 40)),
         round_size=int(rng.integers(1, 20)),
         batched_share=float(rng.choice([0.0, 0.3, 1.0])),
-        quantizes_in_registers=bool(rng.integers(2)),
-        accumulates_in_registers=bool(rng.integers(2)),
     )
 
 

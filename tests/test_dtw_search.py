@@ -77,7 +77,7 @@ def test_search_on_wide_frames_with_many_near_ties():
 def test_a_pruned_alignment_is_that_of_all_local_costs(name, metric, problem):
     (query, *_), (trajectory,) = problem
     exact, values = as_doubles(query, metric), as_floats(trajectory, metric)
-    evaluator = Evaluator([exact[:1], exact], step_set(name), metric, CpuPolicy())
+    evaluator = Evaluator([exact[:1], exact], step_set(name), metric)
     costs = local_costs.compute_local_costs(exact, values, metric == "cosine")
     cost, start, stop = alignment.align(costs, step_set(name))
     expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
@@ -114,13 +114,12 @@ def test_local_costs_are_the_definition_s_bits(problem, metric):
     assert (costs == -1).sum() == costs.size - len(pairs)
 
 
-def float32(queries, steps, metric, policy=None):
+def float32(queries, steps, metric):
     return Float32Bounds(QueryStack.of(queries, metric), step_set(steps), metric, 512)
 
 
-def int16(queries, steps, metric, policy=None):
-    stack = QueryStack.of(queries, metric)
-    return Int16Bounds(stack, step_set(steps), metric, policy or CpuPolicy())
+def int16(queries, steps, metric):
+    return Int16Bounds(QueryStack.of(queries, metric), step_set(steps), metric, 512)
 
 
 KINDS = (float32, int16)
@@ -194,11 +193,18 @@ def test_bounds_never_exceed_costs_of_drawn_problems(problem, steps, metric):
 
 
 @quick
-@given(problem=problems(), metric=metrics)
-def test_recurrences_in_registers_and_row_by_row_agree(problem, metric):
+@given(
+    problem=problems(query_frames=40, frames=80),
+    metric=metrics,
+    group_rows=st.sampled_from([1, 512]),
+)
+def test_recurrences_in_registers_and_row_by_row_agree(problem, metric, group_rows):
     queries, trajectories = problem
-    ways = [CpuPolicy(accumulates_in_registers=flag) for flag in (True, False)]
-    one, other = (bounds_of(int16(queries, "strap", metric, way), trajectories) for way in ways)
+    stack, strap = QueryStack.of(queries, metric), step_set("strap")
+    ways = strap, strap._replace(is_strap=False)
+    one, other = (
+        bounds_of(Int16Bounds(stack, way, metric, group_rows), trajectories) for way in ways
+    )
     assert np.array_equal(one, other)
 
 
@@ -272,28 +278,25 @@ def test_products_of_integers_by_multiplying_and_adding(rows, dim):
     check_products(rows, dim)
 
 
-def quantized(frames, mean, scale, *, in_registers=True):
+def quantized(frames, mean, scale):
     """Integers, squared norms, errors, and the scale of each frame."""
     count, dim = frames.shape
     out = np.zeros((count, -(-dim // gemm.CHUNK) * gemm.CHUNK), np.int16)
     (squares, errors), scales = np.empty((2, count)), np.empty(count, np.float32)
     bits = frames.view(np.uint16) if frames.dtype == np.float16 else frames
-    quantize.quantize(bits, mean, scale, in_registers, out, squares, errors, scales)
+    quantize.quantize(bits, mean, scale, out, squares, errors, scales)
     assert not out[:, dim:].any()
     return out[:, :dim].astype(np.int64), squares, errors, scales
 
 
-@pytest.mark.parametrize("in_registers", [True, False])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("dim", [1, 15, 16, 17, 63, 64, 100, 1280])
-def test_frames_of_any_length_and_kind_become_integers(dim, dtype, in_registers):
+def test_frames_of_any_length_and_kind_become_integers(dim, dtype):
     rng = np.random.default_rng(dim)
     frames = rng.standard_normal((5, dim)).astype(dtype)
     wide = np.float64 if dtype is np.float64 else np.float32
     mean = rng.standard_normal(dim).astype(np.float32).astype(wide)
-    integers, squares, errors, scales = quantized(
-        frames, mean, wide(0.5), in_registers=in_registers
-    )
+    integers, squares, errors, scales = quantized(frames, mean, wide(0.5))
     centered = ((frames.astype(wide) - mean) * wide(0.5)).astype(np.float32)
     assert np.abs(integers - centered / scales[:, None].astype(float)).max() < 0.51
     assert (integers**2).sum(axis=1).max() < 2**31
@@ -303,7 +306,6 @@ def test_frames_of_any_length_and_kind_become_integers(dim, dtype, in_registers)
     np.testing.assert_allclose(errors, off, rtol=0.02, atol=1e-14)
 
 
-@pytest.mark.parametrize("in_registers", [True, False])
 @pytest.mark.parametrize(
     "frame",
     [
@@ -316,11 +318,9 @@ def test_frames_of_any_length_and_kind_become_integers(dim, dtype, in_registers)
         np.linspace(-1, 1, 300)[None] ** 9,
     ],
 )
-def test_integers_stand_for_a_frame(frame, in_registers):
+def test_integers_stand_for_a_frame(frame):
     frame = frame.astype(np.float32)
-    integers, square, error, scale = quantized(
-        frame, np.zeros(300, np.float32), np.float32(1), in_registers=in_registers
-    )
+    integers, square, error, scale = quantized(frame, np.zeros(300, np.float32), np.float32(1))
     assert (integers**2).sum() < 2**31
     stands_for = integers * np.float64(scale)
     np.testing.assert_allclose(square, (stands_for**2).sum(), rtol=1e-12)
@@ -355,6 +355,19 @@ def test_every_float16_number_is_widened_exactly():
     assert not np.isfinite(found[~finite]).any()
     halved = batching.as_floats(every[::2, ::2], "l2")
     assert np.array_equal(halved, found[::2, ::2], equal_nan=True)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 600), min_size=1, max_size=9), most=st.sampled_from([1, 256])
+)
+def test_tiles_are_as_large_as_they_may_or_hold_one(lengths, most):
+    offsets = np.cumsum([0, *lengths])
+    tiles = batching.split_into_tiles(offsets, most)
+    assert [i for tile in tiles for i in tile] == list(range(len(lengths)))
+    sizes = [int(offsets[tile.stop] - offsets[tile.start]) for tile in tiles]
+    assert all(size <= most or len(tile) == 1 for size, tile in zip(sizes, tiles, strict=True))
+    for size, following in zip(sizes, tiles[1:], strict=False):
+        assert size + lengths[following.start] > most
 
 
 def test_memory_begins_with_a_cache_line():

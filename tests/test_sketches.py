@@ -14,7 +14,6 @@ from tests.stores import make_store
 
 import strap.dtw as dtw
 from strap.cli import main
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.sketches.bounds import prepare_bounds
 from strap.dtw.sketches.sketcher import SketchBlock, Sketcher, Sketches
 from strap.dtw.steps import step_set
@@ -93,8 +92,8 @@ def find(queries, trajectories, sketches, policy=None, **options) -> dtw.SearchR
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=walks(), steps=steps, every=st.integers(1, 5), policy=policies)
-def test_bounds_never_exceed_costs(problem, steps, every, policy):
+@given(problem=walks(), steps=steps, every=st.integers(1, 5))
+def test_bounds_never_exceed_costs(problem, steps, every):
     queries, trajectories = problem
     every = every if steps == "strap" else 1
     kinds = sketched(trajectories, ((8, every), (16, 1)))
@@ -104,7 +103,7 @@ def test_bounds_never_exceed_costs(problem, steps, every, policy):
     costs = np.array([[np.inf if m is None else m.cost for m in row] for row in found])
     sketchers = [kind.sketcher for kind in kinds]
     with ThreadPoolExecutor(1) as pool:
-        both = prepare_bounds(queries, sketchers, step_set(steps), pool, policy)
+        both = prepare_bounds(queries, sketchers, step_set(steps), pool)
     for kind, bounds in zip(kinds, both, strict=True):
         block, positions = one_block(kind), np.arange(len(trajectories))
         lower = bounds.bound_pairs(block, positions, np.ones(costs.shape, np.bool_))
@@ -220,7 +219,7 @@ def test_directions_of_their_own_give_bounds_too(sizes):
     longest = max(trajectories, key=len)
     costs = [dtw.best_match(query, longest, backend="cpu").cost for query in queries]
     with ThreadPoolExecutor(2) as pool:
-        both = prepare_bounds(queries, sketchers, step_set("strap"), pool, CpuPolicy())
+        both = prepare_bounds(queries, sketchers, step_set("strap"), pool)
     for sketcher, bounds in zip(sketchers, both, strict=True):
         block = one_block(sketches_of(sketcher, [longest]))
         wanted = np.ones((len(queries), 1), np.bool_)

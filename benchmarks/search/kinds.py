@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 import strap.dtw as dtw
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.sketches.bounds import prepare_bounds
 from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
 from strap.dtw.steps import step_set
@@ -79,7 +78,7 @@ def bound_all(queries: list, trajectories: list, sketcher: Sketcher) -> tuple[np
     block = SketchBlock(np.concatenate(rows), np.concatenate(scales), ends, positions)
     every = np.ones((len(queries), len(trajectories)), np.bool_)
     with ThreadPoolExecutor(1) as pool:
-        (bounds,) = prepare_bounds(queries, [sketcher], step_set("strap"), pool, CpuPolicy())
+        (bounds,) = prepare_bounds(queries, [sketcher], step_set("strap"), pool)
     taken = []
     for _ in range(5):
         began = time.perf_counter()

@@ -11,9 +11,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strap.errors import StrapError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TEMPORARY = ".tmp"
 """the ending of names that are not there yet: files being written, folders being removed"""
@@ -120,6 +123,14 @@ def discard(folder: Path) -> None:
     doomed = folder.with_name(f".{folder.name.lstrip('.')}.{secrets.token_hex(4)}{TEMPORARY}")
     folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as `.npy`."""
+    import numpy as np  # what writes no array need not load it
+
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class StrapError(Exception):
@@ -25,6 +25,16 @@ def printable(text: str, *, keep: str = "") -> str:
         c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii")
         for c in text
     )
+
+
+def shorten(text: str, limit: int = 60) -> str:
+    """Return the text, or so much of it, for an error message about what a file holds."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def name_some(names: Sequence[str], limit: int = 3) -> str:
+    """Return the first names; a mark says that there are more."""
+    return ", ".join([*names[:limit], *(["…"] if len(names) > limit else [])])
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> StrapError:

@@ -13,7 +13,7 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
-from strap.errors import StrapError, printable
+from strap.errors import StrapError, name_some, printable
 from strap.positions import joint_candidates, position_candidates
 from strap.types import Array, Trajectory
 
@@ -197,7 +197,7 @@ def _histogram(lengths: Array) -> Histogram:
 def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
     """Say how many trajectories lack which file."""
     found = [
-        f"the {what} is missing in {len(ids)} of {total} trajectories ({_first_ids(ids)})"
+        f"the {what} is missing in {len(ids)} of {total} trajectories ({name_some(ids)})"
         for what, ids in missing.items()
         if ids
     ]
@@ -244,11 +244,7 @@ def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
 
 
 def _some(ids: Sequence[str]) -> str:
-    return f"{len(ids)} trajectories ({_first_ids(ids)})"
-
-
-def _first_ids(ids: Sequence[str]) -> str:
-    return f"{', '.join(ids[:3])}{', …' if len(ids) > 3 else ''}"
+    return f"{len(ids)} trajectories ({name_some(ids)})"
 
 
 def write_contact_sheet(

@@ -33,7 +33,9 @@ from strap.dtw.validation import (
     check_names,
     check_numbers,
     check_options,
+    check_queries,
     check_shape,
+    name_trajectory,
 )
 from strap.errors import StrapError, unknown
 
@@ -82,7 +84,8 @@ def best_match(
         trajectory: [m d].
         steps: "strap", "fmp" or "classic": the moves of the warping path.
         metric: "l2", or "cosine" (1 − cos).
-        backend: "auto" (a GPU where there is one), "cpu", "gpu" or "reference".
+        backend: "auto" (a GPU where there is one), "cpu", "gpu" or "reference"; one pair is aligned
+            on the CPU whichever it is.
         lengths: the least and the greatest number of frames of a match, where that matters.
 
     Returns:
@@ -96,13 +99,7 @@ def best_match(
     check_numbers(trajectory, "trajectory", metric)
     if lengths is not None:
         check_lengths(lengths, "query")
-    options = SearchOptions(1, steps, metric, resolve_backend(backend).name)
-    if options.backend != "gpu" or lengths is not None:
-        return align_with(options)(query, trajectory, lengths)
-    (best,) = search([query], [trajectory], k=1, steps=steps, metric=metric, backend="gpu")
-    if len(best) == 0:
-        return None
-    return Alignment(float(best.cost[0]), int(best.start[0]), int(best.stop[0]))
+    return align_with(SearchOptions(1, steps, metric, backend))(query, trajectory, lengths)
 
 
 def align_with(options: SearchOptions) -> Align:
@@ -197,11 +194,6 @@ def search_blocks(
     return search_library(queries, library, SearchOptions(k, steps, metric, backend), exclude).tops
 
 
-def name_trajectory(index: int) -> str:
-    """Return what an error message calls a trajectory that has no other name."""
-    return f"trajectory {index}"
-
-
 def stream_blocks(blocks: Iterable[Block]) -> Callable[[int], Iterator[tuple[int, Frames]]]:
     """Return the trajectories of blocks, as a `Library` streams them."""
 
@@ -234,10 +226,7 @@ def search_library(
     backend = resolve_backend(options.backend).name
     if len(queries) == 0:
         return SearchResult([], [])
-    dim = check_shape(queries[0], "query 0").shape[1]
-    queries = [check_shape(query, f"query {q}", dim) for q, query in enumerate(queries)]
-    for q, query in enumerate(queries):
-        check_numbers(query, f"query {q}", options.metric)
+    queries = check_queries(queries, options.metric)
 
     def search_plain(numbers: Sequence[int], k: int) -> SearchResult:
         chosen = [queries[q] for q in numbers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from strap.dtw import reference
 from strap.dtw.llvm import number_of
-from strap.dtw.types import Floats, Frames, Ints, Singles
+from strap.dtw.types import Bools, Floats, Frames, Ints, Singles
 from strap.jit import njit
 
 
@@ -52,6 +52,11 @@ def split_into_tiles(offsets: Ints, max_frames: int) -> list[range]:
             tiles.append(range(first, i))
             first = i
     return [*tiles, range(first, len(offsets) - 1)]
+
+
+def find_excluded(ids: Ints, exclude: Sequence[Collection[int]]) -> Bools:
+    """Return which pairs [q t] of the queries with these trajectories must not match."""
+    return np.array([np.isin(ids, list(excluded)) for excluded in exclude])
 
 
 def as_floats(frames: Frames, metric: str) -> Frames:

@@ -16,13 +16,7 @@ from numba.core.codegen import get_host_cpu_features
 from strap.jit import intrinsic
 
 WORD, SHORT = ir.IntType(32), ir.IntType(16)
-HALF, SINGLE, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-FRAME_TYPES = {
-    types.uint16: (HALF, 2),  # the bits of a float16, which numba doesn't know
-    types.float32: (SINGLE, 4),
-    types.float64: (DOUBLE, 8),
-}
-"""type of a frame's numbers -> the same for LLVM, and its bytes"""
+HALF, SINGLE = ir.HalfType(), ir.FloatType()
 
 
 def has_instructions(*names: str) -> bool:

@@ -13,18 +13,11 @@ LINE_BYTES = 64
 
 
 def aligned(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return an array of anything that begins at a multiple of 64 bytes: a cache line."""
+    """Return an array of zeros that begins at a multiple of 64 bytes: a cache line."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + LINE_BYTES, np.uint8)
+    memory = np.zeros(size + LINE_BYTES, np.uint8)
     first = -memory.ctypes.data % LINE_BYTES
     return memory[first : first + size].view(dtype).reshape(shape)
-
-
-def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same numbers, beginning at a multiple of 64 bytes."""
-    out = aligned(array.shape, array.dtype.type)
-    out[...] = array
-    return out
 
 
 class Buffers(threading.local):
@@ -34,7 +27,7 @@ class Buffers(threading.local):
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def get(self, key: str, dtype: type, rows: int, columns: int) -> NDArray[Any]:
-        """Return an array [rows columns] with whatever was left in it."""
+        """Return an array [rows columns] with whatever was left in it, 0 at first."""
         if key not in self._arrays or self._arrays[key].size < rows * columns:
             self._arrays[key] = aligned((rows * columns,), dtype)
         return self._arrays[key][: rows * columns].reshape(rows, columns)

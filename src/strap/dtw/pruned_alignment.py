@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from strap.dtw.alignment import align, cheapest_predecessor
 from strap.dtw.local_costs import fill_local_costs
-from strap.dtw.steps import StepSet
+from strap.dtw.recurrence import accumulate_rows
+from strap.dtw.steps import REACH, StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
@@ -58,7 +59,7 @@ def align_pruned(
         is_cosine: as in `local_costs.fill_local_costs`.
         out: what is filled.
     """
-    forward = _accumulate_lower(lower_costs, steps)
+    forward = accumulate_rows(lower_costs, steps.moves)
     least = forward[-1].min()
     out[0], out[1], out[2] = np.inf, ABOVE_THRESHOLD, 0
     if least == np.inf:
@@ -71,30 +72,9 @@ def align_pruned(
         for i in range(path.shape[0]):
             total += costs[path[i, 0], path[i, 1]]
         limit = min(total, threshold) * (1 + SLACK)
-        missing = _prune(forward, lower_costs, limit, steps, costs)
+        missing = _prune(forward, lower_costs, limit, steps.moves, costs)
         fill_local_costs(query, frames, missing, is_cosine, costs)
         out[0], out[1], out[2] = align(costs, steps)
-
-
-@njit
-def _accumulate_lower(costs: Floats, steps: StepSet) -> Floats:
-    """Return the cost [n m] of the cheapest way to each cell."""
-    N, M = costs.shape
-    D = np.full((N, M), np.inf)
-    D[0] = costs[0]
-    for n in range(1, N):
-        if steps.is_strap:  # a column before n isn't reached, one after M − N + n doesn't finish
-            for m in range(n, min(M, M - N + n + 1)):
-                least = D[n - 1, m - 1]
-                if m > 1:
-                    least = min(least, D[n - 1, m - 2])
-                D[n, m] = costs[n, m] + least
-        else:
-            for m in range(M):
-                i, j = cheapest_predecessor(D, n, m, steps.moves)
-                if i >= 0:
-                    D[n, m] = costs[n, m] + D[i, j]
-    return D
 
 
 @njit
@@ -105,7 +85,7 @@ def _trace_back(forward: Floats, moves: Ints) -> Ints:
     cells = np.empty((forward.shape[0] + forward.shape[1], 2), np.int64)
     count = 0
     while n >= 0:
-        cells[count, 0], cells[count, 1] = n, m
+        cells[count, 0], cells[count, 1] = n, m - REACH
         count += 1
         if n == 0:
             break
@@ -114,22 +94,21 @@ def _trace_back(forward: Floats, moves: Ints) -> Ints:
 
 
 @njit
-def _prune(
-    forward: Floats, lower_costs: Floats, limit: float, steps: StepSet, costs: Floats
-) -> Ints:
+def _prune(forward: Floats, lower_costs: Floats, limit: float, moves: Ints, costs: Floats) -> Ints:
     """Return the cells [c 2] that may lie on a path of at most this cost and have no cost yet.
 
     The others' costs become ∞.
     """
     N, M = lower_costs.shape
     # From a cell on to the last row is from the first row to it, upside down and back to front.
-    backward = _accumulate_lower(lower_costs[::-1, ::-1].copy(), steps)
+    backward = accumulate_rows(lower_costs[::-1, ::-1].copy(), moves)[::-1, ::-1]
     cells = np.empty((N * M, 2), np.int64)
     count = 0
     for n in range(N):
         for m in range(M):
-            through = forward[n, m] + backward[N - 1 - n, M - 1 - m] - lower_costs[n, m]
-            if through <= limit and forward[n, m] < np.inf:
+            so_far = forward[n, REACH + m]
+            through = so_far + backward[n, m] - lower_costs[n, m]
+            if through <= limit and so_far < np.inf:
                 if costs[n, m] == np.inf:
                     cells[count, 0], cells[count, 1] = n, m
                     count += 1

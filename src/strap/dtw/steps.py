@@ -9,8 +9,8 @@ recurrence reads them from a `StepSet`. The cells from which x is reached:
          o   o   .         o   o   .           o   o     n−1
          .   .   x         .   .   x           o   x     n
 
-The innermost loops of the default, `strap`, are written out for it alone as well (`is_strap`): its
-rows depend on the row before only, so that a row is one vectorised minimum.
+The default, `strap`, has a recurrence of its own besides (`is_strap`): its rows depend on the row
+before only, so that sixteen of them stay in registers (`cpu/int16/register_recurrence.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ STEPS: dict[str, tuple[tuple[int, int], ...]] = {
     "classic": ((1, 0), (0, 1), (1, 1)),
 }
 """Allowed moves (Δquery, Δtrajectory) of the warping path, by name."""
+REACH = max(dm for moves in STEPS.values() for _, dm in moves)
+"""columns that a move reaches back, at most"""
 
 
 class StepSet(NamedTuple):

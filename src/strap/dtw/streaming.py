@@ -9,11 +9,9 @@ import numpy as np
 from strap.dtw.alignment import accumulate
 from strap.dtw.batching import as_doubles, as_floats
 from strap.dtw.local_costs import compute_local_costs
-from strap.dtw.steps import STEPS, StepSet, step_set
+from strap.dtw.steps import REACH, StepSet, step_set
 from strap.dtw.types import Alignment, Floats, Frames, Ints
-from strap.dtw.validation import check_names, check_numbers, check_shape
-
-REACH = max(dm for moves in STEPS.values() for _, dm in moves)
+from strap.dtw.validation import check_names, check_numbers, check_queries, check_shape
 
 
 class Stream:
@@ -39,13 +37,9 @@ class Stream:
         self.metric = metric
         self.frames = 0
         self._steps = step_set(steps)
-        self._queries: list[_StreamedQuery] = []
-        self._dim: int | None = None
-        for q, query in enumerate(queries):
-            checked = check_shape(query, f"query {q}", self._dim)
-            check_numbers(checked, f"query {q}", metric)
-            self._queries.append(_StreamedQuery(as_doubles(checked, metric)))
-            self._dim = checked.shape[1]
+        checked = check_queries(queries, metric)
+        self._queries = [_StreamedQuery(as_doubles(query, metric)) for query in checked]
+        self._dim = checked[0].shape[1] if checked else None
 
     def append(self, frames: Frames) -> None:
         """Take in new frames [m d], one or many."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Frames: TypeAlias = NDArray[Any]
 """Frames [m d], real numbers of any width."""
+Real: TypeAlias = float | np.float32
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
 Shorts: TypeAlias = NDArray[np.int16]
@@ -57,6 +58,16 @@ class TopK:
         cost = np.array(columns[0], np.float64)
         trajectory, stop, less_start = (np.array(column, np.int64) for column in columns[1:])
         return cls(trajectory, -less_start, stop, cost)
+
+    @classmethod
+    def best_of(cls, tops: Sequence[TopK], k: int) -> TopK:
+        """Return the k best of what several parts of a search found for one query."""
+        trajectory, start, stop, cost = (
+            np.concatenate([getattr(top, part) for top in tops])
+            for part in ("trajectory", "start", "stop", "cost")
+        )
+        order = np.lexsort((-start, stop, trajectory, cost))[:k]
+        return cls(trajectory[order], start[order], stop[order], cost[order])
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,6 +109,21 @@ def check_numbers(frames: Frames, what: str, metric: str) -> float:
     return found
 
 
+def check_queries(queries: Sequence[Frames], metric: str, dim: int | None = None) -> list[Frames]:
+    """Return the queries as arrays; check that all have as many dimensions, and their numbers."""
+    checked: list[Frames] = []
+    for q, query in enumerate(queries):
+        checked.append(check_shape(query, f"query {q}", dim))
+        check_numbers(checked[q], f"query {q}", metric)
+        dim = checked[0].shape[1]
+    return checked
+
+
+def name_trajectory(index: int) -> str:
+    """Return what an error message calls a trajectory that has no other name."""
+    return f"trajectory {index}"
+
+
 def check_excluded(exclude: Sequence[Collection[int]] | None, n_queries: int) -> None:
     """Check that `exclude` has one collection of trajectory indices for each query."""
     if exclude is not None and len(exclude) != n_queries:

@@ -119,6 +119,14 @@ def checkpoint() -> Path:
     return files[0]
 
 
+def read_network() -> EfficientNetLite0:
+    """Return the network with its weights, in evaluation mode."""
+    weights = torch.load(checkpoint(), map_location="cpu", weights_only=True)
+    model = EfficientNetLite0()
+    model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
+    return model.eval()
+
+
 NORMS = {"_conv_stem": "_bn0", "_conv_head": "_bn1"}
 BLOCK_NORMS = {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"}
 
@@ -148,15 +156,13 @@ def load_efficientnet(
     """
     if size < 32 or size % 32:
         raise StrapError(f"efficientnet-lite0 takes sizes that 32 divides (128, 224), not {size}")
-    weights = torch.load(checkpoint(), map_location="cpu", weights_only=True)
-    model = EfficientNetLite0()
-    model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
+    model = read_network()
     # (x − 127) / 128 on grey levels, as the network was trained.
     preprocessing = Preprocessing(
         mean=(127 / 255,) * 3, std=(128 / 255,) * 3, size=(size, size), resample="bicubic"
     )
     fingerprint = weights_fingerprint(model)
-    fold_norms(model.eval())
+    fold_norms(model)
     return NetworkEncoder(
         name="efficientnet-lite0" if size == SIZE else f"efficientnet-lite0@{size}",
         model=prepare(model, device, dtype),

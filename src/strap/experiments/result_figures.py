@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strap.errors import printable
 from strap.experiments.cells import Column
 from strap.experiments.summary import SuccessCount, Summary
-from strap.report.figures import BLUE, GREY, ORANGE
+from strap.report.figures import BLUE, GREY, ORANGE, make_figure
 from strap.types import Matches
 
 if TYPE_CHECKING:
@@ -19,19 +19,13 @@ SHOWN_TASKS = 4
 """prior tasks shown for each target task"""
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
 def success_figure(summary: Summary) -> Figure:
     """Draw the success of every column, the mean of the tasks first, then task by task."""
     panels: list[str | None] = [None, *summary.tasks]
     n_columns = min(4, len(panels))
     n_rows = -(-len(panels) // n_columns)
     height = 0.5 + 0.22 * len(summary.columns)
-    figure = _figure(2.4 * n_columns, height * n_rows + 0.3)
+    figure = make_figure(2.4 * n_columns, height * n_rows + 0.3)
     labels = [printable(summary.label(column)) for column in summary.columns]
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
@@ -72,7 +66,7 @@ def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]
 
 def sweep_figure(summary: Summary) -> Figure:
     """Draw success over K, the mean of the tasks, one line per method and encoder."""
-    figure = _figure(5, 3.2)
+    figure = make_figure(5, 3.2)
     axes = figure.add_subplot()
     for (method, _), columns in sweep_columns(summary).items():
         found = sorted(columns, key=lambda column: int(column.top_k or 0))
@@ -111,7 +105,7 @@ def matches_figure(summary: Summary, column: Column) -> Figure:
     """Draw the prior tasks from which a column's matches come, for every target task."""
     found = {task: file for task in summary.tasks if (file := _matches_of(summary, column, task))}
     n_rows = -(-len(found) // 2)
-    figure = _figure(9, 0.4 + 1.25 * n_rows)
+    figure = make_figure(9, 0.4 + 1.25 * n_rows)
     grid = figure.subplots(n_rows, min(2, len(found)), squeeze=False)
     for axes, (task, matches) in zip(grid.flat, found.items(), strict=False):
         counts = Counter(match.instruction or "(no instruction)" for match in matches)

@@ -47,14 +47,12 @@ class FrozenVision:
     """uint8 images to feature maps."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        from strap.encoders.efficientnet import EfficientNetLite0, checkpoint, fold_norms
+        from strap.encoders.efficientnet import fold_norms, read_network
 
-        weights = torch.load(checkpoint(), map_location="cpu", weights_only=True)
-        model = EfficientNetLite0()
-        model.load_state_dict({k: v for k, v in weights.items() if not k.startswith("_fc.")})
+        model = read_network()
         model._blocks = model._blocks[: COARSE + 1]
         self.device = torch.device(device)
-        fold_norms(model.eval().requires_grad_(False))
+        fold_norms(model.requires_grad_(False))
         self.model = model.to(self.device)
 
     @torch.inference_mode()

@@ -29,7 +29,8 @@ STYLE: Any = {
 }
 
 
-def _figure(width: float, height: float) -> Figure:
+def make_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -54,7 +55,7 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
     if rest:
         rows.append((f"{len(counts) - top} other tasks", rest))
     names = [textwrap.fill(printable(name), 52) for name, _ in rows]
-    figure = _figure(6.5, 0.6 + 0.32 * len(rows))
+    figure = make_figure(6.5, 0.6 + 0.32 * len(rows))
     axes = figure.add_subplot()
     values = [count for _, count in rows]
     bars = axes.barh(range(len(rows)), values, color=BLUE, height=0.7)
@@ -76,7 +77,7 @@ def match_distribution(matches: Matches, lengths: Mapping[tuple[str, str], int])
     """
     spans = np.array([_span(match, lengths) for match in matches])
     order = np.lexsort((spans[:, 1], spans[:, 0]))
-    figure = _figure(6.5, 3.6)
+    figure = make_figure(6.5, 3.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     upper.hlines(np.arange(len(spans)), spans[order, 0], spans[order, 1], color=BLUE, lw=1.4)
     upper.set_ylabel("match")
@@ -116,7 +117,7 @@ def contact_sheet(
     width, limit = 11.0, 190 // (1 + ranks)  # inches, letters that fit above a strip
     shape = target[chosen[0].trajectory_id].camera(camera).shape
     strip = width / (1 + ranks) / frames * shape[1] / shape[2]  # height of one film strip
-    figure = _figure(width, (strip + 0.22) * len(chosen))
+    figure = make_figure(width, (strip + 0.22) * len(chosen))
     rows = figure.subfigures(len(chosen), 1, squeeze=False)[:, 0]
     for row, query in zip(rows, chosen, strict=True):
         own = [match for match in matches if match.query == query][:ranks]

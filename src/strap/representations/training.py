@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from strap.encoders.network import choose_device
 from strap.errors import StrapError, unknown
 from strap.locks import LOCK, alone
 from strap.policies.checkpoints import read_about, read_tensors, write_tensors
+from strap.policies.learning_state import collect_learning, restore_learning
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.representations.model import RepresentationVAE, to_channels
@@ -188,10 +189,7 @@ class _Trainer:
         self.losses.append({"step": self.step, "loss": loss, **parts})
 
     def _save(self) -> None:
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"optimizer.{key}.{name}"] = value
+        tensors = collect_learning(self.model, self.optimizer, "model")
         about = {"identity": self.identity, "step": self.step, "losses": self.losses}
         write_tensors(self.out / RESUME, tensors, about)
 
@@ -201,24 +199,12 @@ class _Trainer:
             return
         about, tensors = read_about(file), read_tensors(file)
         try:
-            self._restore(about, tensors)
+            restore_learning(tensors, self.model, self.optimizer, "model")
+            self.step, self.losses = int(about["step"]), list(about["losses"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise StrapError(
                 f"'{file}' is damaged ({describe(error)}): remove it, and the training begins anew"
             ) from error
-
-    def _restore(self, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        of_model = [name for name in tensors if name.startswith("model.")]
-        self.model.load_state_dict({n.removeprefix("model."): tensors[n] for n in of_model})
-        for name, parameter in self.model.named_parameters():
-            moments = {
-                # moments lie in memory as their parameter does
-                key: torch.empty_like(parameter).copy_(tensors[f"optimizer.{key}.{name}"])
-                for key in ("exp_avg", "exp_avg_sq")
-            }
-            step = tensors[f"optimizer.step.{name}"].to(self.device)
-            self.optimizer.state[parameter] = {"step": step, **moments}
-        self.step, self.losses = int(about["step"]), list(about["losses"])
 
     @torch.no_grad()
     def finish(self, datasets: Sequence[str]) -> None:

@@ -74,17 +74,12 @@ def search_shards(
 
 def merge_results(results: Sequence[SearchResult], k: int) -> SearchResult:
     """Return the k best of several, in the order of the tie rule, and what all counted."""
-    tops, statistics = [], []
-    for each in zip(*(result.tops for result in results), strict=True):
-        cost, trajectory, stop, start = (
-            np.concatenate([getattr(top, part) for top in each])
-            for part in ("cost", "trajectory", "stop", "start")
-        )
-        order = np.lexsort((-start, stop, trajectory, cost))[:k]
-        tops.append(TopK(trajectory[order], start[order], stop[order], cost[order]))
-    for counts in zip(*(result.statistics for result in results), strict=True):
-        statistics.append(sum(counts, SearchStatistics()))
-    return SearchResult(tops, statistics)
+    tops = zip(*(result.tops for result in results), strict=True)
+    statistics = zip(*(result.statistics for result in results), strict=True)
+    return SearchResult(
+        [TopK.best_of(each, k) for each in tops],
+        [sum(counts, SearchStatistics()) for counts in statistics],
+    )
 
 
 def _locate_stores(corpus: Corpus) -> list[tuple[str, tuple[str, ...]]]:

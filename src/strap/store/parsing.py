@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strap.errors import printable
+from strap.errors import printable, shorten
 
 LIMIT = 2**48
 """numbers of rows and dimensions, and checksums, lie below"""
@@ -62,4 +62,4 @@ def _short(value: object) -> str:
     text = value if isinstance(value, str) else type(value).__name__
     if isinstance(value, str | int | float):
         text = repr(value) if not isinstance(value, int) or abs(value) < LIMIT else "a huge number"
-    return printable(text if len(text) <= 60 else f"{text[:60]}…")
+    return printable(shorten(text))

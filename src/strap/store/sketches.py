@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strap.atomic import read_json, replacing, write_json, writing
+from strap.atomic import read_json, write_array, write_json, writing
 from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
 from strap.dtw.types import Ints
 from strap.errors import StrapError, printable
@@ -235,8 +235,8 @@ def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher 
         sample = np.concatenate([_some(store[key]) for key in store.ids[::each]])[:SAMPLE]
         sketcher = Sketcher.fit(sample, size=kind.size, every=kind.every)
     folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / "mean.npy", sketcher.mean)
-    _save(folder / "basis.npy", sketcher.basis)
+    write_array(folder / "mean.npy", sketcher.mean)
+    write_array(folder / "basis.npy", sketcher.basis)
     return sketcher
 
 
@@ -307,7 +307,7 @@ def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: S
     rows, scales = (np.concatenate(parts) for parts in zip(*made, strict=True))
     sums = []
     for end, part in zip(ENDS, (rows, scales), strict=True):
-        _save(folder / f"{shard.name}{end}.npy", part)
+        write_array(folder / f"{shard.name}{end}.npy", part)
         sums.append(_checksum(part))
     along = _checksum_directions(sketcher)
     note = {**_made_from(shard), "directions": along, "checksums": sums}
@@ -335,8 +335,3 @@ def _damaged(path: Path, why: str) -> str:
         f"sketches '{path}' are damaged ({printable(why[:200])}): delete the folder "
         f"'{path.parent}', without which searches find the same, and run `strap store sketch` again"
     )
-
-
-def _save(path: Path, array: Array) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array, allow_pickle=False)

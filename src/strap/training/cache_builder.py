@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 from numpy.lib.format import open_memmap
 
-from strap.atomic import read_json, remove_leftovers, replacing, write_json, writing
+from strap.atomic import read_json, remove_leftovers, write_array, write_json, writing
 from strap.encoders.language import embed_instructions
 from strap.locks import LOCK, locked
 from strap.policies.settings import Interface, Vision
@@ -26,7 +25,7 @@ from strap.training.cache import (
 from strap.training.cache_writer import ClipWriter, sample_images
 from strap.training.compatibility import choose_keys, require_same_features, short
 from strap.training.data import TrainingData
-from strap.types import Array, Trajectory
+from strap.types import Trajectory
 
 KEEP_EVERY = 4096
 """Frames after which what was decoded is put on disk, so that it need not be decoded again."""
@@ -140,7 +139,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         first.camera(name)
     clips, texts = place_clips(data, cameras, keys)
     language = embed_instructions(texts, options.language)
-    _save(out / "language.npy", language)
+    write_array(out / "language.npy", language)
     interface = Interface(
         cameras=tuple(cameras),
         image_size=options.image_size,
@@ -231,8 +230,3 @@ def _prepare_maps(
         {"mean": projection.mean, "directions": projection.directions},
     )
     return int(maps.shape[1]), int(projection.directions.shape[1])
-
-
-def _save(path: Path, array: Array) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array, allow_pickle=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from strap.atomic import read_json
 from strap.encoders.language import embed_instructions
-from strap.errors import StrapError
+from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
 from strap.training.cache_builder import place_clips, stamp
@@ -113,7 +113,7 @@ def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]
     """Return the error that names what a cache does not have, or has from other files."""
     wrong = missing or changed
     names = dict.fromkeys(clip.dataset.name for clip in wrong)
-    ids = ", ".join(clip.id for clip in wrong[:3]) + (", …" if len(wrong) > 3 else "")
+    ids = name_some([clip.id for clip in wrong])
     held = ", ".join(dict.fromkeys(clip.dataset for clip in cache.clips))
     if missing:
         return StrapError(

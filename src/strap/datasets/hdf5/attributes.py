@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from strap.datasets.boundary import MAX_CHUNK_BYTES, require_at_most
-from strap.errors import StrapError
+from strap.errors import StrapError, shorten
 from strap.types import Orientation
 
 LIBERO_FPS = 20.0
@@ -144,8 +144,7 @@ def _text_length(value: Any) -> int:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return shorten(" ".join(repr(value).split()))
 
 
 def dialect(data: Attributes) -> Dialect:

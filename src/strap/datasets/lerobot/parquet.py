@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from strap.datasets.boundary import describe, require_at_most
 from strap.datasets.lerobot.pages import unpacked_size
 from strap.datasets.lerobot.values import LARGEST, shown
-from strap.errors import StrapError
+from strap.errors import StrapError, shorten
 from strap.types import Array
 
 ROWS = 1 << 16
@@ -165,7 +165,7 @@ def seconds(values: pa.ChunkedArray, what: str) -> Array:
 
 def kind_of(kind: pa.DataType) -> str:
     """Return the name of a type, shortened where it is long."""
-    return f"{str(kind)[:60]}…" if len(str(kind)) > 60 else str(kind)
+    return shorten(str(kind))
 
 
 def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -28,7 +28,7 @@ from strap.datasets.lerobot.tables import as_declared, read_column, read_images,
 from strap.datasets.lerobot.video import pool
 from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, name_some, unknown
 from strap.types import Array, LazyArray, Orientation, Source, Trajectory
 
 
@@ -75,7 +75,7 @@ class LeRobotReader:
             total = len(self.ids) + len(self.skipped)
             notes.append(
                 f"skipped {len(self.skipped)} of {total} episodes whose files are missing "
-                f"({_some(self.skipped)})"
+                f"({name_some(self.skipped, 4)})"
             )
         unknown_kinds = [f for f in self.layout.features.values() if not f.is_known]
         notes += [f"left out {f.name!r} of the unknown dtype {f.dtype!r}" for f in unknown_kinds]
@@ -324,8 +324,3 @@ def _labels(names: Any) -> list[str]:
 
 def _is_null(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _some(ids: Sequence[str], limit: int = 4) -> str:
-    shown = ", ".join(ids[:limit])
-    return shown if len(ids) <= limit else f"{shown}, …"

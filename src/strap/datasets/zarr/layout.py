@@ -16,7 +16,7 @@ import numpy as np
 
 from strap.datasets.boundary import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, REMEDY, require_at_most
 from strap.datasets.zarr.store import Store, read_document
-from strap.errors import StrapError
+from strap.errors import StrapError, shorten
 
 PACKERS = frozenset(("blosc", "zstd", "zlib", "gzip", "lz4", "lzma", "bz2"))
 PICTURES = frozenset(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
@@ -271,5 +271,4 @@ def _name(described: Any) -> Any:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return shorten(repr(value))

@@ -1,4 +1,4 @@
-"""Exact evaluation of candidates: a quick bound of the pair, then an alignment of what is left."""
+"""Exact evaluation of candidates: bounds of local costs, then an alignment of what is left."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from numpy.typing import NDArray
 
 from strap.dtw.alignment import align
 from strap.dtw.batching import as_floats
-from strap.dtw.cpu.float32_recurrence import Real
 from strap.dtw.cpu.int16.gemm import multiply
-from strap.dtw.cpu.int16.recurrence import accumulate_frames, fill_lower_costs
+from strap.dtw.cpu.int16.recurrence import fill_lower_costs
 from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load
-from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Queries
-from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Bounds
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.rounding import U
 from strap.dtw.local_costs import compute_local_costs
-from strap.dtw.memory import Buffers
-from strap.dtw.pruned_alignment import ABOVE_THRESHOLD, NO_PATH, align_pruned
+from strap.dtw.pruned_alignment import ABOVE_THRESHOLD, align_pruned
 from strap.dtw.steps import StepSet
-from strap.dtw.types import Alignment, Floats, Frames, Ints
+from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 from strap.jit import njit
 
 SMALL_DIM = 24  # below, every cell's exact cost is cheaper than its bound
@@ -42,20 +38,16 @@ class Evaluation:
 class Evaluator:
     """Queries, prepared once and aligned exactly with many trajectories."""
 
-    def __init__(
-        self, queries: Sequence[Floats], steps: StepSet, metric: str, policy: CpuPolicy
-    ) -> None:
+    def __init__(self, queries: Sequence[Floats], steps: StepSet, metric: str) -> None:
         """Queries are float64, and unit vectors for cosine: `batching.as_doubles` makes them so."""
-        self.queries, self.steps, self.metric, self.policy = queries, steps, metric, policy
+        self.queries, self.steps, self.metric = queries, steps, metric
         self._is_cosine = metric == "cosine"
-        self._buffers = Buffers()
-        self._int16: Int16Queries | None = None
+        self._int16: Int16Bounds | None = None
         if SMALL_DIM <= queries[0].shape[1] <= LARGEST_DIM:
             # Queries have been divided by their norms already.
             stack = QueryStack.of(queries, "l2")
             if stack.is_ordinary:
-                each = [range(q, q + 1) for q in range(len(queries))]
-                self._int16 = Int16Queries(stack, metric, each, policy)
+                self._int16 = Int16Bounds(stack, steps, metric, group_rows=1)
 
     def evaluate(
         self,
@@ -93,26 +85,20 @@ class Evaluator:
         """Return cost, start and stop [a 3]; None where integers can't tell."""
         if self._int16 is None:
             return None
-        stack, packed = self._int16.stack, self._int16.packed
-        frames = self._int16.in_one_piece(trajectory)
-        is_double = frames.dtype == np.float64
+        (frames,), stack = self._int16.in_one_piece([trajectory]), self._int16.stack
         height = -(-len(frames) // FRAMES) * FRAMES
-        products = self._buffers.get(
-            "products", np.int32, len(numbers) * height, self._int16.columns
-        )
+        size = len(numbers) * height, self._int16.columns
         found = np.empty((len(numbers), 3))
         is_valid = _evaluate_pairs(
-            packed,
+            self._int16.packed_for(frames),
             stack.frames,
             stack.borders,
-            frames.view(np.uint16) if frames.dtype == np.float16 else frames,
-            packed.mean if is_double else packed.single_mean,
-            packed.scale if is_double else np.float32(packed.scale),
             numbers,
             thresholds,
+            frames,
             self.steps,
             self._int16.workspace,
-            products,
+            self._int16.buffers.get("all products", np.int32, *size),
             found,
         )
         return found if is_valid else None
@@ -127,63 +113,57 @@ def _evaluate_pairs(
     packed: PackedQueries,
     queries: Floats,
     borders: Ints,
-    frames: NDArray[Any],
-    mean: Frames,
-    scale: Real,
     numbers: Ints,
     thresholds: Floats,
+    frames: NDArray[Any],
     steps: StepSet,
     workspace: Workspace,
     products: NDArray[np.int32],
     out: Floats,
 ) -> bool:
-    """Write cost, start and stop of each pair into out [a 3]: a bound first, then exact.
+    """Write cost, start and stop of each pair into out [a 3].
 
     Each query is a group of its own. Frames are as they lie in memory. `products` holds those of
     every query with all frames, filled up to whole 64. Returns False where frames are too large, or
     no numbers. It is one call: threads that come back to Python in between wait for each other.
     """
-    M = frames.shape[0]
-    unit = packed.scale * packed.scale if packed.is_cosine else packed.scale
-    height = products.shape[0] // numbers.shape[0]
-    beta, scales, error_bounds = np.empty((3, M), np.float32)
-    no_scales = np.empty((0, 3), np.float32)
-    state = np.full((3, packed.terms.shape[1]), np.float32(np.inf))
-    for first in range(0, M, FRAMES):
-        count = load(packed, frames, no_scales, mean, scale, first, workspace)
-        if count == 0:
-            return False
-        beta[first : first + count] = workspace.beta[:count]
-        scales[first : first + count] = workspace.scales[:count]
-        error_bounds[first : first + count] = workspace.error_bounds[:count]
-        for i in range(numbers.shape[0]):
-            place = i * height + first
-            part = products[place : place + FRAMES]
-            q = numbers[i]
-            top, bottom = packed.blocks[q], packed.blocks[q + 1]
-            multiply(workspace.integers, count, packed.packed, top, bottom, part)
-            if steps.is_strap:
-                accumulate_frames(packed, q, count, workspace, part, state)
+    M, height = frames.shape[0], products.shape[0] // numbers.shape[0]
+    terms = np.empty((3, M), np.float32)
+    if not _multiply_all(packed, numbers, frames, workspace, products, terms):
+        return False
+    scale = np.float64(packed.scale)
+    unit = scale * scale if packed.is_cosine else scale
     for i in range(numbers.shape[0]):
         q = numbers[i]
-        N = borders[q + 1] - borders[q]
-        if steps.is_strap:
-            least = state[2, packed.ends[q] - 1] * (1 - (N + 8) * U) / unit
-            if least > thresholds[i]:
-                out[i, 0], out[i, 1], out[i, 2] = np.inf, ABOVE_THRESHOLD, 0
-                if least == np.inf:
-                    out[i, 1] = NO_PATH
-                continue
-        lower, part = np.empty((N, M)), products[i * height : i * height + M]
-        shrink = (1 - 2.0**-20) / unit
-        fill_lower_costs(packed, packed.begins[q], beta, scales, error_bounds, part, shrink, lower)
-        align_pruned(
-            queries[borders[q] : borders[q + 1]],
-            frames,
-            lower,
-            thresholds[i],
-            steps,
-            packed.is_cosine,
-            out[i],
-        )
+        query = queries[borders[q] : borders[q + 1]]
+        lower, part = np.empty((query.shape[0], M)), products[i * height : i * height + M]
+        fill_lower_costs(packed, packed.begins[q], terms, part, (1 - 2.0**-20) / unit, lower)
+        align_pruned(query, frames, lower, thresholds[i], steps, packed.is_cosine, out[i])
+    return True
+
+
+@njit
+def _multiply_all(
+    packed: PackedQueries,
+    numbers: Ints,
+    frames: NDArray[Any],
+    workspace: Workspace,
+    products: NDArray[np.int32],
+    terms: Singles,
+) -> bool:
+    """Fill the products of these queries with all frames, and the frames' terms [3 m].
+
+    Returns False where frames are too large, or no numbers.
+    """
+    height, no_scales = products.shape[0] // numbers.shape[0], np.empty((0, 3), np.float32)
+    for first in range(0, frames.shape[0], FRAMES):
+        count = load(packed, frames, no_scales, first, workspace)
+        if count == 0:
+            return False
+        terms[:, first : first + count] = workspace.terms[:, :count]
+        for i in range(numbers.shape[0]):
+            place = i * height + first
+            top, bottom = packed.blocks[numbers[i]], packed.blocks[numbers[i] + 1]
+            part = products[place : place + FRAMES]
+            multiply(workspace.integers, count, packed.packed, top, bottom, part)
     return True

@@ -30,19 +30,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strap.dtw.batching import as_floats
-from strap.dtw.cpu.float32_recurrence import (
-    LARGEST_SQUARE,
-    SUMMED,
-    center,
-    lower_bound_pairs,
-)
+from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.rounding import U, round_down
+from strap.dtw.cpu.rounding import LARGEST_SQUARE, U, round_down
 from strap.dtw.memory import Buffers
+from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
-from strap.dtw.types import Bools, Floats, Frames, Ints, Singles
+from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
+from strap.jit import njit, njit_reordered
 
+SUMMED = 256  # dimensions summed in float32 before they go to float64
 UNDERFLOW = 1e-33
 LARGEST_DIM = 2**20  # κ stays small
 
@@ -56,13 +53,13 @@ class Float32Bounds:
         self.stack, self.steps, self.metric = stack, steps, metric
         n_rows, dim = stack.frames.shape
         self._rows, squares = np.empty((n_rows, dim), np.float32), np.empty(n_rows)
-        center(*stack.centering(stack.frames), self._rows, squares)
+        _center(*stack.centering(stack.frames), self._rows, squares)
         self._rows *= np.float32(-2)
         self._is_usable = dim <= LARGEST_DIM
         n_terms = dim + SUMMED + 16
         self._shrink = 1 - n_terms * U / (1 - n_terms * U)
         self._alpha = round_down(self._shrink * squares - UNDERFLOW)
-        self._groups = stack.groups(group_rows)
+        self._groups = split_into_tiles(stack.borders, group_rows)
         self._buffers = Buffers()
 
     def bound_tile(self, frames: Sequence[Frames]) -> tuple[Singles, Bools]:
@@ -74,18 +71,18 @@ class Float32Bounds:
         squares, is_valid = np.empty(total), np.zeros(len(frames), np.bool_)
         for i, trajectory in enumerate(frames):
             span = slice(offsets[i], offsets[i + 1])
-            is_valid[i] = self._center(trajectory, values[span], squares[span])
+            is_valid[i] = self._load(trajectory, values[span], squares[span])
         if self._is_usable:
             beta = round_down(self._shrink * squares)
             for group in self._groups:
                 self._bound_group(group, values, beta, offsets, bounds)
         return bounds, is_valid
 
-    def _center(self, frames: Frames, out: Singles, squares: Floats) -> bool:
+    def _load(self, frames: Frames, out: Singles, squares: Floats) -> bool:
         """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
             values = as_floats(frames, self.metric)
-        center(*self.stack.centering(values), out, squares)
+        _center(*self.stack.centering(values), out, squares)
         if (squares <= LARGEST_SQUARE).all():
             return True
         out[:], squares[:] = 0, 0
@@ -100,12 +97,77 @@ class Float32Bounds:
         products = self._buffers.get("products", np.float32, bottom - top, len(values))
         np.dot(self._rows[top:bottom], values.T, out=products)
         for q in group:
-            lower_bound_pairs(
+            _bound_pairs(
                 self._alpha[borders[q] : borders[q + 1]],
                 beta,
                 products[borders[q] - top : borders[q + 1] - top],
                 offsets,
-                self.steps,
+                self.steps.moves,
                 self.metric == "cosine",
                 bounds[q],
             )
+
+
+@njit_reordered
+def _center_span(frame: Frames, mean: Frames, scale: Real, out: Singles) -> np.float32:
+    """Write (frame − mean)·scale as float32; return its squared norm, in float32."""
+    total = np.float32(0)
+    for k in range(frame.shape[0]):
+        value = np.float32((frame[k] - mean[k]) * scale)
+        out[k] = value
+        total += value * value
+    return total
+
+
+@njit
+def _center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Floats) -> None:
+    """Write (frames − mean)·scale, rounded to float32, into out [m d], its squared norms [m].
+
+    Frames, mean and scale are all float32 or all float64: the difference is rounded once. Norms
+    are summed in spans, so that they err by less than SUMMED·u.
+    """
+    for i in range(frames.shape[0]):
+        total = 0.0
+        for k in range(0, frames.shape[1], SUMMED):
+            span = slice(k, k + SUMMED)
+            total += np.float64(_center_span(frames[i, span], mean[span], scale, out[i, span]))
+        squares[i] = total
+
+
+@njit
+def _fill_cost_row(
+    alpha: np.float32, beta: Singles, products: Singles, is_cosine: bool, row: Singles
+) -> None:
+    """Write lower bounds of a row's local costs; see `_bound_pairs`. Below 0 they are 0."""
+    zero = np.float32(0)
+    for m in range(row.shape[0]):
+        row[m] = (alpha + beta[m]) + products[m]
+    if is_cosine:
+        for m in range(row.shape[0]):
+            row[m] = np.float32(0.5) * max(row[m], zero)
+    else:
+        for m in range(row.shape[0]):
+            row[m] = np.sqrt(max(row[m], zero))
+
+
+@njit
+def _bound_pairs(
+    alpha: Singles,
+    beta: Singles,
+    products: Singles,
+    offsets: Ints,
+    moves: Ints,
+    is_cosine: bool,
+    out: Singles,
+) -> None:
+    """Write the least D(N, m) over lower bounds of local costs, for one query, into out [t].
+
+    A cell's squared distance is alpha [n] + beta [F] + products [n F]. Trajectory i is columns
+    offsets[i]:offsets[i + 1]. No starts are carried: only the winners need them.
+    """
+    for i in range(out.shape[0]):
+        span = slice(offsets[i], offsets[i + 1])
+        costs = np.empty((alpha.shape[0], offsets[i + 1] - offsets[i]), np.float32)
+        for n in range(alpha.shape[0]):
+            _fill_cost_row(alpha[n], beta[span], products[n, span], is_cosine, costs[n])
+        out[i] = cheapest_path(costs, moves)

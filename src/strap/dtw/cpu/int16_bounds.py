@@ -26,27 +26,21 @@ such integers already, with errors of their own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from typing import cast
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strap.dtw.batching import as_floats
+from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK, pack_rows
 from strap.dtw.cpu.int16.quantize import quantize
-from strap.dtw.cpu.int16.recurrence import (
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    bound_sketches,
-    bound_trajectories,
-)
+from strap.dtw.cpu.int16.recurrence import bound_trajectories
 from strap.dtw.cpu.int16.workspace import BESIDE, FRAMES, PackedQueries, Workspace, bound_error
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import U, round_down
-from strap.dtw.memory import aligned, aligned_copy
+from strap.dtw.memory import Buffers, aligned
 from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Frames, Ints, Singles
@@ -54,37 +48,31 @@ from strap.dtw.types import Bools, Frames, Ints, Singles
 LARGEST_DIM = 2**16  # for which √d/2 is below what step 2 leaves
 UNDERFLOW = 1e-32
 SHRINK = 1 - 32 * U
-KINDS = {np.float16: FLOAT16, np.float32: FLOAT32, np.float64: FLOAT64}
+FLOATS = (np.float16, np.float32, np.float64)
 
 
-class Int16Queries:
-    """Queries as 16-bit integers."""
+class Int16Bounds:
+    """Queries as 16-bit integers, and the bounds of trajectories or their sketches.
 
-    def __init__(
-        self, stack: QueryStack, metric: str, groups: list[range], policy: CpuPolicy
-    ) -> None:
-        self.stack, self.metric = stack, metric
-        self._is_plain = metric == "l2" and stack.is_ordinary
+    Bounds of a tile are as `Float32Bounds` gives them, a little lower.
+    """
+
+    tile_frames = 2048
+
+    def __init__(self, stack: QueryStack, steps: StepSet, metric: str, group_rows: int) -> None:
+        """Pack the queries, in groups of so many rows or one query."""
+        self.stack, self.steps, self.metric = stack, steps, metric
         self._width = -(-stack.frames.shape[1] // CHUNK) * CHUNK
-        self.packed = self._pack(groups, policy)
-        self.columns = int(np.diff(self.packed.blocks).max()) * BLOCK_ROWS + BESIDE
-        self._threads = threading.local()
+        self._packed = self._pack(split_into_tiles(stack.borders, group_rows))
+        self.columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + BESIDE
+        self.buffers = Buffers()
 
-    def _pack(self, groups: list[range], policy: CpuPolicy) -> PackedQueries:
+    def _pack(self, groups: list[range]) -> PackedQueries:
         stack = self.stack
         n_rows, borders = len(stack.frames), stack.borders
         integers = np.zeros((n_rows, self._width), np.int16)
         (squares, errors), scales = np.empty((2, n_rows)), np.empty(n_rows, np.float32)
-        quantize(
-            stack.frames,
-            stack.mean,
-            stack.scale,
-            policy.quantizes_in_registers,
-            integers,
-            squares,
-            errors,
-            scales,
-        )
+        quantize(stack.frames, stack.mean, stack.scale, integers, squares, errors, scales)
         alpha = round_down(SHRINK * squares - UNDERFLOW)
         error_bounds = [bound_error(*pair) for pair in zip(errors, squares, strict=True)]
         rows = np.stack([alpha, -2 * scales, np.array(error_bounds, np.float32)])  # [3 R]
@@ -102,109 +90,95 @@ class Int16Queries:
         terms[3, begins] = 0
         packed = aligned((blocks[-1], *tiles[0].shape[1:]), np.int16)
         np.concatenate(tiles, out=packed)
+        starts = np.array([group.start for group in groups] + [groups[-1].stop])
+        ends, is_cosine = begins + np.diff(borders), self.metric == "cosine"
+        mean, scale = stack.mean, stack.scale
         return PackedQueries(
-            packed,
-            terms,
-            begins,
-            begins + np.diff(borders),
-            np.array([group.start for group in groups] + [groups[-1].stop]),
-            blocks,
-            aligned_copy(stack.mean),
-            aligned_copy(stack.single_mean),
-            stack.scale,
-            SHRINK,
-            self.metric == "cosine",
-            policy.quantizes_in_registers,
-            policy.accumulates_in_registers,
+            packed, terms, begins, ends, starts, blocks, mean, scale, SHRINK, is_cosine
         )
+
+    def packed_for(self, frames: Frames) -> PackedQueries:
+        """Return the queries with a mean and a scale as frames of such numbers need them."""
+        return self._packed if frames.dtype == np.float64 else self._packed_single
+
+    @cached_property
+    def _packed_single(self) -> PackedQueries:
+        mean, scale = self.stack.single_mean, np.float32(self.stack.scale)
+        return self._packed._replace(mean=mean, scale=scale)
 
     @property
     def workspace(self) -> Workspace:
         """This thread's memory for the frames that are multiplied together."""
-        if not hasattr(self._threads, "workspace"):
-            workspace = Workspace(
-                aligned((FRAMES, self._width), np.int16),
-                np.empty(FRAMES),
-                np.empty(FRAMES),
-                np.empty(FRAMES, np.float32),
-                np.empty(FRAMES, np.float32),
-                np.empty(FRAMES, np.float32),
-                aligned((FRAMES, self.columns), np.int32),
-                np.empty(FRAMES, np.float32),
-            )
-            workspace.integers[:] = 0
-            self._threads.workspace = workspace
-        return cast("Workspace", self._threads.workspace)
+        get = self.buffers.get
+        squares, errors = get("norms", np.float64, 2, FRAMES)
+        return Workspace(
+            get("integers", np.int16, FRAMES, self._width),
+            squares,
+            errors,
+            get("terms", np.float32, 3, FRAMES),
+            get("products", np.int32, FRAMES, self.columns),
+            get("carry", np.float32, 1, FRAMES)[0],
+        )
 
-    def in_one_piece(self, frames: Frames) -> Frames:
-        """Return frames as compiled loops read them from memory: float16, float32 or float64."""
-        if self._is_plain and frames.dtype.type in KINDS:
-            return np.ascontiguousarray(frames)
-        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
-            return np.ascontiguousarray(as_floats(frames, self.metric), np.float64)
+    def in_one_piece(self, trajectories: Sequence[Frames]) -> list[Frames]:
+        """Return trajectories as compiled loops read them from memory, all of one kind.
 
-    def bound_trajectories(self, frames: Sequence[Frames], steps: StepSet) -> tuple[Singles, Bools]:
-        """Do steps 1 to 4 and the recurrences, in one compiled call.
-
-        Returns:
-            Bounds [q t] for which step 5 is still to be done, and whether they are valid [t].
+        That is float16, given by its bits, float32 or float64.
         """
-        plain = [self.in_one_piece(trajectory) for trajectory in frames]
-        bounds = np.empty((len(plain), self.stack.n_queries), np.float32)
-        is_valid = np.empty(len(plain), np.bool_)
+        kind = np.result_type(*(frames.dtype for frames in trajectories))
+        if self.metric == "cosine" or not self.stack.is_ordinary or kind.type not in FLOATS:
+            with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+                floats = [as_floats(frames, self.metric) for frames in trajectories]
+            return [np.ascontiguousarray(frames, np.float64) for frames in floats]
+        plain = [np.ascontiguousarray(frames, kind) for frames in trajectories]
+        return [frames.view(np.uint16) for frames in plain] if kind == np.float16 else plain
+
+    def bound_tile(self, frames: Sequence[Frames]) -> tuple[Singles, Bools]:
+        """Return bounds [q t] before step 5, and whether each trajectory's are valid [t]."""
+        plain = self.in_one_piece(frames)
+        wanted = np.ones((self.stack.n_queries, len(plain)), np.bool_)
+        addresses = np.array([_address(one) for one in plain], np.intp)
+        lengths = np.array([len(one) for one in plain])
+        return self._bound(wanted, addresses, np.zeros_like(addresses), lengths, plain[0])
+
+    def bound_sketches(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Singles:
+        """Return such bounds [q t] from sketches, 0 where they are not wanted or valid.
+
+        Args:
+            block: the sketches; queries are sketches too, and must not have been centered.
+            positions: which trajectories of the block [t].
+            wanted: of which pairs bounds are wanted [q t].
+        """
+        integers = np.ascontiguousarray(block.integers).view(np.uint16)
+        scales = np.ascontiguousarray(block.scales)
+        begins, ends = block.offsets[positions], block.offsets[positions + 1]
+        addresses = _address(integers) + begins * integers.strides[0]
+        scale_addresses = _address(scales) + begins * scales.strides[0]
+        lengths = ends - begins
+        bounds, is_valid = self._bound(wanted, addresses, scale_addresses, lengths, integers)
+        return np.where(wanted & is_valid, bounds, np.float32(0))
+
+    def _bound(
+        self, wanted: Bools, addresses: Ints, scale_addresses: Ints, lengths: Ints, frames: Frames
+    ) -> tuple[Singles, Bools]:
+        """Do steps 1 to 4 and the recurrences, in one compiled call."""
+        bounds = np.empty(wanted.T.shape, np.float32)
+        is_valid = np.empty(len(bounds), np.bool_)
         bound_trajectories(
-            self.packed,
-            np.array([one.__array_interface__["data"][0] for one in plain], np.intp),
-            np.array([KINDS[one.dtype.type] for one in plain], np.int64),
-            np.array([len(one) for one in plain]),
-            self.stack.frames.shape[1],
-            steps,
+            self.packed_for(frames),
+            np.ascontiguousarray(wanted.T),
+            addresses,
+            scale_addresses,
+            lengths,
+            np.empty((0, frames.shape[1]), frames.dtype),
+            self.steps,
             self.workspace,
             bounds,
             is_valid,
         )
         return bounds.T, is_valid
 
-    def bound_sketches(
-        self, block: SketchBlock, positions: Ints, wanted: Bools, steps: StepSet
-    ) -> Singles:
-        """Do the same for sketches; queries must not have been centered.
 
-        Args:
-            block: the sketches.
-            positions: which trajectories of the block [t].
-            wanted: of which pairs bounds are wanted [q t].
-            steps: the step set.
-
-        Returns:
-            Bounds [q t] for which step 5 is still to be done, 0 where they are not wanted or valid.
-        """
-        bounds = np.empty(wanted.T.shape, np.float32)
-        is_valid = np.empty(len(bounds), np.bool_)
-        bound_sketches(
-            self.packed,
-            np.ascontiguousarray(wanted.T),
-            block.integers.view(np.uint16),
-            block.scales,
-            block.offsets[positions],
-            block.offsets[positions + 1],
-            steps,
-            self.workspace,
-            bounds,
-            is_valid,
-        )
-        return np.where(wanted & is_valid, bounds.T, np.float32(0))
-
-
-class Int16Bounds:
-    """Bounds of the trajectories of a tile: as `Float32Bounds` gives them, a little lower."""
-
-    tile_frames = 2048
-
-    def __init__(self, stack: QueryStack, steps: StepSet, metric: str, policy: CpuPolicy) -> None:
-        self.stack, self.steps, self.metric = stack, steps, metric
-        self._queries = Int16Queries(stack, metric, stack.groups(policy.group_rows), policy)
-
-    def bound_tile(self, frames: Sequence[Frames]) -> tuple[Singles, Bools]:
-        """Return bounds [q t] before step 5, and whether each trajectory's are valid [t]."""
-        return self._queries.bound_trajectories(frames, self.steps)
+def _address(array: NDArray[Any]) -> int:
+    """Return where an array begins: compiled loops don't care then whether it may be written to."""
+    return int(array.__array_interface__["data"][0])

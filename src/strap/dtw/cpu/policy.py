@@ -25,10 +25,6 @@ class CpuPolicy:
     """trajectories that each query evaluates before its threshold is set anew"""
     batched_share: float = 0.3
     """share of pairs that sketches leave, above which their bounds are computed in batches"""
-    quantizes_in_registers: bool = True
-    """round frames to integers by instructions written for it (`int16/quantize.py`)"""
-    accumulates_in_registers: bool = True
-    """keep the recurrence of 16 query rows in registers (`int16/recurrence.py`)"""
 
     def bounds_by_int16(self, n_rows: int, n_frames: int, dim: int) -> bool:
         """Whether all pairs of so many query frames and frames are bounded by integers."""

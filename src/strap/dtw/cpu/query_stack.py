@@ -70,13 +70,3 @@ class QueryStack:
         if frames.dtype == np.float32 and self.is_ordinary:
             return frames, self.single_mean, np.float32(self.scale)
         return frames.astype(np.float64, copy=False), self.mean, np.float64(self.scale)
-
-    def groups(self, max_rows: int) -> list[range]:
-        """Return whole queries in groups of at most `max_rows` frames (or one query)."""
-        groups, first = [], 0
-        for q in range(1, len(self.borders)):
-            if q - 1 > first and self.borders[q] - self.borders[first] > max_rows:
-                groups.append(range(first, q - 1))
-                first = q - 1
-        groups.append(range(first, self.n_queries))
-        return groups

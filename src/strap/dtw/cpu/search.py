@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from strap.dtw.alignment import align_within
-from strap.dtw.batching import as_doubles, as_floats
+from strap.dtw.batching import as_doubles, as_floats, find_excluded
 from strap.dtw.cpu.evaluation import Evaluator
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
@@ -48,7 +48,7 @@ def best_match(
     """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     frames = as_doubles(query, metric)
     if lengths is None:
-        return Evaluator([frames], step_set(steps), metric, CpuPolicy()).align(0, trajectory)
+        return Evaluator([frames], step_set(steps), metric).align(0, trajectory)
     costs = compute_local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
     cost, start, stop = align_within(costs, step_set(steps), *lengths)
     return Alignment(cost, start, stop) if cost < np.inf else None
@@ -94,9 +94,7 @@ class _Search:
     def run(self) -> SearchResult:
         options = self.options
         steps = step_set(options.steps)
-        topk = TopKSearch(
-            self.queries, self.library, options.k, steps, options.metric, self.pool, self.policy
-        )
+        topk = TopKSearch(self.queries, self.library, options.k, steps, options.metric, self.pool)
         sketches = self._suitable_sketches()
         if sketches:
             n_pairs, n_left = self._search_sketches(topk, sketches)
@@ -135,7 +133,7 @@ class _Search:
             For each query its pairs, and how many of those sketches didn't rule out [q].
         """
         k, steps = self.options.k, step_set(self.options.steps)
-        cascade = Cascade(sketches, self.queries, steps, self.pool, self.policy)
+        cascade = Cascade(sketches, self.queries, steps, self.pool)
         ids, bounds = cascade.bound_all()
         bounds = self._hide_excluded(ids, bounds)
         n_pairs = np.isfinite(bounds).sum(axis=1)
@@ -171,8 +169,6 @@ class _Search:
 
     def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
         """Return bounds [q t] that are ∞ for what a query must not match."""
-        hidden = bounds.copy()
-        for q, excluded in enumerate(self.exclude or ()):
-            if len(excluded):
-                hidden[q, np.isin(ids, list(excluded))] = np.inf
-        return hidden
+        if self.exclude is None:
+            return bounds
+        return np.where(find_excluded(ids, self.exclude), np.inf, bounds)

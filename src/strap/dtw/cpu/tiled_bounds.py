@@ -38,7 +38,7 @@ def choose_bounds(
     stack = QueryStack.of(queries, metric)
     n_rows, dim = stack.frames.shape
     if dim <= LARGEST_DIM and policy.bounds_by_int16(n_rows, n_frames, dim):
-        return Int16Bounds(stack, steps, metric, policy)
+        return Int16Bounds(stack, steps, metric, policy.group_rows)
     return Float32Bounds(stack, steps, metric, policy.group_rows)
 
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from strap.dtw.batching import as_doubles
 from strap.dtw.cpu.evaluation import Evaluation, Evaluator
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Alignment, Bools, Floats, Frames, Ints, Library, TopK
 from strap.dtw.validation import check_numbers
@@ -81,14 +80,12 @@ class TopKSearch:
         steps: StepSet,
         metric: str,
         pool: Executor,
-        policy: CpuPolicy,
     ) -> None:
         self.queries = [QueryTopK(k) for _ in queries]
         self._library, self._metric, self._pool = library, metric, pool
 
         def prepare() -> Evaluator:
-            doubles = [as_doubles(query, metric) for query in queries]
-            return Evaluator(doubles, steps, metric, policy)
+            return Evaluator([as_doubles(query, metric) for query in queries], steps, metric)
 
         # Prepared while others are busy with sketches: it is wanted in the first round.
         self._evaluator = pool.submit(prepare)

@@ -1,4 +1,4 @@
-"""The Triton kernels of the lower bounds: quantized queries, local costs, and their recurrence.
+"""The Triton kernels of the lower bounds: local costs, and the recurrence over them.
 
 They run on any GPU that Triton knows, and on the CPU under `TRITON_INTERPRET=1`, which is how they
 are tested where there is no GPU. Step sets come as numbers (`STEP_CODES`); inputs are taken as
@@ -34,76 +34,8 @@ MAX_QUERY_FRAMES = 1024  # that one warp can hold; of longer queries the first o
 _FMP, _CLASSIC = tl.constexpr(1), tl.constexpr(2)
 _MAX_QUERY_FRAMES = tl.constexpr(MAX_QUERY_FRAMES)
 _UNREACHED = tl.constexpr(2**30)  # more than the local costs of any path add up to
-_FOUR_U = tl.constexpr(2.0**-22)  # u is float32's unit roundoff
-_FLOAT16_MAX = tl.constexpr(65504.0)
-_FLOAT64_ERROR = tl.constexpr(1e-12)
-_FLOAT32_ROUNDING = tl.constexpr(2.0**-22)  # more than rounding to float32 can add
 _TO_INTEGER = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest integer in the low bits
 _EXPONENT = tl.constexpr(0x7F800000)  # the bits of a float32 that make it a power of two
-
-
-@triton.jit
-def compute_squared_norms(
-    vectors, center, centered, plain,  # [F dim] float16, [dim], [F], [F] float64
-    n_frames, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Write centered = |vector − center|² and plain = |vector|² of every vector."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = row < n_frames
-    from_center = tl.zeros([ROWS, BLOCK], tl.float64)
-    from_zero = tl.zeros([ROWS, BLOCK], tl.float64)
-    for k in range(0, dim, BLOCK):
-        column = k + tl.arange(0, BLOCK)
-        here = inside[:, None] & (column < dim)[None, :]
-        value = tl.load(vectors + row[:, None] * dim + column[None, :], mask=here, other=0.0)
-        value = value.to(tl.float64)
-        middle = tl.load(center + column, mask=column < dim, other=0.0)
-        moved = tl.where(here, value - middle[None, :], 0.0)
-        from_center += moved * moved
-        from_zero += value * value
-    tl.store(centered + row, tl.sum(from_center, 1), mask=inside)
-    tl.store(plain + row, tl.sum(from_zero, 1), mask=inside)
-
-
-@triton.jit(do_not_specialize=["first", "n_used"])
-def quantize_queries(
-    frames, mean, shift, constants,  # [n dim], [width], [width], [4] float64
-    quantized, alpha, errors, squares,  # [R width] float16, [R], [R] float32, [R] float64
-    first, n_used, dim, width, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Write one query frame's a' (quantized), α, |f| (errors) and |a'|² (squares).
-
-    The letters are those of the proof in `bounds`. Row r comes from frame first + r, or is padding
-    from row n_used on.
-    """
-    row = tl.program_id(0)
-    is_used = row + tl.zeros([BLOCK], tl.int32) < n_used
-    scale, product_error = tl.load(constants), tl.load(constants + 1)
-    shift_norm = tl.load(constants + 2)
-    square = tl.zeros([BLOCK], tl.float64)
-    along_shift, error = square, square
-    for k in range(0, width, BLOCK):
-        column = k + tl.arange(0, BLOCK)
-        inside = column < width
-        frame = frames + (first + row).to(tl.int64) * dim + column
-        value = tl.load(frame, mask=(column < dim) & is_used, other=0.0).to(tl.float64)
-        middle = tl.load(mean + column, mask=inside, other=0.0)
-        moved = tl.where(inside & is_used, (value - middle) * scale, 0.0)
-        half = tl.minimum(tl.maximum(moved, -_FLOAT16_MAX), _FLOAT16_MAX)
-        half = half.to(tl.float32).to(tl.float16)
-        tl.store(quantized + row * width + column, half, mask=inside)
-        near = half.to(tl.float64)
-        square += near * near
-        along_shift += near * tl.load(shift + column, mask=inside, other=0.0)
-        error += (moved - near) * (moved - near)
-    total = tl.sum(square, 0)
-    low = total + 2 * tl.sum(along_shift, 0)
-    low = low - _FOUR_U * tl.abs(low) - product_error * total
-    low = low - _FLOAT64_ERROR * (total + tl.sqrt(total) * shift_norm) - 1e-37
-    tl.store(alpha + row, (low - _FLOAT32_ROUNDING * tl.abs(low)).to(tl.float32))
-    high = tl.sqrt(tl.sum(error, 0)) * (1 + 1e-6) + 1e-37
-    tl.store(errors + row, high.to(tl.float32))
-    tl.store(squares + row, total)
 
 
 @triton.jit

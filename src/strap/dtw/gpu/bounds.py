@@ -34,18 +34,19 @@ A frame that has no float16 vector near it gets |e| = ∞, and so costs of 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import triton
+from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from strap.dtw.batching import as_floats
+from strap.dtw.batching import split_into_tiles
 from strap.dtw.gpu import bound_kernels
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, STEP_CODES, UNROLL
-from strap.dtw.gpu.quantize import Quantization, QuantizedBatch
-from strap.dtw.gpu.queries import DeviceQueries, Request, upload_queries
+from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, U, round_down, round_vectors
+from strap.dtw.gpu.queries import DeviceQueries, Request
 from strap.dtw.gpu.streams import CostWorkspace
 
 ROW_TILE = 256  # query frames in one tile of the product
@@ -85,12 +86,11 @@ class CostBounds:
         """Prepare the queries of a request for batches with this quantization."""
         self.quantization, self._workspace = quantization, workspace
         self._steps, self._device = request.steps, queries.frames.device
-        if request.metric == "cosine" or not queries.frames.is_floating_point():
-            values = [as_floats(query, request.metric) for query in request.queries]
-            queries = upload_queries(values, self._device)
         self._queries = queries
-        self._lengths = [min(int(length), MAX_QUERY_FRAMES) for length in queries.lengths]
-        self._groups = [self._quantize_group(group) for group in group_queries(self._lengths)]
+        self._lengths = np.minimum(queries.lengths, MAX_QUERY_FRAMES)
+        # Every query begins at an even row.
+        borders = np.cumsum([0, *(self._lengths + self._lengths % 2)])
+        self._groups = [self._quantize_group(one) for one in split_into_tiles(borders, ROW_TILE)]
 
     def bound_batch(self, batch: QuantizedBatch) -> torch.Tensor:
         """Return lower bounds [query, trajectory] in float64; ∞ where no path fits.
@@ -107,22 +107,23 @@ class CostBounds:
 
     def _quantize_group(self, group: range) -> RowGroup:
         """Compute steps 1, 2 and 5 of the proof for the rows of some queries."""
-        quantization, device, frames = self.quantization, self._device, self._queries.frames
+        quantization = self.quantization
         lengths = self._lengths[group.start : group.stop]
         first_row = int(self._queries.first_rows[group.start])
-        n_used = int(self._queries.first_rows[group.stop - 1]) + lengths[-1] - first_row
+        n_used = int(self._queries.first_rows[group.stop - 1]) + int(lengths[-1]) - first_row
         tile = min(ROW_TILE, max(16, triton.next_power_of_2(n_used)))
-        n_rows = tile * triton.cdiv(n_used, tile)
-        quantized = torch.empty(n_rows, quantization.dim, dtype=torch.float16, device=device)
-        alpha, errors = torch.empty(2, n_rows, dtype=torch.float32, device=device)
-        squares = torch.empty(n_rows, dtype=torch.float64, device=device)
-        bound_kernels.quantize_queries[(n_rows,)](
-            frames, quantization.mean, quantization.shift, quantization.constants,
-            quantized, alpha, errors, squares,
-            first_row, n_used, frames.shape[1], quantization.dim,
-            BLOCK=min(1024, triton.next_power_of_2(quantization.dim)), num_warps=4,
-        )  # fmt: skip
-        held_rows = max(32, triton.next_power_of_2(max(lengths)))
+        used = self._queries.frames[first_row : first_row + n_used]
+        quantized, errors = round_vectors(used, quantization)
+        vectors = quantized.to(torch.float64)
+        squares = vectors.square().sum(1)
+        A = squares + 2 * (vectors @ quantization.shift)
+        low = A - 4 * U * A.abs() - quantization.product_error * quantization.balance * squares
+        low -= 1e-12 * (squares + squares.sqrt() * quantization.shift_norm) + 1e-37
+        padding = tile * triton.cdiv(n_used, tile) - n_used
+        held_rows = max(32, triton.next_power_of_2(int(lengths.max())))
+        quantized = pad(quantized, (0, 0, 0, padding))
+        rows = round_down(low), errors, squares
+        alpha, errors, squares = (pad(numbers, (0, padding)) for numbers in rows)
         return RowGroup(group, first_row, quantized, alpha, errors, squares, tile, held_rows)
 
     def _bound_local_costs(
@@ -140,7 +141,7 @@ class CostBounds:
             TensorDescriptor(group.quantized, [n_rows, dim], [dim, 1], [tile, BLOCK]),
             TensorDescriptor(costs, [total, n_rows], [n_rows, 1], [FRAME_TILE, tile]),
             group.alpha, batch.beta, group.errors, batch.errors, group.squares,
-            batch.largest_norm, self.quantization.constants[3], cost_step,
+            batch.largest_norm, self.quantization.unit, cost_step,
             n_frame_tiles, n_row_tiles, total,
             DIM=dim, FRAMES=FRAME_TILE, ROWS=tile, BLOCK=BLOCK,
             IS_ROUNDED=self.quantization.is_rounded, IS_COSINE=self.quantization.metric == "cosine",
@@ -176,17 +177,6 @@ class CostBounds:
                 costs, group.n_rows, *arguments,
                 ROWS=group.held_rows, STEPS=STEP_CODES[self._steps], num_warps=1,
             )  # fmt: skip
-
-
-def group_queries(lengths: Sequence[int]) -> list[range]:
-    """Return whole queries in groups of at most one tile of rows (or one query)."""
-    groups, first, n_rows = [], 0, 0
-    for q, length in enumerate(lengths):
-        if q > first and n_rows + length > ROW_TILE:
-            groups.append(range(first, q))
-            first, n_rows = q, 0
-        n_rows += length + length % 2  # every query begins at an even row
-    return [*groups, range(first, len(lengths))]
 
 
 def count_multiprocessors(device: torch.device) -> int:

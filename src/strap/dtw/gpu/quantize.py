@@ -8,16 +8,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import triton
 
 from strap.dtw import validation
 from strap.dtw.batching import Batch, as_floats
-from strap.dtw.gpu import bound_kernels
 from strap.dtw.types import Floats, Frames, Name
 
 U = 2.0**-24  # the unit roundoff of float32
 ALIGNED = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
-CHUNK_FRAMES = 2**14  # rounded at a time
+CHUNK_FRAMES = 2**14  # widened to float64 at a time
+FLOAT16_MAX = 65504.0
 EXPONENT = 8  # rounded frames of ordinary size lie around 2⁸: far from both ends of float16
 MIN_GAIN = 1.25  # how much shorter centered vectors must be to be worth rounding the queries
 
@@ -47,15 +46,15 @@ class Quantization:
         return (self.dim + 16) * 2.0**-22 + 4 * U
 
     @cached_property
-    def constants(self) -> torch.Tensor:
-        """What kernels need: [4] float64 σ, gτ, |μ'| and the unit of costs; sent once.
-
-        They are a tensor since Triton passes Python's floats as float32.
-        """
+    def unit(self) -> torch.Tensor:
+        """What a cost of 1 becomes, [] float64; a tensor, since Triton passes floats as float32."""
         unit = self.scale**2 if self.metric == "cosine" else self.scale
-        share = self.product_error * self.balance
-        numbers = self.scale, share, float(self.shift.norm()), unit
-        return torch.tensor(numbers, dtype=torch.float64, device=self.mean.device)
+        return torch.tensor(unit, dtype=torch.float64, device=self.mean.device)
+
+    @cached_property
+    def shift_norm(self) -> float:
+        """|μ'|, asked of the device once."""
+        return float(self.shift.norm())
 
 
 def fit_quantization(
@@ -114,25 +113,21 @@ def quantize_batch(
     batch: Batch, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
     """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
-    device, total = frames.device, len(frames)
     quantized, errors = _quantize_frames(frames, quantization)
-    centered = torch.empty(total, dtype=torch.float64, device=device)
-    plain = torch.empty(total, dtype=torch.float64, device=device)
-    bound_kernels.compute_squared_norms[(triton.cdiv(total, 16),)](
-        quantized, quantization.shift, centered, plain, total, quantization.dim,
-        ROWS=16, BLOCK=128, num_warps=4,
-    )  # fmt: skip
+    chunks = torch.split(quantized, CHUNK_FRAMES)
+    centered = torch.cat([(vectors - quantization.shift).norm(dim=1) for vectors in chunks])
+    plain = torch.cat([vectors.to(torch.float64).norm(dim=1) for vectors in chunks])
     share = quantization.product_error / quantization.balance
-    beta = (1 - 4 * U - 1e-12) * centered - share * plain
-    largest_square = float(centered.max())
-    is_unusual = not math.isfinite(largest_square) or bool(torch.isinf(errors).any())
+    beta = (1 - 4 * U - 1e-12) * centered**2 - share * plain**2
+    largest_norm = float(centered.max())
+    is_unusual = not math.isfinite(largest_norm) or not bool(torch.isfinite(errors).all())
     if is_unusual or quantization.metric == "cosine":
         for index, trajectory in zip(batch.ids, batch.frames, strict=True):
             validation.check_numbers(trajectory, name(index), quantization.metric)
     lengths = [len(trajectory) for trajectory in batch.frames]
-    offsets, largest_norm = torch.as_tensor(batch.offsets, device=device), math.sqrt(largest_square)
+    offsets = torch.as_tensor(batch.offsets, device=frames.device)
     return QuantizedBatch(
-        batch.ids, lengths, frames, quantized, offsets, _round_down(beta), errors, largest_norm
+        batch.ids, lengths, frames, quantized, offsets, round_down(beta), errors, largest_norm
     )
 
 
@@ -140,38 +135,45 @@ def _quantize_frames(
     frames: torch.Tensor, quantization: Quantization
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the float16 vectors b' [F d'] of frames [F d], and |e| [F] ([1] where all are 0)."""
-    if quantization.is_rounded:
-        return _round_frames(frames, quantization)
-    padding = quantization.dim - frames.shape[1]  # rows begin at multiples of 16 bytes
-    padded = torch.nn.functional.pad(frames, (0, padding)) if padding else frames
-    return padded, torch.zeros(1, device=frames.device)
-
-
-def _round_frames(
-    frames: torch.Tensor, quantization: Quantization
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return frames moved, scaled and rounded, [F d'], and each one's rounding error [F]."""
-    total, dim = frames.shape
-    quantized = torch.zeros(total, quantization.dim, dtype=torch.float16, device=frames.device)
+    total, dim = len(frames), quantization.dim
+    if not quantization.is_rounded:
+        return _pad(frames, dim), torch.zeros(1, device=frames.device)
+    quantized = torch.empty(total, dim, dtype=torch.float16, device=frames.device)
     errors = torch.empty(total, dtype=torch.float32, device=frames.device)
-    for first in range(0, total, CHUNK_FRAMES):
-        chunk = slice(first, first + CHUNK_FRAMES)
-        values = frames[chunk].to(torch.float64)
-        if quantization.metric == "cosine":
-            values = values / values.abs().amax(1, keepdim=True)
-            values = values / values.norm(dim=1, keepdim=True)
-        moved = (values - quantization.mean[:dim]) * quantization.scale
-        near = moved.to(torch.float16)
-        error = (moved - near.to(torch.float64)).norm(dim=1)
-        is_far = ~torch.isfinite(near).all(1) | ~torch.isfinite(error)
-        quantized[chunk, :dim] = torch.where(is_far[:, None], 0, near)
-        # Normalising here and on the host may differ in the last bits.
-        error = error * (1 + 1e-6) + 1e-12 * quantization.scale + 1e-40
-        errors[chunk] = torch.where(is_far, torch.inf, error * (1 + 2.0**-22)).to(torch.float32)
+    chunks = (torch.split(numbers, CHUNK_FRAMES) for numbers in (frames, quantized, errors))
+    for vectors, near, error in zip(*chunks, strict=True):
+        near[:], error[:] = round_vectors(vectors, quantization)
+        is_far = near.abs().amax(1) == FLOAT16_MAX  # such would take precision from the others
+        near.masked_fill_(is_far[:, None], 0)
+        error.masked_fill_(is_far, torch.inf)
     return quantized, errors
 
 
-def _round_down(values: torch.Tensor) -> torch.Tensor:
+def _pad(vectors: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return vectors with zeros up to so many dimensions: rows begin at multiples of 16 bytes."""
+    padding = dim - vectors.shape[1]
+    return torch.nn.functional.pad(vectors, (0, padding)) if padding else vectors
+
+
+def round_vectors(
+    vectors: torch.Tensor, quantization: Quantization
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return vectors [m d] moved, scaled and rounded, [m d'] float16, and bounds of the errors [m].
+
+    Beyond float16 they are cut off; then the error is large.
+    """
+    values = vectors.to(torch.float64)
+    if quantization.metric == "cosine":
+        values = values / values.abs().amax(1, keepdim=True)
+        values = values / values.norm(dim=1, keepdim=True)
+    moved = (values - quantization.mean[: values.shape[1]]) * quantization.scale
+    near = moved.clamp(-FLOAT16_MAX, FLOAT16_MAX).to(torch.float16)
+    # Normalising here and on the host may differ in the last bits.
+    error = (moved - near).norm(dim=1) * (1 + 1e-6) + 1e-12 * quantization.scale + 1e-37
+    return _pad(near, quantization.dim), error.to(torch.float32)
+
+
+def round_down(values: torch.Tensor) -> torch.Tensor:
     """Return float64 numbers as float32, never above them."""
     singles = values.to(torch.float32)
     below = torch.nextafter(singles, torch.full_like(singles, -torch.inf))

@@ -93,12 +93,7 @@ class Resident:
         validation.check_excluded(exclude, len(queries))
         if len(queries) == 0:
             return []
-        queries = [
-            validation.check_shape(query, f"query {q}", self.dim or None)
-            for q, query in enumerate(queries)
-        ]
-        for q, query in enumerate(queries):
-            validation.check_numbers(query, f"query {q}", self.metric)
+        queries = validation.check_queries(queries, self.metric, self.dim or None)
         request = Request(queries, k, steps, self.metric, exclude, self._fetch, self._tuning)
         tasks = [partial(share.search, request) for share in self._shares]
         return merge(run_on_devices(self._devices, tasks), k)
@@ -110,15 +105,11 @@ class Resident:
         raise KeyError(index)
 
 
-def _name_trajectory(index: int) -> str:
-    return f"trajectory {index}"
-
-
 def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, Frames]]:
     """Yield numbered trajectories; each must have the dimensions and the dtype of the first."""
     dim = dtype = None
     for index, given in enumerate(trajectories):
-        frames = validation.check_shape(given, _name_trajectory(index), dim)
+        frames = validation.check_shape(given, validation.name_trajectory(index), dim)
         if dtype is not None and frames.dtype != dtype:
             raise StrapError(
                 f"trajectory {index} has dtype {frames.dtype} but trajectory 0 has {dtype}: "
@@ -178,7 +169,7 @@ class _Loader:
         if self.quantization is None:
             sample = batch.frames[0]
             self.quantization = fit_quantization(sample, frames.dtype, self._metric, self._device)
-        quantized = quantize_batch(batch, frames, self.quantization, _name_trajectory)
+        quantized = quantize_batch(batch, frames, self.quantization, validation.name_trajectory)
         if self.has_space(frames.nbytes):
             self.on_device.append(quantized)
             return

@@ -6,7 +6,7 @@ exceeds it can't win. One whose bound equals it is aligned, since it may be a ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from strap.dtw.batching import find_excluded
 from strap.dtw.cpu.search import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
@@ -33,16 +34,6 @@ Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
 """Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
 
 FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
-
-
-def _exclude_ids(
-    lower_bounds: torch.Tensor, ids: Ints, exclude: Sequence[Collection[int]] | None
-) -> torch.Tensor:
-    """Return bounds [query, trajectory] that are ∞ for what a query must not match."""
-    if exclude is None or not any(map(len, exclude)):
-        return lower_bounds
-    excluded = np.stack([np.isin(ids, list(query_ids)) for query_ids in exclude])
-    return lower_bounds.masked_fill(torch.as_tensor(excluded, device=lower_bounds.device), np.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +62,13 @@ def find_nothing(request: Request) -> Selection:
 
 def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
     """Return each query's k best of what all devices found."""
-    merged = []
-    for rankings in zip(*(selection.rankings for selection in selections), strict=True):
-        ranking = rankings[0]
-        if len(rankings) > 1:
-            ranking = np.concatenate(rankings, axis=1)
-            ranking = ranking[:, np.lexsort(ranking[::-1])[:k]]
-        trajectory, stop, start = ranking[1:].astype(np.int64)
-        merged.append(TopK(trajectory, -start, stop, ranking[0].copy()))
-    return merged
+    by_query = zip(*(selection.rankings for selection in selections), strict=True)
+    return [TopK.best_of([_unpack(ranking) for ranking in each], k) for each in by_query]
+
+
+def _unpack(ranking: Ranking) -> TopK:
+    trajectory, stop, less_start = ranking[1:].astype(np.int64)
+    return TopK(trajectory, -less_start, stop, ranking[0])
 
 
 class Selector:
@@ -100,7 +89,9 @@ class Selector:
         """
         request, total = self._request, len(self._ids)
         n_pairs = np.zeros(len(request.queries), np.int64)
-        lower_bounds = _exclude_ids(lower_bounds, self._ids, request.exclude)
+        if request.exclude is not None and any(map(len, request.exclude)):
+            excluded = torch.as_tensor(find_excluded(self._ids, request.exclude))
+            lower_bounds = lower_bounds.masked_fill(excluded.to(lower_bounds.device), np.inf)
         size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
         if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
             table = None

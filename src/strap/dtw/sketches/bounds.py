@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from strap.dtw.batching import as_doubles
-from strap.dtw.cpu.int16_bounds import Int16Queries
-from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.int16_bounds import Int16Bounds
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import subtract_rounding
 from strap.dtw.sketches.sketcher import SketchBlock, Sketcher
@@ -23,11 +22,7 @@ class SketchBounds:
     """Bounds of every query's cost from sketches of one kind."""
 
     def __init__(
-        self,
-        sketcher: Sketcher,
-        sketched: Sequence[tuple[Floats, Floats]],
-        steps: StepSet,
-        policy: CpuPolicy,
+        self, sketcher: Sketcher, sketched: Sequence[tuple[Floats, Floats]], steps: StepSet
     ) -> None:
         """Take the queries' sketches and their errors, as `Sketcher.finish` gives them."""
         self.sketcher, self.n_queries, self._steps = sketcher, len(sketched), steps
@@ -35,8 +30,7 @@ class SketchBounds:
         means = [_group_means(rows, sketcher.every) for rows, _ in sketched]
         self._stack = stack = QueryStack.of(means, "l2", is_centered=False)
         self._errors = np.array([[errors.max()] for _, errors in sketched])
-        each = [range(q, q + 1) for q in range(len(means))]
-        self._queries = Int16Queries(stack, "l2", each, policy) if stack.is_ordinary else None
+        self._int16 = Int16Bounds(stack, steps, "l2", 1) if stack.is_ordinary else None
 
     def bound_pairs(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Floats:
         """Return lower bounds [q t] of the wanted pairs, ∞ where no path fits; 0 for the others.
@@ -46,9 +40,9 @@ class SketchBounds:
             positions: which trajectories of the block [t].
             wanted: of which pairs bounds are wanted [q t].
         """
-        if self._queries is None:
+        if self._int16 is None:
             return np.zeros(wanted.shape)
-        bounds = self._queries.bound_sketches(block, positions, wanted, self._steps)
+        bounds = self._int16.bound_sketches(block, positions, wanted)
         lengths = (block.offsets[positions + 1] - block.offsets[positions]).astype(np.float64)
         n_cells = count_path_cells(self._steps, self._stack.n_rows, lengths)
         is_valid = np.ones(len(positions), np.bool_)
@@ -59,11 +53,7 @@ class SketchBounds:
 
 
 def prepare_bounds(
-    queries: Sequence[Frames],
-    sketchers: Sequence[Sketcher],
-    steps: StepSet,
-    pool: Executor,
-    policy: CpuPolicy,
+    queries: Sequence[Frames], sketchers: Sequence[Sketcher], steps: StepSet, pool: Executor
 ) -> list[SketchBounds]:
     """Return bounds for each sketcher; those that share directions share a projection."""
     frames = np.concatenate([as_doubles(query) for query in queries])
@@ -79,7 +69,7 @@ def prepare_bounds(
         rows, errors = (np.concatenate(part) for part in finished)
         sketched[i] = [(rows[a:b], errors[a:b]) for a, b in pairwise(borders)]
     each = range(len(sketchers))
-    return list(pool.map(lambda i: SketchBounds(sketchers[i], sketched[i], steps, policy), each))
+    return list(pool.map(lambda i: SketchBounds(sketchers[i], sketched[i], steps), each))
 
 
 def _group_means(sketches: Floats, every: int) -> Floats:

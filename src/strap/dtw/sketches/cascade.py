@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from strap.dtw.batching import split_into_tiles
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.sketches.bounds import prepare_bounds
 from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.steps import StepSet
@@ -43,14 +42,13 @@ class Cascade:
         queries: Sequence[Frames],
         steps: StepSet,
         pool: Executor,
-        policy: CpuPolicy,
     ) -> None:
         """Take sketches of one or more kinds for each part of a library, all of which suit."""
         self.n_stages = max(len(kinds) for kinds in sketches) - 1
         """of longer sketches"""
         self._pool, self._n_queries = pool, len(queries)
         self._bounds = [
-            prepare_bounds(queries, [one.sketcher for one in kinds], steps, pool, policy)
+            prepare_bounds(queries, [one.sketcher for one in kinds], steps, pool)
             for kinds in sketches
         ]
         self._spans: list[_Span] = []

@@ -35,7 +35,7 @@ from functools import cached_property
 import numpy as np
 
 from strap.dtw.batching import as_doubles
-from strap.dtw.cpu.int16.quantize import LARGEST, LEAST, LONGEST
+from strap.dtw.cpu.int16.quantize import quantize
 from strap.dtw.cpu.rounding import round_down
 from strap.dtw.sketches.balls import fill_radii, find_centres
 from strap.dtw.types import Floats, Frames, Ints, Shorts, Singles
@@ -159,26 +159,15 @@ class Sketcher:
             exact[span] = self.exact(trajectory[span])
         with np.errstate(invalid="ignore", over="ignore"):
             centres = find_centres(exact, self.every) if self.every > 1 else exact
-            integers, scale = _quantize(centres)
-            radii = np.empty(len(integers))
-            fill_radii(exact, self.every, integers * scale[:, None], radii)
+            integers, scale = np.zeros(centres.shape, np.int16), np.empty(len(centres), np.float32)
+            radii, squares, errors = np.empty((3, len(centres)))
+            quantize(centres, np.zeros(self.size), 1.0, integers, squares, errors, scale)
+            rounded = np.multiply(integers, scale[:, None], dtype=np.float64)
+            fill_radii(exact, self.every, rounded, radii)
             # The sums of `exact` err too, by far less than a millionth of their length.
             longest = np.linalg.norm(exact, axis=1).max(initial=0)
             radii = radii * (1 + 1e-6) + 1e-10 * longest + 1e-30
             radii[~np.isfinite(radii)] = np.inf
-            squares = np.einsum("mr,mr->m", integers, integers, dtype=np.float64) * scale**2
+            squares[np.isnan(squares)] = 0  # of vectors that are very long, or no numbers
             scales = np.stack([scale, radii, round_down(squares)], axis=1).astype(np.float32)
         return integers, scales
-
-
-def _quantize(vectors: Floats) -> tuple[Shorts, Floats]:
-    """Return vectors [m r] as integers, and the scale of each [m], a float32 number.
-
-    Integers are 0 where a vector is very long, or no numbers.
-    """
-    scale = np.linalg.norm(vectors, axis=1) / LONGEST
-    scale = np.maximum(scale, np.abs(vectors).max(axis=1, initial=0) / LARGEST)
-    is_usable = (scale > LEAST) & (scale < 1 / LEAST)
-    scale = np.where(is_usable, scale * (1 + 2.0**-20), 1).astype(np.float32).astype(np.float64)
-    scaled = np.where(is_usable[:, None], vectors, 0) / scale[:, None]
-    return np.rint(scaled).astype(np.int16), scale

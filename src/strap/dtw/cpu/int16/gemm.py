@@ -48,7 +48,6 @@ def pack_rows(rows: Shorts) -> Shorts:
     """Return query rows [R d] as `multiply` takes them; what is missing to whole blocks is 0."""
     count, dim = rows.shape
     packed = aligned((-(-count // BLOCK_ROWS), -(-dim // CHUNK), CHUNK * BLOCK_ROWS), np.int16)
-    packed[:] = 0
     _pack(rows, packed)
     return packed
 

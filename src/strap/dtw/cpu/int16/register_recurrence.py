@@ -32,8 +32,8 @@ class _FrameWriter(Writer):
         super().__init__(builder)
         self.is_cosine = is_cosine
         self.products, self.width, self.count = arguments[:3]
-        self.beta, self.scales, self.error_bounds, self.carry = arguments[3:7]
-        self.terms, self.state, self.row_bytes = arguments[7:]
+        self.frame_terms, self.frame_bytes, self.carry = arguments[3:6]
+        self.terms, self.state, self.row_bytes = arguments[6:]
 
     def write(self) -> None:
         builder = self.builder
@@ -69,13 +69,14 @@ class _FrameWriter(Writer):
         builder, zero = self.builder, FLOATS(None)
         place = builder.add(self.products, builder.mul(m, self.width))
         product = builder.sitofp(self.load(place, WORDS, 4), FLOATS)
-        product = builder.fmul(product, builder.fmul(self.factor, self._of_frame(self.scales, m)))
-        square = builder.fadd(builder.fadd(self.alpha, self._of_frame(self.beta, m)), product)
+        beta, scale, error_bound = (self._of_frame(i, m) for i in range(3))
+        product = builder.fmul(product, builder.fmul(self.factor, scale))
+        square = builder.fadd(builder.fadd(self.alpha, beta), product)
         root = builder.module.declare_intrinsic(
             "llvm.sqrt.v16f32", (), ir.FunctionType(FLOATS, [FLOATS])
         )
         distance = builder.call(root, [self._most(square, zero)])
-        off = builder.fadd(self.slack, self._of_frame(self.error_bounds, m))
+        off = builder.fadd(self.slack, error_bound)
         cost = self._most(builder.fsub(distance, off), zero)
         if self.is_cosine:
             half = ir.Constant(FLOATS, [0.5] * LANES)
@@ -88,9 +89,10 @@ class _FrameWriter(Writer):
     def _most(self, a: Any, b: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
 
-    def _of_frame(self, numbers: Any, m: Any) -> Any:
-        """Return a frame's number in every lane."""
-        return self.broadcast(self.load(self.at(numbers, m, 4), SINGLE, 4), FLOATS)
+    def _of_frame(self, number: int, m: Any) -> Any:
+        """Return one of a frame's three terms in every lane."""
+        terms = self.at(self.frame_terms, self.frame_bytes, number)
+        return self.broadcast(self.load(self.at(terms, m, 4), SINGLE, 4), FLOATS)
 
     def _row(self, table: Any, number: int) -> Any:
         return self.at(table, self.row_bytes, number)
@@ -99,9 +101,10 @@ class _FrameWriter(Writer):
 def _accumulating(*, is_cosine: bool) -> Any:
     """Return what takes `count` frames further, for one block of rows; called with addresses.
 
-    Products are `width` bytes from frame to frame; beta, scales, error_bounds and carry have a
-    number for each frame; terms are as in `PackedQueries`, state is D one and two frames back and
-    its least so far, both `row_bytes` from one row to the next.
+    Products are `width` bytes from frame to frame; the frames' terms are as in `Workspace`,
+    `frame_bytes` from one to the next, and carry has a number for each frame; terms are as in
+    `PackedQueries`, state is D one and two frames back and its least so far, both `row_bytes` from
+    one row to the next.
     """
 
     def write(builder: Any, arguments: Any) -> None:

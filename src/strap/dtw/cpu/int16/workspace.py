@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.cpu.float32_recurrence import LARGEST_SQUARE, Real
 from strap.dtw.cpu.int16.quantize import quantize
-from strap.dtw.cpu.rounding import U
-from strap.dtw.types import Floats, Frames, Ints, Shorts, Singles
+from strap.dtw.cpu.rounding import LARGEST_SQUARE, U
+from strap.dtw.types import Floats, Frames, Ints, Real, Shorts, Singles
 from strap.jit import njit
 
 FRAMES = 64  # multiplied together, at most
@@ -35,13 +34,12 @@ class PackedQueries(NamedTuple):
     """[g + 1] a group's first query"""
     blocks: Ints
     """[g + 1] a group's first block of rows"""
-    mean: Floats
-    single_mean: Singles
-    scale: float
+    mean: Frames
+    """[d], in float64 for frames in float64, else in float32"""
+    scale: Real
+    """… and so the scale"""
     shrink: float
     is_cosine: bool
-    quantizes_in_registers: bool
-    accumulates_in_registers: bool
 
 
 class Workspace(NamedTuple):
@@ -51,11 +49,8 @@ class Workspace(NamedTuple):
     """[64 d'] 0 beyond d"""
     squares: Floats
     errors: Floats
-    beta: Singles
-    error_bounds: Singles
-    """of |e|"""
-    scales: Singles
-    """ρ"""
+    terms: Singles
+    """[3 64] of each frame: β, ρ, the bound of |e|"""
     products: NDArray[np.int32]
     """[64 R' + 16]"""
     carry: Singles
@@ -74,8 +69,6 @@ def load(
     queries: PackedQueries,
     frames: NDArray[Any],
     sketch_scales: Singles,
-    mean: Frames,
-    scale: Real,
     first: int,
     workspace: Workspace,
 ) -> int:
@@ -85,32 +78,24 @@ def load(
     by their bits (uint16): frames of such bits are float16 ones, so nothing is compiled twice.
     """
     count: int = min(FRAMES, frames.shape[0] - first)
-    squares, errors = workspace.squares, workspace.errors
+    scale, squares, errors = np.float64(queries.scale), workspace.squares, workspace.errors
+    beta, scales, error_bounds = workspace.terms
     is_sketch = sketch_scales.shape[0] > 0
     if is_sketch:
         for i in range(count):
             for k in range(frames.shape[1]):
                 workspace.integers[i, k] = frames[first + i, k]
-            workspace.scales[i] = np.float32(sketch_scales[first + i, 0] * queries.scale)
-            squares[i], errors[i] = sketch_scales[first + i, 2] * queries.scale**2, 0.0
+            scales[i] = np.float32(sketch_scales[first + i, 0] * scale)
+            squares[i], errors[i] = sketch_scales[first + i, 2] * scale**2, 0.0
     else:
-        quantize(
-            frames[first : first + count],
-            mean,
-            scale,
-            queries.quantizes_in_registers,
-            workspace.integers,
-            squares,
-            errors,
-            workspace.scales,
-        )
+        part = frames[first : first + count]
+        quantize(part, queries.mean, queries.scale, workspace.integers, squares, errors, scales)
     for i in range(count):
         if not squares[i] + errors[i] <= LARGEST_SQUARE:
             return 0
-        workspace.beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
-        workspace.error_bounds[i] = bound_error(errors[i], squares[i])
+        beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
+        error_bounds[i] = bound_error(errors[i], squares[i])
         if is_sketch:
-            radius = sketch_scales[first + i, 1] * queries.scale
-            bound = (workspace.error_bounds[i] + radius) * (1 + 2.0**-20)
-            workspace.error_bounds[i] = np.float32(bound)
+            bound = (error_bounds[i] + sketch_scales[first + i, 1] * scale) * (1 + 2.0**-20)
+            error_bounds[i] = np.float32(bound)
     return count
