@@ -54,6 +54,7 @@ ORDER = (
     "libero",
     "evaluation",
     "experiments",
+    "view",
     "diagnosis",
     "cli",
 )

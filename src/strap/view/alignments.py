@@ -1,0 +1,209 @@
+"""How a match was aligned with its query: the path, the costs, and what the robot did meanwhile."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+from strap.datasets import Dataset
+from strap.dtw import Alignment, best_match
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError
+from strap.features.fusion import Feature
+from strap.positions import positions
+from strap.retrieval import METHODS
+from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
+from strap.store import EmbeddingStore, open_store
+from strap.types import Array, Match, Segment, Trajectory
+from strap.view.contents import Sources, significant
+from strap.view.refusals import NotThereError
+
+AROUND = 40
+"""frames before and after a match whose costs are shown too"""
+MAX_COSTS = 4_000_000
+"""numbers of a cost matrix that a page is given"""
+DIGITS = 5
+"""significant ones of a cost or a position"""
+TOLERANCE = 1e-6
+"""relative: a path whose cost differs more from the match's is not the one that was found"""
+DELTA_POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
+"""actions of the controller that LIBERO and robomimic record"""
+
+Floats = npt.NDArray[np.float64]
+
+
+class NoPathError(Exception):
+    """A match has no path; the text says why."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a run compared, out of its stores."""
+
+    sources: Sources
+
+    def of(self, dataset: Dataset, trajectory_id: str) -> Array:
+        """Return the features [t d] of a trajectory; `NoPathError` where they cannot be had."""
+        try:
+            return self._stores[dataset.name][trajectory_id]
+        except KeyError as error:
+            raise NoPathError("this method compares no features, so there is no path") from error
+
+    @cached_property
+    def _stores(self) -> Mapping[str, EmbeddingStore]:
+        stores: Mapping[str, str] = self.sources.run.manifest.get("stores", {})
+        datasets = (self.sources.target, *self.sources.priors)
+        try:
+            return {
+                dataset.name: open_compared(stores[dataset.name], dataset, self.sources.arguments)
+                for dataset in datasets
+                if dataset.name in stores
+            }
+        except StrapError as error:
+            raise NoPathError(f"its features cannot be opened: {error}") from error
+
+
+def open_compared(folder: str, dataset: Dataset, arguments: Mapping[str, Any]) -> EmbeddingStore:
+    """Open a store with the cameras that a run compared."""
+    store = open_store(folder)
+    if store.path.as_posix() in arguments.get("named_stores", ()) and not arguments["cameras"]:
+        return store
+    if "fused" in store.config.encoder:
+        return store
+    cameras = choose_cameras(dataset, arguments["cameras"] or None)
+    known = [camera for camera in cameras if camera in store.config.cameras]
+    return open_store(folder, cameras=known) if known else store
+
+
+def describe_alignment(sources: Sources, features: Features, row: int) -> dict[str, Any]:
+    """Return what a page shows of one match, beside its frames.
+
+    Frames are counted from the query's first and from the match's first.
+    """
+    if not 0 <= row < len(sources.run.matches):
+        raise NotThereError(
+            f"there is no match {row}: there are {len(sources.run.matches)}, from 0 on"
+        )
+    match = sources.run.matches[row]
+    prior = sources.run.matches.locate(sources.priors)[match.dataset]
+    answer: dict[str, Any] = {"path": None, "costs": None}
+    try:
+        query = features.of(sources.target, match.query.trajectory_id)
+        query = query[match.query.start : match.query.stop]
+        trajectory = features.of(prior, match.segment.trajectory_id)
+        answer["costs"] = _describe_costs(query, trajectory, match.segment, _metric(sources))
+        answer["path"] = _trace(query, trajectory, match, sources)
+    except (NoPathError, StrapError) as error:
+        answer["reason"] = str(error)
+    answer["query"] = describe_motion(sources.target, match.query)
+    answer["match"] = describe_motion(prior, match.segment)
+    return answer
+
+
+def _metric(sources: Sources) -> str:
+    return str(sources.arguments.get("metric") or "l2")
+
+
+def _trace(query: Array, trajectory: Array, match: Match, sources: Sources) -> list[list[float]]:
+    """Return the path as [query frame, match frame, cost], each counted from the first."""
+    method = sources.arguments.get("method", "strap")
+    find = METHODS[method].find if method in METHODS else None
+    steps, metric = str(sources.arguments.get("steps") or "strap"), _metric(sources)
+    found: Alignment | None = Alignment(match.cost, match.segment.start, match.segment.stop)
+    if find is retrieve_trajectories:  # its matches are whole trajectories around what was found
+        found = best_match(query, trajectory, steps=steps, metric=metric)
+    elif find is not retrieve_segments:
+        raise NoPathError(f"method '{method}' compares no sequences of frames, so there is no path")
+    if found is None:
+        raise NoPathError("no path fits: the store has changed since the run was made")
+    try:
+        from strap.dtw import path
+    except ImportError as error:
+        raise NoPathError("paths are not there yet") from error
+    traced = path(query, trajectory, found, steps=steps, metric=metric)
+    total = float(np.sum(traced.costs))
+    if abs(total - match.cost) > TOLERANCE * max(abs(match.cost), 1.0):
+        raise NoPathError(
+            f"the path through the store's features costs {total:.6g}, the match {match.cost:.6g}: "
+            "the store has changed since the run was made"
+        )
+    costs = significant(traced.costs, DIGITS)
+    pairs = zip(traced.query, traced.trajectory - match.segment.start, costs, strict=True)
+    return [[int(i), int(j), cost] for i, j, cost in pairs]
+
+
+def _describe_costs(
+    query: Array, trajectory: Array, segment: Segment, metric: str
+) -> dict[str, Any] | None:
+    """Return the local costs around the match, a byte each; None where they are too many.
+
+    columns   | 40 before | the match | 40 after |
+              0           first
+    """
+    left = max(0, segment.start - AROUND)
+    near = trajectory[left : segment.stop + AROUND]
+    if len(query) * len(near) > MAX_COSTS:
+        return None
+    kind = "cosine" if metric == "cosine" else "euclidean"
+    costs = cdist(np.asarray(query, np.float64), np.asarray(near, np.float64), kind)
+    least, most = float(costs.min()), float(costs.max())
+    scaled = np.round(255 * (costs - least) / (most - least or 1.0)).astype(np.uint8)
+    return {
+        "rows": len(query),
+        "columns": len(near),
+        "first": segment.start - left,
+        "values": base64.b64encode(scaled.tobytes()).decode(),
+        "least": least,
+        "most": most,
+    }
+
+
+def describe_motion(dataset: Dataset, segment: Segment) -> dict[str, Any]:
+    """Return where the end effector was, how open the gripper, and the actions, frame by frame."""
+    trajectory = dataset[segment.trajectory_id]
+    frames = slice(segment.start, segment.stop)
+    actions = np.asarray(trajectory.actions[frames], np.float64).reshape(len(segment), -1)
+    return {
+        "position": _position(trajectory, frames),
+        "gripper": _gripper(trajectory, frames),
+        "actions": significant(actions, DIGITS),
+        "action_names": _action_names(dataset, trajectory, actions.shape[1]),
+    }
+
+
+def _position(trajectory: Trajectory, frames: slice) -> list[list[float]] | None:
+    with suppress(StrapError):
+        found = positions(trajectory)
+        if found.shape[1] == 3:
+            return significant(found[frames], DIGITS)
+    return None
+
+
+def _gripper(trajectory: Trajectory, frames: slice) -> list[float] | None:
+    """Return how open the gripper is: its one number, or how far its fingers are out together."""
+    with suppress(StrapError):
+        found = Feature("gripper", 1.0).read(trajectory)[frames]
+        return significant(found[:, 0] if found.shape[1] == 1 else np.abs(found).sum(1), DIGITS)
+    return None
+
+
+def _action_names(dataset: Dataset, trajectory: Trajectory, width: int) -> list[str]:
+    """Return a name for every number of an action: the dataset's, else what its format implies."""
+    known = (trajectory.attributes.get("feature_names") or {}).get("action")
+    while isinstance(known, list) and len(known) == 1 and isinstance(known[0], list):
+        known = known[0]
+    if isinstance(known, dict):
+        known = next(iter(known.values()), None)
+    if isinstance(known, list) and len(known) == width and all(isinstance(n, str) for n in known):
+        return list(known)
+    if dataset.format in ("libero", "robomimic") and width == len(DELTA_POSE):
+        return list(DELTA_POSE)
+    return [str(number) for number in range(width)]

@@ -1,0 +1,226 @@
+"""A run as plain data for a page: its demonstrations, queries and matches, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strap.atomic import read_json
+from strap.datasets import Dataset
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError
+from strap.runs import Run
+from strap.segments import read_segments
+from strap.stops import Movements, measure_movements
+from strap.store import open_store
+from strap.types import Match, Matches, Segment
+
+FRAME_RATE = 20.0
+"""frames a second where a dataset does not say"""
+DIGITS = 4
+"""significant ones of a movement"""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A run with the datasets that it was made from."""
+
+    run: Run
+    target: Dataset
+    priors: Sequence[Dataset]
+
+    @classmethod
+    def of(cls, run: Run) -> Sources:
+        """Open a run's datasets, unchanged since it was made."""
+        target, priors = run.datasets()
+        run.matches.locate(priors)
+        return cls(run, target, priors)
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """What the run was made with."""
+        found: Mapping[str, Any] = self.run.manifest["arguments"]
+        return found
+
+
+def describe_run(sources: Sources) -> dict[str, Any]:
+    """Return what a page shows of a run, besides what users chose in it.
+
+    `matches` has one list per column, in the order of `matches.parquet`; its queries, datasets and
+    instructions are numbers of entries in the lists of those names.
+    """
+    run, target = sources.run, sources.target
+    first = target[target.ids[0]]
+    queries = list_queries(run)
+    chosen = choose_cameras(target, sources.arguments["cameras"] or None) if first.cameras else ()
+    return {
+        "kind": "run",
+        "title": first.instruction or target.path.name,
+        "name": run.path.resolve().name,
+        "facts": _facts(sources, len(queries)),
+        "cameras": list(dict.fromkeys((*chosen, *first.cameras))),
+        "fps": first.fps or FRAME_RATE,
+        **_describe_queries(sources, queries),
+        **_describe_matches(run.matches, queries, sources),
+        "quality": grade_costs(run.matches),
+    }
+
+
+def list_queries(run: Run) -> list[Segment]:
+    """Return the queries: all segments, or the frames that matches name where segments are none."""
+    named = run.matches.queries
+    file = run.path / "segments.json"
+    segments = read_segments(file) if file.is_file() else []
+    return segments if set(named) <= set(segments) else sorted(named)
+
+
+def cost_per_frame(match: Match) -> float:
+    """Return what a match costs for each frame of its query: queries differ in length."""
+    return match.cost / len(match.query)
+
+
+def grade_costs(matches: Matches) -> dict[str, float]:
+    """Return the costs per frame up to which a match is good, and above which poor, in this run."""
+    if not len(matches):
+        return {"good": 0.0, "poor": 0.0}
+    good, poor = np.quantile([cost_per_frame(match) for match in matches], (1 / 3, 2 / 3))
+    return {"good": float(good), "poor": float(poor)}
+
+
+def significant(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
+    """Return numbers with so many significant digits, as nested lists."""
+    array = np.asarray(values, np.float64)
+    with np.errstate(divide="ignore"):
+        magnitude = np.floor(np.log10(np.abs(array)))
+    magnitude = np.where(np.isfinite(magnitude), magnitude, 0)
+    factor = 10.0 ** (digits - 1 - magnitude)
+    rounded = np.round(array * factor) / factor
+    listed: list[Any] = np.where(np.isfinite(rounded), rounded, 0.0).tolist()
+    return listed
+
+
+def _describe_queries(sources: Sources, queries: Sequence[Segment]) -> dict[str, Any]:
+    target, movements = sources.target, _movements(sources)
+    threshold = _threshold(sources.run)
+    numbers = {key: number for number, key in enumerate(target.ids)}
+    own: list[list[int]] = [[] for _ in target.ids]
+    rows = []
+    for index, query in enumerate(queries):
+        if query.trajectory_id not in numbers:
+            raise StrapError(
+                f"'{sources.run.path}' has a query {query}, which is no demonstration of "
+                f"'{target.path}': run `strap retrieve` again"
+            )
+        number = numbers[query.trajectory_id]
+        own[number].append(index)
+        rows.append({"demonstration": number, "start": query.start, "stop": query.stop})
+    demonstrations = [
+        {
+            "id": trajectory.id,
+            "length": trajectory.length,
+            "instruction": trajectory.instruction,
+            "movement": _movement(movements, trajectory.id),
+            "threshold": threshold if movements else None,
+            "queries": indices,
+        }
+        for trajectory, indices in zip(target, own, strict=True)
+    ]
+    return {"demonstrations": demonstrations, "queries": rows}
+
+
+def _movements(sources: Sources) -> Movements | None:
+    """Return how the demonstrations move; None where nothing tells it."""
+    saved = sources.arguments.get("segmentation") or {}
+    position, norm, unit = (saved.get(name) for name in ("position", "norm", "unit"))
+    with suppress(StrapError):
+        return measure_movements(
+            sources.target, position=position, norm=norm or "l1", unit=unit or "step"
+        )
+    return None
+
+
+def _movement(movements: Movements | None, trajectory_id: str) -> list[float] | None:
+    """Return a number per frame: the movement to the next; the last frame has that before it."""
+    if movements is None:
+        return None
+    moved = movements.values[trajectory_id]
+    return significant(np.append(moved, moved[-1:] if len(moved) else 0.0))
+
+
+def _threshold(run: Run) -> float | None:
+    """Return the movement below which the robot rests, where queries were cut by that."""
+    file = run.path / "segments.json"
+    content = read_json(file) if file.is_file() else {}
+    saved = content.get("segmentation") if isinstance(content, dict) else None
+    saved = saved if isinstance(saved, dict) else {}
+    epsilon = saved.get("epsilon") if saved.get("method") == "stops" else None
+    return float(epsilon) if isinstance(epsilon, int | float) else None
+
+
+def _describe_matches(
+    matches: Matches, queries: Sequence[Segment], sources: Sources
+) -> dict[str, Any]:
+    places = {query: index for index, query in enumerate(queries)}
+    datasets = {prior.name: index for index, prior in enumerate(sources.priors)}
+    instructions = {text: i for i, text in enumerate(dict.fromkeys(m.instruction for m in matches))}
+    lengths = _lengths(sources)
+    columns: dict[str, list[Any]] = {
+        "query": [places[m.query] for m in matches],
+        "rank": [m.rank for m in matches],
+        "dataset": [datasets[m.dataset] for m in matches],
+        "instruction": [instructions[m.instruction] for m in matches],
+        "trajectory": [m.segment.trajectory_id for m in matches],
+        "start": [m.segment.start for m in matches],
+        "stop": [m.segment.stop for m in matches],
+        "length": [lengths[m.dataset, m.segment.trajectory_id] for m in matches],
+        "cost": [m.cost for m in matches],
+        "cost_per_frame": [cost_per_frame(m) for m in matches],
+    }
+    return {"datasets": list(datasets), "instructions": list(instructions), "matches": columns}
+
+
+def _lengths(sources: Sources) -> dict[tuple[str, str], int]:
+    """Return the frames of each matched trajectory: from its store, which has them at hand."""
+    by_name = {prior.name: prior for prior in sources.priors}
+    stored = {}
+    for name, folder in sources.run.manifest.get("stores", {}).items():
+        with suppress(StrapError):
+            stored[name] = open_store(folder)
+    found = {}
+    for dataset, key in {(m.dataset, m.segment.trajectory_id) for m in sources.run.matches}:
+        store = stored.get(dataset)
+        is_stored = store is not None and key in store
+        found[dataset, key] = (
+            store.entry(key).length if store and is_stored else by_name[dataset][key].length
+        )
+    return found
+
+
+def _facts(sources: Sources, n_queries: int) -> list[list[str]]:
+    """Return what is worth knowing of a run, as names and texts."""
+    arguments, manifest = sources.arguments, sources.run.manifest
+    reasons = manifest.get("reasons", {})
+    kept, priors = arguments.get("top_k"), arguments["prior"]
+    facts = {
+        "target": Path(arguments["target"]).name,
+        "prior": ", ".join(Path(place).name for place in priors),
+        "demonstrations": str(len(sources.target)),
+        "queries": str(n_queries),
+        "matches": str(len(sources.run.matches)),
+        "asked for": "" if kept is None else str(kept),
+        "method": str(arguments.get("method", "")),
+        "encoder": str(arguments.get("encoder") or manifest.get("encoder", {}).get("name", "")),
+        "fused": ", ".join(map(str, arguments.get("fuse") or ())),
+        "cut by": str((arguments.get("segmentation") or {}).get("method", "")),
+        "steps": str(arguments.get("steps") or ""),
+        "metric": str(arguments.get("metric") or ""),
+        **{f"why {name}": str(reason) for name, reason in reasons.items()},
+        "seconds": f"{sum(manifest['seconds'].values()):.1f}",
+    }
+    return [[name, text] for name, text in facts.items() if text]

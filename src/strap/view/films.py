@@ -1,0 +1,234 @@
+"""Frames of a segment as one JPEG sheet, made when somebody looks at it and kept on disk.
+
+    frames 0 … 6 of a segment      | 0 1 2 |
+                                   | 3 4 5 |      ceil(√n) columns, row by row
+                                   | 6     |
+
+A sheet holds exact frames, so two of them can be played in lock-step; a video could not promise
+that.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from strap.atomic import TEMPORARY, replacing
+from strap.errors import StrapError, unknown
+from strap.provenance import fingerprint_json
+from strap.types import Array, Trajectory
+from strap.view.refusals import BadRequestError, NotThereError
+
+SIZES = (96, 192, 384)
+"""pixels of a frame's longer side"""
+MAX_FRAMES = 400
+"""of one sheet"""
+QUALITY = 85
+MAX_BYTES = 2 * 10**9
+"""of all sheets on disk; the ones used longest ago are removed first"""
+ROOM = 0.9
+"""the share of it that is left after a removal"""
+BATCH_BYTES = 1 << 26
+"""of frames that are in memory at a time, as stored"""
+VERSION = 1
+"""of what a sheet looks like"""
+
+
+@dataclass(frozen=True)
+class FilmRequest:
+    """Which frames, how large."""
+
+    place: str
+    """`target`, or the number of a dataset"""
+    trajectory: str
+    start: int
+    stop: int
+    camera: str
+    size: int
+    """one of `SIZES`"""
+    count: int | None = None
+    """so many, evenly spaced, the first and the last included; None: all"""
+    run: int = 0
+    """which of several runs"""
+
+    def frames(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the frames that are shown, each once."""
+        total = self.stop - self.start
+        count = total if self.count is None else min(self.count, total)
+        spaced = np.linspace(self.start, self.stop - 1, count).round().astype(np.int64)
+        return np.unique(spaced)
+
+
+@dataclass(frozen=True)
+class Film:
+    """A sheet of frames."""
+
+    jpeg: bytes
+    frames: int
+    columns: int
+    rows: int
+
+
+class Films:
+    """The sheets of a folder: each is made once, however many ask for it at a time."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._begun: dict[str, Future[bytes]] = {}
+        self._bytes: int | None = None  # on disk; None: not counted yet
+
+    def get(self, trajectory: Trajectory, request: FilmRequest) -> Film:
+        """Return the sheet of a trajectory's frames, from disk where it was made before."""
+        require_drawable(trajectory, request)
+        count = len(request.frames())
+        columns = math.ceil(math.sqrt(count))
+        jpeg = self._get(trajectory, request)
+        return Film(jpeg, count, columns, math.ceil(count / columns))
+
+    def _get(self, trajectory: Trajectory, request: FilmRequest) -> bytes:
+        key = _key(trajectory, request)
+        with self._lock:
+            begun = self._begun.get(key)
+            own: Future[bytes] = Future()
+            if begun is None:
+                self._begun[key] = own
+        if begun is not None:
+            return begun.result()
+        try:
+            jpeg = self._read(key) or self._make(key, trajectory, request)
+            own.set_result(jpeg)
+        except BaseException as error:
+            own.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._begun[key]
+        return jpeg
+
+    def _file(self, key: str) -> Path:
+        return self._folder / key[:2] / f"{key[2:]}.jpg"
+
+    def _read(self, key: str) -> bytes | None:
+        file = self._file(key)
+        try:
+            jpeg = file.read_bytes()
+        except OSError:
+            return None
+        with suppress(OSError):
+            os.utime(file)  # used just now
+        return jpeg
+
+    def _make(self, key: str, trajectory: Trajectory, request: FilmRequest) -> bytes:
+        jpeg = draw_sheet(trajectory, request)
+        with suppress(
+            StrapError
+        ):  # a full or read-only disk keeps no sheet; it is shown all the same
+            with replacing(self._file(key), sweep=False) as temporary:
+                temporary.write_bytes(jpeg)
+            self._count(len(jpeg))
+        return jpeg
+
+    def _count(self, added: int) -> None:
+        """Note what was written, and remove the sheets used longest ago where that is too much."""
+        with self._lock:
+            if self._bytes is not None and self._bytes + added <= self._max_bytes:
+                self._bytes += added
+                return
+            self._bytes = _remove_oldest(self._folder, self._max_bytes)
+
+
+def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
+    """Raise where a trajectory does not have these frames, or they are too many for a sheet."""
+    if request.camera not in trajectory.cameras:
+        missing = unknown("camera", request.camera, trajectory.cameras)
+        raise NotThereError(f"trajectory '{trajectory.id}': {missing}")
+    if request.size not in SIZES:
+        raise BadRequestError(
+            f"size is {request.size}: it must be one of {', '.join(map(str, SIZES))}"
+        )
+    if not 0 <= request.start < request.stop <= trajectory.length:
+        raise BadRequestError(
+            f"frames {request.start} to {request.stop} are asked for: '{trajectory.id}' has 0 to "
+            f"{trajectory.length}"
+        )
+    shown = request.stop - request.start if request.count is None else request.count
+    if not 1 <= shown <= MAX_FRAMES:
+        raise BadRequestError(
+            f"{shown} frames are asked for: a sheet has 1 to {MAX_FRAMES}; ask for fewer, or for "
+            "the rest on another sheet"
+        )
+
+
+def draw_sheet(trajectory: Trajectory, request: FilmRequest) -> bytes:
+    """Return the sheet as JPEG; every frame is read once, few of them are in memory at a time."""
+    chosen = request.frames()
+    height, width = trajectory.camera(request.camera).shape[1:3]
+    scale = min(1.0, request.size / max(height, width))
+    tile = max(1, round(width * scale)), max(1, round(height * scale))
+    columns = math.ceil(math.sqrt(len(chosen)))
+    rows = math.ceil(len(chosen) / columns)
+    sheet = Image.new("RGB", (columns * tile[0], rows * tile[1]))
+    for place, picture in enumerate(_pictures(trajectory, request.camera, chosen)):
+        image = Image.fromarray(picture)
+        if image.size != tile:
+            image = image.resize(tile, Image.Resampling.BICUBIC, reducing_gap=3.0)
+        sheet.paste(image, (place % columns * tile[0], place // columns * tile[1]))
+    file = io.BytesIO()
+    # Colours at full resolution: at half of it, frames would tint the edges of their neighbours.
+    sheet.save(file, "JPEG", quality=QUALITY, subsampling=0)
+    return file.getvalue()
+
+
+def _pictures(
+    trajectory: Trajectory, camera: str, chosen: npt.NDArray[np.int64]
+) -> Iterator[Array]:
+    """Yield the chosen frames [h w 3]; those that lie end to end are read together."""
+    height, width = trajectory.camera(camera).shape[1:3]
+    together = max(1, BATCH_BYTES // max(1, 3 * height * width))
+    for span in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
+        for first in range(int(span[0]), int(span[-1]) + 1, together):
+            stop = min(first + together, int(span[-1]) + 1)
+            for picture in trajectory.frames(camera, first, stop):
+                yield np.ascontiguousarray(picture)
+
+
+def _key(trajectory: Trajectory, request: FilmRequest) -> str:
+    """Return what changes with the frames, with what is asked, and with nothing else."""
+    source = trajectory.source
+    place = [source.path.resolve().as_posix(), source.key, source.stamp(), trajectory.orientation]
+    asked = [request.camera, request.size, request.start, request.stop, len(request.frames())]
+    return fingerprint_json([VERSION, trajectory.id, place, asked])
+
+
+def _remove_oldest(folder: Path, limit: int) -> int:
+    """Return the bytes of all sheets, after those used longest ago went where that is too much."""
+    sheets: list[tuple[float, int, Path]] = []
+    for file in folder.glob("*/*"):
+        with suppress(OSError):
+            found = file.stat()
+            if file.name.endswith(TEMPORARY):
+                continue
+            sheets.append((found.st_mtime, found.st_size, file))
+    total = sum(size for _, size, _ in sheets)
+    if total <= limit:
+        return total
+    for _, size, file in sorted(sheets):
+        if total <= ROOM * limit:
+            break
+        with suppress(OSError):
+            file.unlink()
+            total -= size
+    return total

@@ -1,0 +1,215 @@
+"""The server of `strap view`: a page, its data and its pictures, for this machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from strap.errors import StrapError
+from strap.processors import processors
+from strap.view.films import FilmRequest
+from strap.view.guards import MAX_BODY, Guard, TooLargeError
+from strap.view.parameters import Parameters
+from strap.view.refusals import BadRequestError, NotThereError
+from strap.view.subjects import Subject
+
+ADDRESS = "127.0.0.1"
+PAGE = Path(__file__).parent / "static"
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""of the page's files"""
+CHANGES = ("choices", "borders", "borders/keep", "borders/drop")
+"""what may be posted"""
+FILM = ("place", "trajectory", "start", "stop", "camera", "size", "count", "run")
+KEPT = "private, max-age=86400"
+"""films: a browser keeps them for a day"""
+FRESH = "no-cache"
+"""everything else is asked for again"""
+
+STATUS = {NotThereError: 404, BadRequestError: 400}
+"""of what is refused; 409: something is wrong with the data"""
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(subject: Subject, port: int) -> Starlette:
+    """Return the application that shows a subject at this port.
+
+    Args:
+        subject: what is looked at.
+        port: under which the browser reaches it; requests for another one are refused.
+    """
+    answers = Answers(subject)
+    packed = [Middleware(GZipMiddleware, compresslevel=4)]  # JSON shrinks to a fifth
+    routes = [
+        Route("/api/contents", answers.contents, middleware=packed),
+        Route("/api/alignment", answers.alignment, middleware=packed),
+        Route("/api/film", answers.film),
+        Route("/api/video", answers.video),
+        *(
+            Route(f"/api/{name}", answers.changing(name), methods=["POST"], middleware=packed)
+            for name in CHANGES
+        ),
+        Route("/", answers.page, middleware=packed),
+        Route("/{name}", answers.page, middleware=packed),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, port=port)],
+        exception_handlers={StrapError: _explain, TooLargeError: _too_large},
+    )
+
+
+def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
+    """Show a subject until Ctrl-C.
+
+    Args:
+        subject: what is looked at.
+        port: where; 0: any that is free.
+        ready: called with the address once a browser may open it.
+    """
+    with _listen(port) as listener:
+        own = listener.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(subject, own),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        ready(f"http://{ADDRESS}:{own}/")
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(port: int) -> socket.socket:
+    """Return a socket on which connections wait from now on."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((ADDRESS, port))
+        listener.listen(128)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or error
+        raise StrapError(
+            f"port {port} cannot be used ({reason}): choose another with --port, or leave it out"
+        ) from error
+    return listener
+
+
+class Answers:
+    """What each address answers."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        # Threads of its own: each keeps its video files open, and no film waits for an alignment.
+        self._threads = ThreadPoolExecutor(processors() + 1, thread_name_prefix="films")
+
+    async def page(self, request: Request) -> Response:
+        """Answer with a file of the page."""
+        Parameters(request.query_params.multi_items(), ())
+        name = request.path_params.get("name", "index.html")
+        files = {file.name: file for file in PAGE.iterdir() if file.suffix in KINDS}
+        if name not in files:
+            raise NotThereError("there is no such page; the viewer is at /")
+        file = files[name]
+        return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": FRESH})
+
+    async def contents(self, request: Request) -> Response:
+        """Answer with everything that is shown, besides pictures and paths."""
+        Parameters(request.query_params.multi_items(), ())
+        return await run_in_threadpool(lambda: _as_json(self._subject.contents()))
+
+    async def alignment(self, request: Request) -> Response:
+        """Answer with the path of a match."""
+        asked = Parameters(request.query_params.multi_items(), ("match", "run"))
+        match, run = asked.number("match"), asked.number("run", 0)
+        return await run_in_threadpool(lambda: _as_json(self._subject.alignment(match, run)))
+
+    async def film(self, request: Request) -> Response:
+        """Answer with a sheet of frames."""
+        asked = _film_request(Parameters(request.query_params.multi_items(), FILM))
+        loop = asyncio.get_running_loop()
+        film = await loop.run_in_executor(self._threads, self._subject.film, asked)
+        layout = {"X-Frames": film.frames, "X-Columns": film.columns, "X-Rows": film.rows}
+        headers = {name: str(number) for name, number in layout.items()}
+        return Response(
+            film.jpeg, headers={**headers, "Cache-Control": KEPT}, media_type="image/jpeg"
+        )
+
+    async def video(self, request: Request) -> Response:
+        """Answer with an episode's video, or the bytes of it that are asked for."""
+        asked = Parameters(request.query_params.multi_items(), ("evaluation", "state"))
+        evaluation, state = asked.number("evaluation", 0), asked.number("state")
+        file = await run_in_threadpool(self._subject.video, evaluation, state)
+        return FileResponse(file, media_type="video/mp4", headers={"Cache-Control": FRESH})
+
+    def changing(self, name: str) -> Endpoint:
+        """Return what answers a change of that name."""
+
+        async def change(request: Request) -> Response:
+            Parameters(request.query_params.multi_items(), ())
+            wanted = _parse_object(await request.body())
+            return await run_in_threadpool(lambda: _as_json(self._subject.change(name, wanted)))
+
+        return change
+
+
+def _film_request(asked: Parameters) -> FilmRequest:
+    return FilmRequest(
+        place=asked.text("place"),
+        trajectory=asked.text("trajectory"),
+        start=asked.number("start"),
+        stop=asked.number("stop"),
+        camera=asked.text("camera"),
+        size=asked.number("size"),
+        count=asked.number("count") if asked.has("count") else None,
+        run=asked.number("run", 0),
+    )
+
+
+def _parse_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("the body is no JSON") from error
+    if not isinstance(found, dict):
+        raise BadRequestError('the body must be a JSON object, as in {"undo": true}')
+    return found
+
+
+def _as_json(value: Mapping[str, Any]) -> Response:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    body = text.encode("utf-8", "replace")  # half a character out of a file is no reason to fail
+    return Response(body, headers={"Cache-Control": FRESH}, media_type="application/json")
+
+
+async def _explain(_: Request, error: Exception) -> Response:
+    status = next((code for kind, code in STATUS.items() if isinstance(error, kind)), 409)
+    return PlainTextResponse(" ".join(str(error).split()), status)
+
+
+async def _too_large(_: Request, __: Exception) -> Response:
+    return PlainTextResponse(f"the body is too large: {MAX_BODY} bytes are the most", 413)
