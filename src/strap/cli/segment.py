@@ -36,7 +36,7 @@ class Command:
         dataset = self.choosing.apply(self.opening.open(self.dataset))
         cuts = cut_dataset(dataset, self.segmentation)
         if self.plot:
-            from strap.report.cuts import write_cuts_figure
+            from strap.figures.cuts import write_cuts_figure
 
             write_cuts_figure(self.plot, dataset, cuts)
         write_segments(self.out, cuts.segments, dataset=dataset, segmentation=cuts.segmentation)

@@ -32,7 +32,7 @@ from strap.experiments.result_tables import (
     format_markdown,
 )
 from strap.experiments.summary import Summary
-from strap.report.figures import styled
+from strap.figures.style import styled
 
 
 def write_report(

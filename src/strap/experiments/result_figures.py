@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from strap.errors import printable
 from strap.experiments.cells import Column
 from strap.experiments.summary import SuccessCount, Summary
-from strap.report.figures import BLUE, GREY, ORANGE, make_figure
+from strap.figures.style import BLUE, GREY, ORANGE, make_figure
 from strap.types import Matches
 
 if TYPE_CHECKING:

@@ -1,48 +1,87 @@
-"""Pictures of a retrieval, as matplotlib figures fit for a paper."""
+"""Figures of a retrieval, fit for a paper: its matches, where they come from and where they lie."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strap.atomic import replacing
 from strap.datasets.base import Dataset
-from strap.errors import printable
-from strap.types import Match, Matches, Segment
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError, printable, unknown
+from strap.extras import missing_extra
+from strap.figures.style import BLUE, ORANGE, make_figure, styled
+from strap.progress import Progress, silent
+from strap.runs import Run
+from strap.types import Array, Match, Matches, Segment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREY = "#3b6ea5", "#d9822b", "#8a8f98"
-STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "figure.dpi": 150,
-    "savefig.bbox": "tight",
-    "text.parse_math": False,  # instructions are texts, dollar signs included
-}
+FORMATS = ("pdf", "png", "svg")
+Tracing = Callable[[Match], Sequence[tuple[int, int]] | None]
+"""a match -> its warping path as (query frame, match frame), each counted from the first; None
+where it has none"""
 
 
-def make_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
-    from matplotlib.figure import Figure
+def write_figures(
+    out: str | Path,
+    run: Run,
+    target: Dataset,
+    priors: Sequence[Dataset],
+    *,
+    formats: Sequence[str] = ("pdf", "png"),
+    trace: Tracing = lambda _: None,
+    progress: Progress = silent,
+) -> list[Path]:
+    """Draw a run's matches, tasks and places, each as a file of every format.
 
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def styled(draw: Any, *arguments: Any, **options: Any) -> Figure:
-    """Call a drawing function under the house style, leaving the user's settings alone."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE):
-        figure: Figure = draw(*arguments, **options)
-        return figure
+    Args:
+        out: the folder that the files go to.
+        run: whose matches are drawn.
+        target: the run's target.
+        priors: the run's prior datasets.
+        formats: of `FORMATS`.
+        trace: gives the warping paths along which frames of matches are chosen.
+        progress: called with (what, done, total).
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("figures need matplotlib", "report") from error
+    for wrong in sorted(set(formats) - set(FORMATS)):
+        raise unknown("format of figures", wrong, FORMATS)
+    if not len(run.matches):
+        raise StrapError(f"'{run.path}' has no matches to draw")
+    by_name = run.matches.locate(priors)
+    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    lengths = {
+        (match.dataset, match.segment.trajectory_id): by_name[match.dataset][
+            match.segment.trajectory_id
+        ].length
+        for match in run.matches
+    }
+    drawings: dict[str, Callable[[], Figure]] = {
+        "matches": lambda: styled(contact_sheet, run.matches, target, by_name, camera, trace=trace),
+        "tasks": lambda: styled(task_distribution, run.matches),
+        "positions": lambda: styled(match_distribution, run.matches, lengths),
+    }
+    out, files = Path(out).expanduser(), []
+    out.mkdir(parents=True, exist_ok=True)
+    for done, (name, draw) in enumerate(drawings.items()):
+        progress("drawing", done, len(drawings))
+        figure = draw()
+        for kind in formats:
+            files.append(out / f"{name}.{kind}")
+            with replacing(files[-1]) as temporary:
+                figure.savefig(temporary, format=kind, dpi=150)
+    progress("drawing", len(drawings), len(drawings))
+    return files
 
 
 def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
@@ -106,10 +145,12 @@ def contact_sheet(
     queries: int = 6,
     ranks: int = 2,
     frames: int = 5,
+    trace: Tracing = lambda _: None,
 ) -> Figure:
-    """Queries and their best matches side by side: a row per query, evenly spaced frames.
+    """Queries and their best matches side by side: a row per query, evenly spaced frames of it.
 
-    Shown are the queries of one demonstration, in order, where enough of them have a match.
+    Of a match those frames are shown that its path pairs with them. Shown are the queries of one
+    demonstration, in order, where enough of them have a match.
     """
     chosen = telling_queries(matches, queries)
     several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
@@ -124,14 +165,16 @@ def contact_sheet(
         parts = row.subfigures(1, 1 + ranks, wspace=0.02)
         source = target[query.trajectory_id]
         label = f"query {query}: {source.instruction}"
-        _film(
-            parts[0], source.frames(camera, query.start, query.stop), label, ORANGE, frames, limit
-        )
+        shown = _evenly(len(query), frames)
+        images = source.frames(camera, query.start, query.stop)
+        _film(parts[0], images[shown], label, ORANGE, limit)
         for part, match in zip(parts[1:], own, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             images = trajectory.frames(camera, match.segment.start, match.segment.stop)
-            text = f"#{match.rank}, cost {match.cost:.4g}: {match.instruction}"
-            _film(part, images, text, BLUE, frames, limit)
+            cost = match.cost / len(query)
+            text = f"#{match.rank}, cost {cost:.3g} a frame: {match.instruction}"
+            chosen = pair_frames(trace(match), shown, len(query), len(images))
+            _film(part, images[chosen], text, BLUE, limit)
     return figure
 
 
@@ -146,9 +189,26 @@ def telling_queries(matches: Matches, count: int) -> list[Segment]:
     return [items[i] for i in places]
 
 
-def _film(part: Any, images: Any, label: str, colour: str, frames: int, limit: int) -> None:
-    chosen = np.linspace(0, len(images) - 1, frames).round().astype(int)
-    strip = np.concatenate([images[i] for i in chosen], axis=1)
+def _evenly(length: int, count: int) -> Array:
+    return np.linspace(0, length - 1, count).round().astype(int)
+
+
+def pair_frames(
+    path: Sequence[tuple[int, int]] | None, shown: Array, n_query: int, n_match: int
+) -> Array:
+    """Return the match's frame beside each shown frame of its query.
+
+    That is the last one that the path pairs with it; where there is no path, the one as far along. Where
+    the path jumps over a query frame, it is that of the frame before.
+    """
+    if path is None:
+        return np.round(np.asarray(shown) * (n_match - 1) / max(1, n_query - 1)).astype(int)
+    query, match = np.array([pair[:2] for pair in path]).T
+    return match[np.searchsorted(query, shown, side="right") - 1]
+
+
+def _film(part: Any, images: Array, label: str, colour: str, limit: int) -> None:
+    strip = np.concatenate(list(images), axis=1)
     axes = part.add_subplot()
     axes.imshow(strip, interpolation="antialiased")
     axes.set_xticks([])

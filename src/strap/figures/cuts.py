@@ -13,7 +13,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.report.figures import BLUE, ORANGE, styled
+from strap.figures.style import BLUE, ORANGE, styled
 from strap.segments import Cuts, Segmentation
 from strap.stops import Movements, measure_movements
 from strap.types import Segment

@@ -1,0 +1,1 @@
+"""Figures of a retrieval and of a segmentation; needs matplotlib."""

@@ -1,0 +1,130 @@
+"""A moving picture of queries and their best matches, all played along their warping paths."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from strap.atomic import replacing
+from strap.datasets.base import Dataset
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError, printable, unknown
+from strap.figures.retrieval import Tracing, pair_frames, telling_queries
+from strap.figures.style import BLUE, ORANGE
+from strap.runs import Run
+from strap.types import Array
+
+SUFFIXES = (".webp", ".gif")
+STEPS, MILLISECONDS = 48, 60
+"""moments of the picture, and how long each is shown"""
+SIDE, GAP, TEXT = 160, 10, 30
+"""pixels of a tile's longer side, between tiles, and of the two lines above it"""
+PAPER, INK = "#ffffff", "#1d2733"
+FONT_SIZE = 11
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One film of the picture: a frame for each moment."""
+
+    images: Array
+    """[moment h w 3]"""
+    text: str
+    colour: str
+
+
+def write_moving_picture(
+    path: str | Path,
+    run: Run,
+    target: Dataset,
+    priors: Sequence[Dataset],
+    *,
+    queries: int = 3,
+    ranks: int = 3,
+    trace: Tracing = lambda _: None,
+) -> Path:
+    """Write queries, a row each, and beside them their best matches, as one moving picture.
+
+    Args:
+        path: a .webp or .gif file.
+        run: whose matches are shown.
+        target: the run's target.
+        priors: the run's prior datasets.
+        queries: how many rows.
+        ranks: how many matches of each.
+        trace: gives the warping paths.
+    """
+    path = Path(path).expanduser()
+    if path.suffix.lower() not in SUFFIXES:
+        raise unknown("kind of moving picture", path.suffix or path.name, SUFFIXES)
+    if not len(run.matches):
+        raise StrapError(f"'{run.path}' has no matches to show")
+    rows = _collect(run, target, priors, queries, ranks, trace)
+    moments = [_draw(rows, moment) for moment in range(STEPS)]
+    timing = {"duration": MILLISECONDS, "loop": 0}
+    with replacing(path) as temporary:
+        if path.suffix.lower() == ".gif":
+            moments[0].save(temporary, "GIF", save_all=True, append_images=moments[1:], **timing)
+        else:
+            moments[0].save(
+                temporary,
+                "WEBP",
+                save_all=True,
+                append_images=moments[1:],
+                quality=70,
+                method=4,
+                **timing,
+            )
+    return path
+
+
+def _collect(
+    run: Run, target: Dataset, priors: Sequence[Dataset], queries: int, ranks: int, trace: Tracing
+) -> list[list[Tile]]:
+    by_name = run.matches.locate(priors)
+    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    rows = []
+    for query in telling_queries(run.matches, queries):
+        shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)
+        images = target[query.trajectory_id].frames(camera, query.start, query.stop)
+        text = f"your demonstration, frames {query.start} to {query.stop}"
+        row = [Tile(_sized(images[shown]), text, ORANGE)]
+        for match in [match for match in run.matches if match.query == query][:ranks]:
+            trajectory = by_name[match.dataset][match.segment.trajectory_id]
+            images = trajectory.frames(camera, match.segment.start, match.segment.stop)
+            chosen = pair_frames(trace(match), shown, len(query), len(images))
+            row.append(Tile(_sized(images[chosen]), match.instruction, BLUE))
+        rows.append(row)
+    return rows
+
+
+def _sized(images: Array) -> Array:
+    """Return images whose longer side has `SIDE` pixels."""
+    height, width = images.shape[1:3]
+    scale = SIDE / max(height, width)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return np.stack([np.asarray(Image.fromarray(image).resize(size)) for image in images])
+
+
+def _draw(rows: Sequence[Sequence[Tile]], moment: int) -> Image.Image:
+    height, width = rows[0][0].images.shape[1:3]
+    columns = max(map(len, rows))
+    step = GAP + width, GAP + TEXT + height
+    sheet = Image.new("RGB", (GAP + columns * step[0], GAP + len(rows) * step[1]), PAPER)
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(FONT_SIZE)
+    letters = int(width / pen.textlength("n", font=font))
+    for row, tiles in enumerate(rows):
+        for column, tile in enumerate(tiles):
+            x, y = GAP + column * step[0], GAP + row * step[1]
+            lines = textwrap.wrap(printable(tile.text), letters, max_lines=2, placeholder=" …")
+            pen.multiline_text((x, y), "\n".join(lines), INK, font, spacing=2)
+            picture = Image.fromarray(tile.images[moment])
+            sheet.paste(picture, (x, y + TEXT))
+            corner = x + picture.width - 1, y + TEXT + picture.height - 1
+            pen.rectangle(((x, y + TEXT), corner), outline=tile.colour, width=2)
+    return sheet
