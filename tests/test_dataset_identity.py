@@ -13,7 +13,7 @@ from tests.stores import write_dataset
 import strap
 from strap.cli import main
 from strap.errors import StrapError
-from strap.report import write_report
+from strap.figures.retrieval import write_figures
 from strap.runs import open_run
 from strap.synthetic import Planted, make_planted
 from strap.training.data import open_training_data
@@ -98,11 +98,11 @@ def test_matches_of_a_moved_dataset(planted: Planted, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # the sample is retrieved from
-def test_report_takes_no_other_dataset_for_the_one_named(sample_run: Path) -> None:
+def test_figures_take_no_other_dataset_for_the_one_named(sample_run: Path, tmp_path: Path) -> None:
     run = open_run(sample_run)
     target = strap.open_dataset(SAMPLE / "target/mug-mug")
     with pytest.raises(StrapError, match="which is not among the datasets given"):
-        write_report(run, target, [target])
+        write_figures(tmp_path, run, target, [target])
 
 
 def test_training_takes_no_other_dataset_for_the_one_named(tmp_path: Path) -> None:

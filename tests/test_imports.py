@@ -49,7 +49,7 @@ ORDER = (
     "runs",
     "pipeline",
     "scores",
-    "report",
+    "figures",
     "training",
     "libero",
     "evaluation",

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-import strap
+from strap.cli import main
 from strap.errors import StrapError
+from strap.figures.moving import write_moving_picture
+from strap.figures.retrieval import pair_frames, write_figures
 from strap.pipeline import RetrievalOptions, run_retrieval
-from strap.report import write_report
 from strap.runs import Run
-from strap.scores import Score
 from strap.synthetic import Planted
 from strap.types import Matches
+from strap.view.contents import Sources
+from strap.view.run_views import RunView
+from strap.view.single_file import address_of, write_single_file
 
 
 @pytest.fixture
@@ -23,23 +28,111 @@ def run(planted: Planted, tmp_path: Path) -> Run:
     return run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
 
 
-def test_the_report_is_one_whole_page(run: Run, planted: Planted) -> None:
-    datasets = strap.open_dataset(planted.target), [strap.open_dataset(planted.prior)]
-    page = write_report(run, *datasets, precision=Score(0.75, 1.0, 0.1), title="A <title>")
-    text = page.read_text()
-    assert len(re.findall(r'src="data:image/png;base64,', text)) == 3
-    assert not re.search(r'(src|href)="?https?:', text)  # nothing is fetched
-    assert "A &lt;title&gt;" in text
-    assert "75%" in text
-    assert text.count("<tr><td>demo_") == 12
-    for name in ("matches", "tasks", "positions"):
-        with Image.open(run.path / f"{name}.png") as picture:
-            assert min(picture.size) > 100
-            assert np.asarray(picture.convert("L")).std() > 5  # something is drawn
+def answers_of(page: Path) -> dict[str, dict[str, object]]:
+    found = re.search(r'id="strap-data">(.*?)</script>', page.read_text(), re.S)
+    assert found
+    answers: dict[str, dict[str, object]] = json.loads(found[1])
+    return answers
 
 
-def test_nothing_to_report(run: Run, planted: Planted) -> None:
-    empty = Run(run.path, Matches(()), run.manifest, reused=True)
-    target = strap.open_dataset(planted.target)
-    with pytest.raises(StrapError, match="has no matches to report"):
-        write_report(empty, target, [target])
+class TestSingleFile:
+    def test_holds_everything(self, run: Run) -> None:
+        facts = [("skill precision", "75 %")]
+        page = write_single_file(run.path / "report.html", RunView.open(run.path), facts=facts)
+        assert (page.n_filmed, page.n_matches) == (12, 12)
+        text = page.path.read_text()
+        assert not re.search(r'(src|href)="(?!data:)', text)  # nothing is fetched
+        assert "Content-Security-Policy" in text
+        answers = answers_of(page.path)
+        contents = answers["contents"]
+        assert contents["read_only"]
+        assert ["skill precision", "75 %"] in contents["facts"]
+        for row in range(12):
+            assert answers[address_of("alignment", {"match": row})]["path"]
+        films = [answer for address, answer in answers.items() if address.startswith("film?")]
+        assert all(str(film["jpeg"]).startswith("data:image/jpeg;base64,") for film in films)
+
+    def test_is_no_larger_than_is_said(self, run: Run) -> None:
+        view = RunView.open(run.path)
+        whole = write_single_file(run.path / "whole.html", view)
+        size = sum(len(str(a.get("jpeg", ""))) for a in answers_of(whole.path).values())
+        half = write_single_file(run.path / "half.html", view, max_bytes=size // 2)
+        assert 0 < half.n_filmed < 12
+        kept = answers_of(half.path)
+        assert sum(len(str(a.get("jpeg", ""))) for a in kept.values()) <= size // 2
+        assert len(kept["contents"]["matches"]["query"]) == 12  # in words all of them
+        assert address_of("alignment", {"match": 0}) in kept  # the best first
+        assert write_single_file(run.path / "none.html", view, max_bytes=0).n_filmed == 0
+
+    def test_nothing_to_report(self, run: Run) -> None:
+        Matches(()).to_parquet(run.path / "matches.parquet")
+        with pytest.raises(StrapError, match="has no matches to report"):
+            write_single_file(run.path / "report.html", RunView.open(run.path))
+
+    def test_addresses_are_those_of_the_page(self) -> None:
+        # What URLSearchParams makes of the same parameters (static/data.js).
+        parameters = {"trajectory": "a b/ä&*~-._", "place": "target", "start": 3}
+        assert address_of("film", parameters) == (
+            "film?place=target&start=3&trajectory=a+b%2F%C3%A4%26*%7E-._"
+        )
+
+
+def test_retrieve_writes_the_page(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
+    words += ["--encoder", "pixels", "--top-k", "4", "--augmented", "none"]
+    assert main([*words, "--out", str(tmp_path / "with")]) == 0
+    assert f"report: {tmp_path / 'with' / 'report.html'}" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "without"), "--report", "none"]) == 0
+    assert not (tmp_path / "without" / "report.html").exists()
+    # A run that is made anew does not keep the page of the old one.
+    changed = [*words, "--out", str(tmp_path / "with"), "--overwrite", "--report", "none"]
+    assert main([*changed, "--metric", "cosine"]) == 0
+    assert not (tmp_path / "with" / "report.html").exists()
+    assert main(["report", str(tmp_path / "without"), "--megabytes", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["films"] == 0
+
+
+class TestFigures:
+    def test_files_of_each_kind(self, run: Run) -> None:
+        sources = Sources.of(run)
+        files = write_figures(run.path / "figures", run, sources.target, sources.priors)
+        assert {file.name for file in files} == {
+            f"{name}.{kind}" for name in ("matches", "tasks", "positions") for kind in ("pdf", "png")
+        }
+        for file in files:
+            if file.suffix == ".pdf":
+                assert file.read_bytes().startswith(b"%PDF")
+                continue
+            with Image.open(file) as picture:
+                assert min(picture.size) > 100
+                assert np.asarray(picture.convert("L")).std() > 5  # something is drawn
+
+    def test_nothing_to_draw(self, run: Run) -> None:
+        sources = Sources.of(run)
+        empty = replace(run, matches=Matches(()))
+        with pytest.raises(StrapError, match="has no matches to draw"):
+            write_figures(run.path / "figures", empty, sources.target, sources.priors)
+
+    def test_unknown_formats(self, run: Run) -> None:
+        sources = Sources.of(run)
+        with pytest.raises(StrapError, match="unknown format of figures 'jpg'"):
+            write_figures(run.path, run, sources.target, sources.priors, formats=["jpg"])
+
+    @pytest.mark.parametrize("suffix", [".webp", ".gif"])
+    def test_a_moving_picture_moves(self, run: Run, suffix: str) -> None:
+        sources = Sources.of(run)
+        file = run.path / f"moving{suffix}"
+        write_moving_picture(file, run, sources.target, sources.priors)
+        with Image.open(file) as picture:
+            assert picture.n_frames > 10
+            first = np.asarray(picture.convert("RGB"), float)
+            picture.seek(picture.n_frames // 2)
+            assert np.abs(np.asarray(picture.convert("RGB"), float) - first).max() > 30
+
+    def test_frames_beside_each_other_are_pairs_of_the_path(self) -> None:
+        path = [(0, 0), (0, 1), (1, 2), (3, 3), (4, 5)]  # it jumps over 2, and over 4 of the match
+        shown = np.array([0, 1, 2, 3, 4])
+        np.testing.assert_array_equal(pair_frames(path, shown, 5, 6), [1, 2, 2, 3, 5])
+        np.testing.assert_array_equal(pair_frames(None, shown, 5, 9), [0, 2, 4, 6, 8])

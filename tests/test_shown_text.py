@@ -12,9 +12,11 @@ import strap
 from strap.cli import main
 from strap.cli.options import print_json
 from strap.errors import printable
-from strap.report import write_report
+from strap.figures.retrieval import write_figures
 from strap.runs import open_run
 from strap.synthetic import make_planted
+from strap.view.run_views import RunView
+from strap.view.single_file import write_single_file
 
 HOSTILE = '\x1b[2J\x9b31m<script>alert(1)</script> $\\frac{1}{$ \u202egnp \n"&'
 
@@ -64,10 +66,10 @@ def test_an_error_on_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 def test_a_page_and_its_pictures(hostile_run: Path) -> None:
     run = open_run(hostile_run)
-    run.manifest["arguments"]["encoder"] = "<img src=x onerror=alert(2)>"
+    view = RunView.open(hostile_run)
+    page = write_single_file(hostile_run / "report.html", view).path.read_text()
+    assert "<script>alert" not in page
+    assert "\\u003cscript>alert" in page  # inside the data
     target, priors = run.datasets()
-    page = write_report(run, target, priors, title=HOSTILE).read_text()
-    assert "<script" not in page
-    assert "<img src=x" not in page
-    assert "&lt;script&gt;" in page
+    write_figures(hostile_run / "figures", run, target, priors)
     assert strap.Matches.from_parquet(hostile_run / "matches.parquet")[0].instruction == HOSTILE

@@ -28,7 +28,7 @@ from strap.provenance import versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.retrieval.states import retrieve_states
-from strap.runs import AUGMENTED, Run, open_run
+from strap.runs import AUGMENTED, REPORT, Run, open_run
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
@@ -159,6 +159,7 @@ def run_retrieval(
         if done := _finished(out, arguments, inputs, overwrite=overwrite):
             return done
         (out / "manifest.json").unlink(missing_ok=True)
+        (out / REPORT).unlink(missing_ok=True)
         folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
         execution = Execution(engine, workers, address)
         report = _fill(out, ours, priors, options, folder, device, execution, progress)

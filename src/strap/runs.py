@@ -5,6 +5,7 @@ RUN/
   matches.parquet    what was found
   augmented.hdf5     target ∪ retrieved as robomimic HDF5; or
   augmented/         the same as a LeRobot dataset
+  report.html        the matches beside their queries
   policy/            what `strap train RUN` trained
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
@@ -23,6 +24,8 @@ from strap.errors import StrapError
 from strap.types import Matches
 
 AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
+REPORT = "report.html"
+"""what `strap retrieve` and `strap report` show the matches on"""
 POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
 

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from strap.cli.progress import showing
 from strap.cli.report import precision as skill_precision
+from strap.cli.report import write_report
 from strap.cli.retrieve import summary
 from strap.datasets import open_dataset
 from strap.embeddings import AGENT_VIEWS
 from strap.errors import StrapError, unknown
 from strap.pipeline import RetrievalOptions, run_retrieval
-from strap.report import write_report
+from strap.view.run_views import RunView
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
 
@@ -56,11 +57,9 @@ class Command:
                 stores=self.out / "stores",
                 progress=progress,
             )
-            precision = skill_precision(run, target, [prior])
-            title = f"{target[target.ids[0]].instruction}"
-            page = write_report(
-                run, target, [prior], precision=precision, title=title, progress=progress
-            )
+            view = RunView.open(run.path)
+            precision = skill_precision(view.sources)
+            page = write_report(view, None, progress=progress)
         print(summary(run))
         if precision:
             print(
@@ -68,7 +67,7 @@ class Command:
                 f"query does, with the same kind of object; at random {precision.random:.0%} "
                 f"({precision.lift:.1f} times)"
             )
-        print(f"report: {page}")
+        print(f"report: {page.path}")
         if self.train_steps:
             print(compare_policies(run.path, self.out / "policies" / self.task, self.train_steps))
 

@@ -10,6 +10,7 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
+from strap.types import Match
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Command:
         run, target, priors = view.sources.run, view.sources.target, view.sources.priors
         numbers = {match: row for row, match in enumerate(run.matches)}
 
-        def trace(match):  # noqa
+        def trace(match: Match) -> list[tuple[int, int]] | None:
             path = view.alignment(numbers[match], 0)["path"]
             return path and [(i, j) for i, j, _ in path]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,46 +11,73 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
-from strap.datasets import Dataset
 from strap.errors import StrapError
-from strap.runs import Run, open_run
+from strap.progress import Progress
+from strap.runs import REPORT
 from strap.scores import Score, read_labels, score
+from strap.view.contents import Sources
+from strap.view.run_views import RunView
+from strap.view.single_file import MAX_BYTES, SingleFile, write_single_file
 
 
 @dataclass(frozen=True)
 class Command:
-    """Show a retrieval on one page: matches beside their queries, where they come from, all costs.
+    """Write a run's page as one file to keep or to mail: what `strap view` shows, read-only.
 
-    Writes report.html into the run folder, self-contained, and its pictures as PNG beside it.
+    It asks nothing of any server. Every match is in it; films are in it for the best matches of each
+    query, as many as --megabytes allow.
     """
 
-    EXAMPLES: ClassVar = ("strap report my-run",)
+    EXAMPLES: ClassVar = (
+        "strap report my-run",
+        "strap report my-run --out mail.html --megabytes 5",
+    )
     run_folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """a folder that `strap retrieve` wrote"""
+    out: Path | None = None
+    """the file (default: RUN/report.html)"""
+    megabytes: float = MAX_BYTES / 1e6
+    """of films"""
     json: Json = False
     """print where the page lies as JSON"""
 
     def run(self) -> None:
-        """Open the run and its datasets, draw, and say where the page is."""
-        from strap.report import write_report
-
-        run = open_run(self.run_folder)
-        target, priors = run.datasets()
+        """Open the run and its datasets, write the page, and say where it is."""
+        if not self.megabytes >= 0:
+            raise StrapError(f"megabytes is {self.megabytes}: it must be at least 0")
+        view = RunView.open(self.run_folder)
         with showing(quiet=self.json) as progress:
-            page = write_report(
-                run,
-                target,
-                priors,
-                precision=precision(run, target, priors),
-                title=target[target.ids[0]].instruction or target.path.name,
-                progress=progress,
+            page = write_report(view, self.out, megabytes=self.megabytes, progress=progress)
+        if self.json:
+            print_json(
+                {"report": str(page.path), "matches": page.n_matches, "films": page.n_filmed}
             )
-        print_json({"report": str(page)}) if self.json else print(f"report: {page}")
+        else:
+            print(f"report: {page.path} (films of {page.n_filmed} of {page.n_matches} matches)")
 
 
-def precision(run: Run, target: Dataset, priors: Sequence[Dataset]) -> Score | None:
+def write_report(
+    view: RunView, out: Path | None, *, megabytes: float = MAX_BYTES / 1e6, progress: Progress
+) -> SingleFile:
+    """Write the page of a run; where demonstrations are labelled, it tells the skill precision."""
+    sources = view.sources
+    found = precision(sources)
+    facts = []
+    if found:
+        text = f"{found.value:.0%} of the retrieved frames do what their query does; at random "
+        facts.append(("skill precision", f"{text}{found.random:.0%}"))
+    return write_single_file(
+        out or sources.run.path / REPORT,
+        view,
+        max_bytes=int(megabytes * 1e6),
+        facts=facts,
+        progress=progress,
+    )
+
+
+def precision(sources: Sources) -> Score | None:
     """Return the share of retrieved frames that do what their query does, where it is labelled."""
     with suppress(StrapError):
-        labels = {prior.name: read_labels(prior) for prior in priors}
-        return score(run.matches, read_labels(target), labels).precision
+        labels = {prior.name: read_labels(prior) for prior in sources.priors}
+        return score(sources.run.matches, read_labels(sources.target), labels).precision
     return None

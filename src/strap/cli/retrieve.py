@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,12 @@ from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
-from strap.errors import printable
+from strap.errors import StrapError, printable
 from strap.pipeline import Augmented, RetrievalOptions, run_retrieval
+from strap.progress import Progress
 from strap.retrieval import Method, Rule, Shared, TopK
 from strap.retrieval.options import TOP_K
-from strap.runs import Run
+from strap.runs import REPORT, Run
 from strap.search import Engine
 
 
@@ -39,7 +41,8 @@ class Command:
     )
     GROUPS: ClassVar = {
         "what is given, what is made": (
-            *("target", "prior", "out", "augmented", "history", "chunk", "overwrite", "json"),
+            *("target", "prior", "out", "augmented", "history", "chunk", "report", "overwrite"),
+            "json",
         ),
         "which trajectories and cameras": (
             *("target_tasks", "target_episodes", "prior_tasks", "prior_episodes", "cameras"),
@@ -150,6 +153,8 @@ class Command:
     augmented: Augmented = "auto"
     """target ∪ retrieved as a dataset: robomimic's HDF5, lerobot's folder, auto: as the target is;
     none: `strap train` reads the original datasets"""
+    report: Literal["page", "none"] = "page"
+    """page: write report.html, which shows the matches beside their queries; none: don't"""
     stores: Path | None = None
     """where embeddings are looked for and kept; stores beside a dataset are found too (default:
     the user's cache folder, or $STRAP_CACHE)"""
@@ -188,12 +193,31 @@ class Command:
                 address=self.address,
                 progress=progress,
             )
+            page = self._write_page(run, progress)
         if self.json:
             print_json({"run": str(run.path), "reused": run.reused, **run.manifest})
         else:
             print(summary(run))
             if self.explain:
                 print(explanation(run))
+            if page is not None:
+                print(f"report: {page}")
+
+    def _write_page(self, run: Run, progress: Progress) -> Path | None:
+        """Write the run's page where it has none; what keeps it from it is no reason to fail."""
+        from strap.cli.report import write_report
+        from strap.view.run_views import RunView
+
+        if self.report == "none" or not len(run.matches):
+            return None
+        page = run.path / REPORT
+        if run.reused and page.is_file():
+            return page
+        try:
+            return write_report(RunView.open(run.path), page, progress=progress).path
+        except StrapError as error:
+            warnings.warn(f"no report was written: {error}", stacklevel=2)
+            return None
 
 
 def explanation(run: Run) -> str:

@@ -23,7 +23,7 @@ SET_BY_RUNNER = {
     ),
     "retrieve": (
         *("target", "target_tasks", "target_episodes", "prior", "method", "encoder", "top_k"),
-        *("stores", "out", "augmented", "overwrite", "json"),
+        *("stores", "out", "augmented", "report", "overwrite", "json"),
     ),
     "evaluate": ("suite", "task", "out", "workers", "against", "first", "seed", "json"),
 }

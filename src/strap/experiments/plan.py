@@ -151,7 +151,7 @@ class Planner:
         words += ["--target-episodes", cell.demonstrations, "--prior", *self._prior()]
         words += ["--method", str(method.retrieval), "--encoder", str(cell.encoder)]
         words += ["--top-k", str(cell.top_k)] if cell.top_k is not None else []
-        words += ["--augmented", "none"]
+        words += ["--augmented", "none", "--report", "none"]
         words += ["--stores", str(self.work / "stores"), "--out", str(out)]
         command = self._command([*words, *self._words("retrieve", options)])
         return self._add(

@@ -173,8 +173,8 @@ def contact_sheet(
             images = trajectory.frames(camera, match.segment.start, match.segment.stop)
             cost = match.cost / len(query)
             text = f"#{match.rank}, cost {cost:.3g} a frame: {match.instruction}"
-            chosen = pair_frames(trace(match), shown, len(query), len(images))
-            _film(part, images[chosen], text, BLUE, limit)
+            paired = pair_frames(trace(match), shown, len(query), len(images))
+            _film(part, images[paired], text, BLUE, limit)
     return figure
 
 
@@ -204,7 +204,8 @@ def pair_frames(
     if path is None:
         return np.round(np.asarray(shown) * (n_match - 1) / max(1, n_query - 1)).astype(int)
     query, match = np.array([pair[:2] for pair in path]).T
-    return match[np.searchsorted(query, shown, side="right") - 1]
+    paired: Array = match[np.searchsorted(query, shown, side="right") - 1]
+    return paired
 
 
 def _film(part: Any, images: Array, label: str, colour: str, limit: int) -> None:

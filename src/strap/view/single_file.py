@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ MAX_BYTES = 20_000_000
 """of a file's films: what most mail servers take"""
 FILM_SIZE, SHEET_FRAMES = 192, 48
 """`SIZE` of a report and `PIECE` in static/films.js: what the player asks for"""
-THUMBNAIL = {"size": 192, "count": 8}
-"""the same there"""
+THUMBNAIL_SIZE, THUMBNAIL_FRAMES = 192, 8
+"""`THUMBNAIL` there"""
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; "
     "img-src data: blob:"
@@ -46,7 +46,12 @@ class SingleFile:
 
 
 def write_single_file(
-    path: str | Path, subject: Subject, *, max_bytes: int = MAX_BYTES, progress: Progress = silent
+    path: str | Path,
+    subject: Subject,
+    *,
+    max_bytes: int = MAX_BYTES,
+    facts: Sequence[tuple[str, str]] = (),
+    progress: Progress = silent,
 ) -> SingleFile:
     """Write a run's page with its data as one file.
 
@@ -54,6 +59,7 @@ def write_single_file(
         path: the HTML file.
         subject: the run, as the viewer shows it.
         max_bytes: of films; matches whose films do not fit are shown without.
+        facts: (name, value) to be shown besides the run's own.
         progress: called with (what, done, total).
     """
     contents = dict(subject.contents())
@@ -62,8 +68,8 @@ def write_single_file(
     contents |= {"read_only": True, "draft": None, "cameras": contents["cameras"][:1]}
     answers, n_filmed = _collect(subject, contents, max_bytes, progress)
     n_matches = len(contents["matches"]["query"])
-    filmed = ["films in this file", f"of {n_filmed} of {n_matches} matches, the best first"]
-    contents["facts"] = [*contents["facts"], filmed]
+    filmed = ("films in this file", f"of {n_filmed} of {n_matches} matches, the best first")
+    contents["facts"] = [*contents["facts"], *map(list, (*facts, filmed))]
     path = Path(path).expanduser()
     with replacing(path) as temporary:
         temporary.write_text(_fill_page({"contents": contents, **answers}), encoding="utf-8")
@@ -88,7 +94,7 @@ def _collect(
                 layout = {"frames": film.frames, "columns": film.columns, "rows": film.rows}
                 added[address] = {"jpeg": jpeg, **layout}
         size += sum(len(answer["jpeg"]) for answer in added.values())
-        if size > max_bytes and n_filmed:
+        if size > max_bytes:
             break
         added[address_of("alignment", {"match": row})] = subject.alignment(row, 0)
         answers |= added
@@ -110,7 +116,7 @@ def _films_of(contents: Mapping[str, Any], row: int) -> Iterator[FilmRequest]:
     demonstration = contents["demonstrations"][query["demonstration"]]["id"]
     found = str(matches["dataset"][row]), matches["trajectory"][row]
     span = matches["start"][row], matches["stop"][row]
-    yield FilmRequest(*found, *span, camera, **THUMBNAIL)
+    yield FilmRequest(*found, *span, camera, THUMBNAIL_SIZE, THUMBNAIL_FRAMES)
     for place, trajectory, start, stop in (
         (*found, *span),
         ("target", demonstration, query["start"], query["stop"]),
