@@ -1,0 +1,244 @@
+// The right pane: a query and a match side by side, and how they are aligned.
+
+import { load } from "./data.js";
+import { make, makeSelect } from "./elements.js";
+import { Film } from "./films.js";
+import { CostMatrix } from "./matrix.js";
+import { Paths } from "./paths.js";
+import { Player, evenPairs } from "./player.js";
+import { SHAPES } from "./rows.js";
+import { Signals } from "./signals.js";
+import { update } from "./state.js";
+
+const SPEEDS = [[0.25, "¼ speed"], [0.5, "½ speed"], [1, "1× speed"], [2, "2× speed"]];
+
+export class AlignmentPane {
+  /** @param controls an element below the films, where something can be done with a match */
+  constructor(cameras, controls = null) {
+    this.cameras = cameras;
+    this.controls = controls;
+    this.sides = [makeSide("Query"), makeSide("Match")];
+    this.player = new Player(...this.sides.map((side) => side.canvas));
+    this.matrix = new CostMatrix((step) => this.player.seek(step));
+    this.paths = new Paths();
+    this.signals = new Signals();
+    this.shownKey = null;
+    this.build();
+    this.player.listen(() => this.onPair());
+  }
+
+  build() {
+    this.empty = make("p", { class: "empty" }, "Choose a match to see it beside its query.");
+    this.note = make("p", { class: "note", hidden: true });
+    const films = make("div", { class: "films" }, ...this.sides.map((side) => side.element));
+    this.matrixPart = makePart(
+      "Cost matrix and warping path",
+      "Drag to move both films along the path. Faded columns lie outside the match.",
+      this.matrix.canvas,
+    );
+    this.pathsPart = makePart("End effectors", null, this.paths.canvas, this.makeJoin());
+    this.signalsPart = makePart("Gripper and actions", null, makeLegend(), this.signals.element);
+    this.parts = make(
+      "div",
+      { class: "alignment-parts" },
+      this.note,
+      this.matrixPart,
+      this.pathsPart,
+      this.signalsPart,
+    );
+    const transport = this.makeTransport();
+    this.body = make("div", { hidden: true }, films, transport, this.controls, this.parts);
+    this.element = make(
+      "section",
+      { class: "pane pane-alignment", id: "alignment", "aria-label": "Query and match" },
+      this.empty,
+      this.body,
+    );
+  }
+
+  makeTransport() {
+    this.button = make("button", {
+      type: "button",
+      class: "play",
+      onclick: () => this.player.toggle(),
+    });
+    this.slider = make("input", {
+      type: "range",
+      min: 0,
+      max: 0,
+      value: 0,
+      class: "scrub",
+      "aria-label": "Place on the warping path",
+      oninput: () => this.player.seek(Number(this.slider.value)),
+    });
+    this.where = make("p", { class: "where" });
+    const speed = makeSelect("Speed", SPEEDS, {
+      onchange: () => (this.player.speed = Number(speed.value)),
+    });
+    speed.value = "1";
+    this.camera = makeSelect("Camera", this.cameras.map((name) => [name, name]), {
+      onchange: () => update({ camera: this.camera.value }),
+    });
+    this.camera.hidden = this.cameras.length < 2;
+    const settings = make("div", { class: "transport-settings" }, this.where, speed, this.camera);
+    return make(
+      "div",
+      { class: "transport" },
+      make("div", { class: "transport-line" }, this.button, this.slider),
+      settings,
+    );
+  }
+
+  makeJoin() {
+    const box = make("input", {
+      type: "checkbox",
+      onchange: () => this.paths.setJoined(box.checked),
+    });
+    return make("label", { class: "check" }, box, "Move both to the same start");
+  }
+
+  /** Show row `row` of `rows`, seen by `camera`; nothing for null. */
+  async show(rows, row, camera) {
+    const key = row === null ? null : `${rows.number} ${row} ${camera} ${rows.stamp ?? ""}`;
+    if (key === this.shownKey) return;
+    this.shownKey = key;
+    this.empty.hidden = row !== null;
+    this.body.hidden = row === null;
+    if (row === null) return this.player.close();
+    const { query, match } = this.describe(rows, row);
+    this.openFilms(rows, query, match, camera);
+    this.camera.value = camera;
+    await this.align(rows, row, key, query, match);
+  }
+
+  describe(rows, row) {
+    const { matches } = rows;
+    const query = rows.query(matches.query[row]);
+    const match = {
+      place: matches.dataset[row],
+      trajectory: matches.trajectory[row],
+      start: matches.start[row],
+      stop: matches.stop[row],
+    };
+    const quality = rows.quality(row);
+    const verdict = `${SHAPES[quality]} ${quality} · ${rows.costText(row)} per frame`;
+    this.sides[0].describe(query.instruction, query.name, `${query.stop - query.start} frames`);
+    this.sides[1].describe(
+      rows.instruction(row),
+      rows.segment(row),
+      `${match.stop - match.start} frames · ${rows.dataset(row)}`,
+      verdict,
+    );
+    return { query, match };
+  }
+
+  openFilms(rows, query, match, camera) {
+    const { trajectory, start, stop } = query;
+    const films = [
+      new Film({ place: "target", trajectory, start, stop, camera, run: rows.number }),
+      new Film({ ...match, camera, run: rows.number }),
+    ];
+    // Both films begin together; until the path is known, nothing but its first pair is shown.
+    this.player.open(films, [[0, 0]], rows.contents.fps);
+  }
+
+  /** Load the warping path and everything that is drawn along it. */
+  async align(rows, row, key, query, match) {
+    this.note.hidden = true;
+    let alignment;
+    try {
+      alignment = await load("alignment", { match: row, run: rows.number });
+    } catch (problem) {
+      alignment = { path: null, reason: problem.message };
+    }
+    if (this.shownKey !== key) return;
+    const { path, reason } = alignment;
+    const pairs = path ?? evenPairs(query.stop - query.start, match.stop - match.start);
+    this.note.hidden = Boolean(path);
+    this.note.textContent = path ? "" : `Both films are played evenly: ${reason}`;
+    this.slider.max = pairs.length - 1;
+    this.matrixPart.hidden = !path;
+    if (path) this.matrix.show(alignment, query, match);
+    this.showSignals(alignment, pairs);
+    this.player.follow(pairs);
+  }
+
+  showSignals(alignment, pairs) {
+    const { query = {}, match = {} } = alignment;
+    const hasPositions = Boolean(query.position?.length || match.position?.length);
+    this.pathsPart.hidden = !hasPositions;
+    if (hasPositions) this.paths.show(query.position ?? null, match.position ?? null);
+    this.signals.show(query, match, pairs);
+    this.signalsPart.hidden = !this.signals.charts.length;
+  }
+
+  onPair() {
+    const { player } = this;
+    this.button.textContent = player.playing ? "❚❚" : "▶";
+    this.button.setAttribute("aria-label", player.playing ? "Pause" : "Play");
+    if (player.problem) {
+      this.note.hidden = false;
+      this.note.textContent = player.problem;
+    }
+    if (!player.shown) return;
+    const { step, query, match } = player.shown;
+    this.slider.value = step;
+    const place = `pair ${step + 1} of ${player.pairs.length}`;
+    this.slider.setAttribute("aria-valuetext", `${place}: query ${query}, match ${match}`);
+    this.where.textContent = place;
+    const [left, right] = player.films.map((film) => film.source.start);
+    this.sides[0].setFrame(left + query);
+    this.sides[1].setFrame(right + match);
+    this.matrix.setStep(step);
+    this.paths.setPair(query, match);
+    this.signals.setStep(step);
+  }
+}
+
+/** One film with what it shows written below it. */
+function makeSide(role) {
+  const canvas = make("canvas", { role: "img", "aria-label": role, width: 384, height: 384 });
+  const frame = make("span", { class: "frame-number" });
+  const title = make("p", { class: "film-title" });
+  const place = make("p", { class: "film-place" });
+  const size = make("p", { class: "film-size" });
+  const verdict = make("p", { class: "film-verdict" });
+  const mark = make("span", { class: `key key-${role.toLowerCase()}`, "aria-hidden": "true" });
+  const element = make(
+    "figure",
+    { class: "film" },
+    make("div", { class: "film-head" }, make("span", { class: "film-role" }, mark, role), frame),
+    make("div", { class: "film-screen" }, canvas),
+    make("figcaption", {}, title, place, size, verdict),
+  );
+  return {
+    element,
+    canvas,
+    describe(instruction, name, text, judgement = "") {
+      title.textContent = instruction;
+      title.title = instruction;
+      place.textContent = name;
+      size.textContent = text;
+      verdict.textContent = judgement;
+      canvas.setAttribute("aria-label", `${role}: ${instruction}, ${name}`);
+      frame.textContent = "";
+    },
+    setFrame: (number) => (frame.textContent = `frame ${number}`),
+  };
+}
+
+function makePart(title, hint, ...content) {
+  return make(
+    "section",
+    { class: "part" },
+    make("h3", {}, title),
+    hint ? make("p", { class: "hint" }, hint) : null,
+    ...content,
+  );
+}
+
+function makeLegend() {
+  const entry = (name) =>
+    make("span", {}, make("span", { class: `key key-${name}`, "aria-hidden": "true" }), name);
+  return make("p", { class: "legend" }, entry("query"), entry("match"));
+}

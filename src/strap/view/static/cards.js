@@ -1,0 +1,185 @@
+// A card shows one match: a moving thumbnail, what it is, how good, and the user's choice.
+
+import { make, setOptions } from "./elements.js";
+import { THUMBNAIL, drawFrame, thumbnails } from "./films.js";
+import { SHAPES } from "./rows.js";
+
+export const WEIGHTS = [0.25, 0.5, 1, 2, 4];
+/** Milliseconds between two frames of a thumbnail. */
+const PACE = 220;
+const SIGNS = { accepted: "✓ accepted", rejected: "✕ rejected", "beyond K": "beyond K" };
+
+/** Write a weight as it is spoken of: ×½, ×2. */
+export function weightText(weight) {
+  return `×${{ 0.25: "¼", 0.5: "½" }[weight] ?? weight}`;
+}
+
+/** Options of a weight's select, with the present weight among them. */
+export function weightOptions(weight) {
+  const weights = WEIGHTS.includes(weight) ? WEIGHTS : [...WEIGHTS, weight].sort((a, b) => a - b);
+  return weights.map((own) => [own, weightText(own)]);
+}
+
+const moving = new Set();
+const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+
+// One clock for all cards: they move together, and a page without cards costs nothing.
+setInterval(() => {
+  if (document.hidden) return;
+  const beat = Math.floor(performance.now() / PACE);
+  for (const card of moving) card.move(beat);
+}, PACE);
+
+/** A card's elements, used again and again for other rows while scrolling. */
+export class Card {
+  /** @param actions {choose(row), accept(row), reject(row), weigh(row, weight)}; only
+   *  `choose` where nothing can be changed */
+  constructor(actions) {
+    this.actions = actions;
+    this.row = null;
+    this.sheet = null;
+    this.build();
+    this.element.addEventListener("pointerenter", () => (this.isHovered = true));
+    this.element.addEventListener("pointerleave", () => (this.isHovered = false));
+  }
+
+  build() {
+    this.canvas = make("canvas", { "aria-hidden": "true", width: 4, height: 4 });
+    this.rank = make("span", { class: "card-rank" });
+    this.standing = make("span", { class: "card-standing" });
+    this.mark = make("span", { class: "card-mark" });
+    this.quality = make("span", { class: "card-quality" });
+    this.cost = make("span", { class: "card-cost" });
+    this.title = make("span", { class: "card-title" });
+    this.place = make("span", { class: "card-place" });
+    this.segment = make("span", { class: "card-place" });
+    this.button = make(
+      "button",
+      {
+        type: "button",
+        class: "card-main",
+        "data-plays": true,
+        onclick: () => this.actions.choose(this.row),
+      },
+      make("span", { class: "card-film" }, this.canvas, this.rank, this.standing, this.mark),
+      make("span", { class: "card-verdict" }, this.quality, this.cost),
+      this.title,
+      this.place,
+      this.segment,
+    );
+    this.element = make("div", { class: "card", role: "listitem" }, this.button);
+    if (this.actions.accept) this.element.append(this.makeControls());
+  }
+
+  makeControls() {
+    const control = (sign, title, listener) =>
+      make("button", { type: "button", class: "choice", title, onclick: listener }, sign);
+    this.acceptButton = control("✓", "Accept (a)", () => this.actions.accept(this.row));
+    this.rejectButton = control("✕", "Reject (r)", () => this.actions.reject(this.row));
+    this.weight = make("select", {
+      title: "Weight in training",
+      onchange: () => this.actions.weigh(this.row, Number(this.weight.value)),
+    });
+    const children = [this.acceptButton, this.rejectButton, this.weight];
+    return make("div", { class: "card-controls" }, ...children);
+  }
+
+  /** Show row `row`; `place` is its number in the list, `camera` whose pictures. */
+  show(rows, row, place, count, camera) {
+    const film = filmOf(rows, row, camera);
+    this.row = row;
+    this.element.setAttribute("aria-posinset", place + 1);
+    this.element.setAttribute("aria-setsize", count);
+    this.rank.textContent = `#${rows.matches.rank[row]}`;
+    const quality = rows.quality(row);
+    this.quality.textContent = `${SHAPES[quality]} ${quality}`;
+    this.quality.dataset.quality = quality;
+    this.cost.textContent = rows.costText(row);
+    this.cost.title = "cost per frame";
+    this.title.textContent = rows.instruction(row);
+    this.title.title = rows.instruction(row);
+    this.place.textContent = rows.dataset(row);
+    this.segment.textContent = rows.segment(row);
+    this.segment.title = rows.segment(row);
+    const name = `match ${rows.matches.rank[row]}, ${rows.segment(row)}`;
+    this.acceptButton?.setAttribute("aria-label", `Accept ${name}`);
+    this.rejectButton?.setAttribute("aria-label", `Reject ${name}`);
+    this.weight?.setAttribute("aria-label", `Weight of ${name}`);
+    this.showFilm(film);
+  }
+
+  /** Show what was chosen for the match. */
+  showChoice(choices, isChosen, mark) {
+    this.element.classList.toggle("is-chosen", isChosen);
+    this.button.setAttribute("aria-pressed", String(isChosen));
+    this.mark.textContent = mark ?? "";
+    this.mark.hidden = !mark;
+    const standing = choices ? choices.standing(this.row) : "kept";
+    this.element.classList.toggle("is-out", !["kept", "accepted"].includes(standing));
+    this.standing.textContent = SIGNS[standing] ?? standing;
+    this.standing.hidden = standing === "kept";
+    this.standing.dataset.standing = standing;
+    if (!this.acceptButton) return;
+    this.acceptButton.setAttribute("aria-pressed", String(standing === "accepted"));
+    this.rejectButton.setAttribute("aria-pressed", String(standing === "rejected"));
+    const weight = choices.weight(this.row);
+    setOptions(this.weight, weightOptions(weight));
+    this.weight.value = String(weight);
+    this.weight.classList.toggle("is-changed", weight !== 1);
+  }
+
+  showFilm(film) {
+    const key = JSON.stringify(film);
+    if (key === this.filmKey) return;
+    this.filmKey = key;
+    this.film = film;
+    this.setSheet(thumbnails.get(film));
+    if (this.sheet) return;
+    this.canvas.classList.add("is-loading");
+    const isWanted = () => this.filmKey === key && this.element.isConnected;
+    thumbnails.ask(film, isWanted, (sheet) => {
+      if (!isWanted()) return;
+      this.canvas.classList.remove("is-loading");
+      this.setSheet(sheet);
+    });
+  }
+
+  setSheet(sheet) {
+    this.sheet = sheet;
+    this.beat = null;
+    moving.add(this);
+    if (!sheet) return;
+    this.canvas.classList.remove("is-loading");
+    drawFrame(this.canvas, sheet, 0);
+    this.onShape?.(this.canvas.width / this.canvas.height);
+  }
+
+  move(beat) {
+    if (!this.element.isConnected) return moving.delete(this);
+    if (!this.sheet || beat === this.beat) return undefined;
+    const mayMove = !isStill.matches || this.isHovered || this.button === document.activeElement;
+    // A sheet that had to go is loaded again, from the browser's own cache.
+    if (thumbnails.get(this.film) !== this.sheet) return this.reload();
+    this.beat = beat;
+    if (mayMove) drawFrame(this.canvas, this.sheet, beat % this.sheet.frames);
+    return undefined;
+  }
+
+  reload() {
+    this.filmKey = null;
+    this.showFilm(this.film);
+  }
+}
+
+function filmOf(rows, row, camera) {
+  const { dataset, trajectory, start, stop } = rows.matches;
+  return {
+    place: dataset[row],
+    trajectory: trajectory[row],
+    start: start[row],
+    stop: stop[row],
+    camera,
+    run: rows.number,
+    ...THUMBNAIL,
+  };
+}

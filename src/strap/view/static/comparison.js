@@ -1,0 +1,199 @@
+// Several runs side by side: the matches of the same query in columns. What no other run
+// has is marked.
+
+import { AlignmentPane } from "./alignment.js";
+import { make } from "./elements.js";
+import { MatchGrid } from "./matches.js";
+import { Panes } from "./panes.js";
+import { Rows } from "./rows.js";
+import { numberOf, state, subscribe, update } from "./state.js";
+import { Timelines } from "./timelines.js";
+
+const TEXT_HEIGHT = 7.75; // rem of a card below its film
+
+export class ComparisonPage {
+  constructor(contents) {
+    this.runs = contents.runs.map((own, number) => new Rows(own, number));
+    this.cameras = this.runs[0].contents.cameras;
+    this.timelines = new Timelines(null);
+    this.alignment = new AlignmentPane(this.cameras);
+    this.player = this.alignment.player;
+    this.columns = this.runs.map((rows) => this.makeColumn(rows));
+    this.build();
+    this.timelines.show(this.runs[0]);
+    subscribe((changed) => this.onState(changed));
+    this.onState(new Set(["query"]));
+  }
+
+  makeColumn(rows) {
+    const grid = new MatchGrid({
+      label: `Matches of ${rows.contents.name}`,
+      actions: { choose: (row) => this.choose(rows.number, row) },
+      textHeight: TEXT_HEIGHT,
+    });
+    const counts = make("p", { class: "subheading" });
+    const element = make(
+      "section",
+      { class: "run-column", "aria-label": rows.contents.name },
+      make("h3", {}, rows.contents.name),
+      counts,
+      grid.element,
+    );
+    return { rows, grid, counts, element };
+  }
+
+  build() {
+    this.heading = make("h2", {});
+    this.scope = make("button", {
+      type: "button",
+      class: "button",
+      onclick: () => this.toggleScope(),
+    });
+    const left = make(
+      "section",
+      { class: "pane pane-demonstrations", "aria-label": "Demonstrations" },
+      make("h2", {}, "Demonstrations"),
+      make("p", { class: "hint" }, `As ${this.runs[0].contents.name} cut them.`),
+      this.timelines.element,
+    );
+    const columns = make("div", { class: "run-columns" });
+    columns.append(...this.columns.map((column) => column.element));
+    const middle = make(
+      "section",
+      { class: "pane pane-matches", "aria-label": "Matches of each run" },
+      make("div", { class: "matches-head" }, this.heading, this.scope),
+      columns,
+    );
+    this.panes = new Panes([
+      ["demonstrations", "Demonstrations", left],
+      ["matches", "Matches", middle],
+      ["alignment", "Compare", this.alignment.element],
+    ]);
+    this.element = this.panes.element;
+  }
+
+  choose(run, row) {
+    update({ run, match: row });
+    this.panes.open("alignment");
+  }
+
+  onState(changed) {
+    if (this.query() === null) return update({ query: 0 });
+    const camera = this.cameras.includes(state.camera) ? state.camera : this.cameras[0];
+    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const chosen = this.chosen(lists);
+    this.timelines.mark();
+    const query = this.query();
+    this.heading.textContent = query === "all" ? "All matches" : `Query ${query + 1}`;
+    this.scope.textContent = query === "all" ? "One query" : "All queries";
+    this.columns.forEach((column, number) => this.showColumn(column, number, lists, chosen, camera));
+    this.alignment.show(this.runs[chosen.run], chosen.row, camera);
+    if (changed.has("query")) this.panes.open("matches");
+    return undefined;
+  }
+
+  showColumn({ rows, grid, counts }, number, lists, chosen, camera) {
+    const list = lists[number];
+    const isShared = sharedWith(this.runs, lists, number);
+    const only = list.filter((row) => !isShared(row)).length;
+    counts.textContent = `${list.length} matches, ${only} only here`;
+    const row = chosen.run === number ? chosen.row : null;
+    grid.show(rows, list, {
+      camera,
+      chosen: row,
+      marks: (own) => (isShared(own) ? null : "only here"),
+      emptyText: "This run has no matches for this query.",
+    });
+    if (row !== null) grid.reveal();
+  }
+
+  /** The chosen run and row; the first match there is, where none is chosen. */
+  chosen(lists) {
+    const run = Math.min(numberOf("run") ?? 0, this.runs.length - 1);
+    const row = numberOf("match");
+    if (row !== null && lists[run].includes(row)) return { run, row };
+    const first = lists.findIndex((list) => list.length);
+    return first < 0 ? { run: 0, row: null } : { run: first, row: lists[first][0] };
+  }
+
+  /** The chosen query of the first run: its number, "all", or null. */
+  query() {
+    if (state.query === "all") return "all";
+    const number = numberOf("query");
+    return number !== null && number < this.runs[0].contents.queries.length ? number : null;
+  }
+
+  /** The query of another run with most frames in common; null where it has none. */
+  queryIn(rows) {
+    const query = this.query();
+    if (query === "all" || rows.number === 0) return query;
+    const wanted = this.runs[0].query(query);
+    let [best, most] = [null, 0];
+    rows.contents.queries.forEach((_, number) => {
+      const own = rows.query(number);
+      if (own.trajectory !== wanted.trajectory) return;
+      const common = Math.min(own.stop, wanted.stop) - Math.max(own.start, wanted.start);
+      if (common > most) [best, most] = [number, common];
+    });
+    return best;
+  }
+
+  toggleScope() {
+    update({ query: state.query === "all" ? 0 : "all", match: null });
+  }
+
+  stepMatch(step) {
+    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const { run, row } = this.chosen(lists);
+    const place = Math.min(lists[run].length - 1, Math.max(0, lists[run].indexOf(row) + step));
+    if (lists[run].length) update({ run, match: lists[run][place] });
+  }
+
+  stepRun(step) {
+    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const count = this.runs.length;
+    const run = (this.chosen(lists).run + step + count) % count;
+    if (lists[run].length) update({ run, match: lists[run][0] });
+  }
+
+  stepQuery(step) {
+    if (state.query === "all") return;
+    const next = this.query() + step;
+    if (this.runs[0].byQuery[next]) update({ query: next, match: null });
+  }
+
+  keys() {
+    return [
+      ["ArrowLeft", "previous and next match", () => this.stepMatch(-1)],
+      ["ArrowRight", "previous and next match", () => this.stepMatch(1)],
+      ["ArrowUp", "previous and next query", () => this.stepQuery(-1)],
+      ["ArrowDown", "previous and next query", () => this.stepQuery(1)],
+      ["[", "previous and next run", () => this.stepRun(-1)],
+      ["]", "previous and next run", () => this.stepRun(1)],
+      ["Space", "play and pause", () => this.player.toggle()],
+      [",", "one pair back and forward", () => this.player.seek(this.player.step - 1)],
+      [".", "one pair back and forward", () => this.player.seek(this.player.step + 1)],
+      ["q", "one query, all queries", () => this.toggleScope()],
+    ];
+  }
+}
+
+/** Return which rows of run `number` another run has too: overlapping frames of the same
+ *  trajectory of the same dataset. */
+function sharedWith(runs, lists, number) {
+  const key = (rows, row) => `${rows.contents.datasets[rows.matches.dataset[row]]}\n${rows.matches.trajectory[row]}`;
+  const others = new Map();
+  runs.forEach((rows, other) => {
+    if (other === number) return;
+    for (const row of lists[other]) {
+      const own = key(rows, row);
+      if (!others.has(own)) others.set(own, []);
+      others.get(own).push([rows.matches.start[row], rows.matches.stop[row]]);
+    }
+  });
+  const { start, stop } = runs[number].matches;
+  return (row) =>
+    (others.get(key(runs[number], row)) ?? []).some(
+      ([low, high]) => low < stop[row] && start[row] < high,
+    );
+}

@@ -1,0 +1,82 @@
+// Where the page's data comes from: the server, or, in a report, the page itself.
+//
+// A report holds <script type="application/json" id="strap-data"> with one object: the
+// address of each request, as `addressOf` writes it, and its answer. A film's answer there
+// is {"jpeg": "data:image/jpeg;base64,…", "frames": n, "columns": c, "rows": r}.
+
+const embedded = document.getElementById("strap-data");
+const answers = embedded ? JSON.parse(embedded.textContent) : null;
+
+export const isReport = answers !== null;
+
+/** Write a request's address: its name, and its parameters in alphabetical order. */
+export function addressOf(name, parameters = {}) {
+  const given = Object.entries(parameters)
+    .filter(([, value]) => value !== null && value !== undefined)
+    .sort(([one], [other]) => (one < other ? -1 : 1));
+  const search = new URLSearchParams(given).toString();
+  return search ? `${name}?${search}` : name;
+}
+
+/** Load the JSON answer of a request. */
+export async function load(name, parameters) {
+  const address = addressOf(name, parameters);
+  if (isReport) return answerOf(address);
+  return (await checked(fetch(`api/${address}`))).json();
+}
+
+/** Load a sheet of frames: its picture and how the frames lie on it. */
+export async function loadSheet(parameters, signal) {
+  const address = addressOf("film", parameters);
+  if (isReport) {
+    const { jpeg, frames, columns, rows } = answerOf(address);
+    const image = new Image();
+    image.src = jpeg;
+    await image.decode();
+    return { bitmap: await createImageBitmap(image), frames, columns, rows };
+  }
+  const response = await checked(fetch(`api/${address}`, { signal }));
+  const [frames, columns, rows] = ["X-Frames", "X-Columns", "X-Rows"].map((name) =>
+    Number(response.headers.get(name)),
+  );
+  return { bitmap: await createImageBitmap(await response.blob()), frames, columns, rows };
+}
+
+/** Return the address of a rollout's video, or null where there is none. */
+export function videoAddress(parameters) {
+  const address = addressOf("video", parameters);
+  return isReport ? (answers[address] ?? null) : `api/${address}`;
+}
+
+/** Ask the server to change something; the answer is what holds from then on. */
+export async function change(name, body) {
+  const response = await checked(
+    fetch(`api/${name}`, {
+      method: "POST",
+      // A page of another site cannot send this header: the server's guard asks for it.
+      headers: { "Content-Type": "application/json", "X-Strap": "1" },
+      body: JSON.stringify(body),
+    }),
+  );
+  return response.json();
+}
+
+function answerOf(address) {
+  if (!(address in answers)) throw new Error("This report does not hold that.");
+  return answers[address];
+}
+
+async function checked(request) {
+  let response;
+  try {
+    response = await request;
+  } catch (problem) {
+    if (problem.name === "AbortError") throw problem;
+    throw new Error("The server does not answer: is `strap view` still running?");
+  }
+  if (!response.ok) {
+    const text = (await response.text()).slice(0, 300);
+    throw new Error(text || `The server answered ${response.status}.`);
+  }
+  return response;
+}

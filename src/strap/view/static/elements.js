@@ -1,0 +1,78 @@
+// Making elements. Text from data only ever becomes text nodes, so an instruction that
+// looks like HTML is shown as it is written.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** Make an HTML element: `onclick` and the like are listeners, other names attributes. */
+export function make(tag, attributes = {}, ...children) {
+  return dress(document.createElement(tag), attributes, children);
+}
+
+/** Make an SVG element, in the same way. */
+export function draw(tag, attributes = {}, ...children) {
+  return dress(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function dress(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Make a <select> of [value, label] pairs. */
+export function makeSelect(label, options, attributes = {}) {
+  const select = make("select", { "aria-label": label, ...attributes });
+  setOptions(select, options);
+  return select;
+}
+
+/** Replace a select's options and keep its value where it still exists. */
+export function setOptions(select, options) {
+  const before = select.value;
+  select.replaceChildren(
+    ...options.map(([value, text]) => make("option", { value }, String(text))),
+  );
+  if (options.some(([value]) => String(value) === before)) select.value = before;
+}
+
+/** Call `listener` at most once per displayed frame, however often it is asked for. */
+export function oncePerFrame(listener) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      listener();
+    });
+  };
+}
+
+/** Give a canvas as many pixels as the screen has for it; return its context in CSS pixels. */
+export function sharpContext(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  const { clientWidth: width, clientHeight: height } = canvas;
+  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
+  if (canvas.width !== across || canvas.height !== down) {
+    canvas.width = across;
+    canvas.height = down;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return { context, width, height };
+}
+
+let noticeTimer = 0;
+
+/** Tell the user something in one line, for a few seconds. */
+export function notify(text) {
+  const notice = document.getElementById("notice");
+  notice.textContent = text;
+  notice.classList.add("is-shown");
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => notice.classList.remove("is-shown"), 5000);
+}

@@ -1,0 +1,142 @@
+// Films: sheets of frames from the server, cut into frames on canvases.
+
+import { addressOf, loadSheet } from "./data.js";
+
+/** What a card's moving picture is made of. */
+export const THUMBNAIL = { size: 192, count: 8 };
+/** Pixels of a frame's longer side in the player. */
+const SIZE = 384;
+/** Frames a sheet of the player holds: few enough to come soon, and to be no huge picture. */
+const PIECE = 48;
+/** Pixels of all thumbnails that are kept decoded (4 bytes each). */
+const KEPT_PIXELS = 32e6;
+/** Sheets asked for at a time: more would only make the ones in view wait. */
+const AT_A_TIME = 4;
+
+/** Draw frame `index` of a sheet into a canvas; the canvas takes the frame's size. */
+export function drawFrame(canvas, sheet, index) {
+  const width = Math.floor(sheet.bitmap.width / sheet.columns);
+  const height = Math.floor(sheet.bitmap.height / sheet.rows);
+  if (canvas.width !== width || canvas.height !== height) {
+    canvas.width = width;
+    canvas.height = height;
+  }
+  const [x, y] = [(index % sheet.columns) * width, Math.floor(index / sheet.columns) * height];
+  canvas.getContext("2d").drawImage(sheet.bitmap, x, y, width, height, 0, 0, width, height);
+}
+
+/** A segment's film, loaded piece by piece from where it is played. */
+export class Film {
+  /** @param source {place, trajectory, start, stop, camera, run} as the server takes them */
+  constructor(source) {
+    this.source = source;
+    this.length = source.stop - source.start;
+    this.pieces = new Map();
+    this.loading = new Map();
+    this.stopped = new AbortController();
+    /** why the frames cannot be shown, once that is known */
+    this.problem = null;
+  }
+
+  /** Whether frame `index` (0 is the segment's first) can be drawn at once. */
+  has(index) {
+    return this.pieces.has(Math.floor(index / PIECE));
+  }
+
+  draw(canvas, index) {
+    drawFrame(canvas, this.pieces.get(Math.floor(index / PIECE)), index % PIECE);
+  }
+
+  /** Load the piece that holds frame `index`. */
+  load(index) {
+    const piece = Math.floor(index / PIECE);
+    if (this.pieces.has(piece)) return Promise.resolve();
+    if (!this.loading.has(piece)) this.loading.set(piece, this.fetch(piece));
+    return this.loading.get(piece);
+  }
+
+  async fetch(piece) {
+    const start = this.source.start + piece * PIECE;
+    const stop = Math.min(this.source.stop, start + PIECE);
+    try {
+      const asked = { ...this.source, start, stop, size: SIZE };
+      const sheet = await loadSheet(asked, this.stopped.signal);
+      if (this.stopped.signal.aborted) sheet.bitmap.close();
+      else this.pieces.set(piece, sheet);
+    } catch (problem) {
+      if (problem.name !== "AbortError") this.problem = problem.message;
+    }
+  }
+
+  /** Load the next piece while this one is played. */
+  prefetch(index) {
+    const next = (Math.floor(index / PIECE) + 1) * PIECE;
+    this.load(next < this.length ? next : 0);
+  }
+
+  close() {
+    this.stopped.abort();
+    for (const sheet of this.pieces.values()) sheet.bitmap.close();
+    this.pieces.clear();
+  }
+}
+
+/** Thumbnails of the cards in view. What has left the view before its turn is never asked for. */
+class Thumbnails {
+  constructor() {
+    this.sheets = new Map();
+    this.waiting = [];
+    this.running = 0;
+    this.pixels = 0;
+  }
+
+  /** The sheet where it is there already, else null. */
+  get(source) {
+    const key = addressOf("film", source);
+    const sheet = this.sheets.get(key);
+    if (!sheet) return null;
+    this.sheets.delete(key); // put last: what was used longest ago goes first
+    this.sheets.set(key, sheet);
+    return sheet;
+  }
+
+  /** Load a sheet while `isWanted()`, then call `then(sheet or null)`. */
+  ask(source, isWanted, then) {
+    this.waiting.push({ source, isWanted, then });
+    this.next();
+  }
+
+  next() {
+    while (this.running < AT_A_TIME && this.waiting.length) {
+      const asked = this.waiting.shift();
+      if (asked.isWanted()) this.start(asked);
+    }
+  }
+
+  async start({ source, then }) {
+    this.running++;
+    let sheet = this.get(source);
+    try {
+      sheet ??= this.keep(addressOf("film", source), await loadSheet(source));
+    } catch {
+      sheet = null; // the card says that it has no picture; the player tells why
+    }
+    this.running--;
+    then(sheet);
+    this.next();
+  }
+
+  keep(key, sheet) {
+    this.sheets.set(key, sheet);
+    this.pixels += sheet.bitmap.width * sheet.bitmap.height;
+    for (const [oldest, old] of this.sheets) {
+      if (this.pixels <= KEPT_PIXELS || oldest === key) break;
+      this.pixels -= old.bitmap.width * old.bitmap.height;
+      this.sheets.delete(oldest);
+      old.bitmap.close();
+    }
+    return sheet;
+  }
+}
+
+export const thumbnails = new Thumbnails();

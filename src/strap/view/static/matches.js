@@ -1,0 +1,138 @@
+// The grid of matches. Only the cards in view are in the page, so that ten thousand matches
+// scroll like ten; every card has the same size, so that their places follow from their number.
+
+import { Card } from "./cards.js";
+import { make, oncePerFrame } from "./elements.js";
+
+const GAP = 0.875; // rem, between two cards
+const LEAST_WIDTH = 11.5; // rem, of a card
+/** Rows of cards that are ready above and below the view. */
+const SPARE = 1;
+
+export class MatchGrid {
+  /** @param options {actions, choices, label, textHeight (rem of a card below its film)} */
+  constructor({ actions, choices = null, label, textHeight }) {
+    Object.assign(this, { actions, choices, textHeight });
+    this.rows = null;
+    this.list = [];
+    this.chosen = null;
+    this.camera = null;
+    this.marks = null;
+    this.aspect = 1;
+    this.cards = new Map(); // place in the list -> card
+    this.spare = [];
+    this.grid = make("div", { class: "grid", role: "list", "aria-label": label });
+    this.empty = make("p", { class: "empty", hidden: true });
+    this.element = make("div", { class: "grid-scroll", tabindex: -1 }, this.empty, this.grid);
+    this.refresh = oncePerFrame(() => this.render());
+    // Captured: on wide screens the grid scrolls, on narrow ones the pane around it.
+    document.addEventListener("scroll", this.refresh, { capture: true, passive: true });
+    new ResizeObserver(() => this.refresh()).observe(this.element);
+  }
+
+  /** Show these rows, in this order. */
+  show(rows, list, { camera, chosen, marks = null, emptyText = "No match passes these filters." }) {
+    const isNew = rows !== this.rows || list !== this.list || camera !== this.camera;
+    Object.assign(this, { rows, list, camera, chosen, marks });
+    if (isNew) this.recycle(() => true);
+    this.empty.hidden = list.length > 0;
+    this.empty.textContent = emptyText;
+    this.render();
+  }
+
+  /** Bring the chosen card into view, and the focus to it where a card had it. */
+  reveal() {
+    const place = this.list.indexOf(this.chosen);
+    if (place < 0 || !this.layout) return;
+    const { columns, height, gap } = this.layout;
+    const top = Math.floor(place / columns) * (height + gap);
+    const scroller = scrollerOf(this.element);
+    const offset = this.grid.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
+    const y = top + offset + scroller.scrollTop;
+    const hadFocus = this.element.contains(document.activeElement);
+    if (y < scroller.scrollTop) scroller.scrollTop = y - gap;
+    else if (y + height > scroller.scrollTop + scroller.clientHeight) {
+      scroller.scrollTop = y + height + gap - scroller.clientHeight;
+    }
+    this.render();
+    if (hadFocus) this.cards.get(place)?.button.focus({ preventScroll: true });
+  }
+
+  measure() {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const width = this.grid.clientWidth;
+    const gap = GAP * rem;
+    const columns = Math.max(1, Math.floor((width + gap) / (LEAST_WIDTH * rem + gap)));
+    const across = (width - gap * (columns - 1)) / columns;
+    const film = Math.round(across / this.aspect);
+    return { columns, width: across, film, height: film + this.textHeight * rem, gap };
+  }
+
+  render() {
+    if (!this.rows || !this.grid.clientWidth) return;
+    this.layout = this.measure();
+    const { columns, height, gap, film } = this.layout;
+    const lines = Math.ceil(this.list.length / columns);
+    this.grid.style.height = `${Math.max(0, lines * (height + gap) - gap)}px`;
+    this.grid.style.setProperty("--film-height", `${film}px`);
+    const top = this.grid.getBoundingClientRect().top;
+    const first = Math.max(0, Math.floor(-top / (height + gap)) - SPARE) * columns;
+    const last = (Math.ceil((window.innerHeight - top) / (height + gap)) + SPARE) * columns;
+    const stop = Math.min(this.list.length, last);
+    this.recycle((place) => place < first || place >= stop);
+    // From the last to the first, so that each card finds the one it stands before.
+    for (let place = stop - 1; place >= first; place--) this.place(place);
+  }
+
+  recycle(isGone) {
+    for (const [place, card] of this.cards) {
+      if (!isGone(place)) continue;
+      // The focus must not fall back to the page's beginning when its card scrolls away.
+      if (card.element.contains(document.activeElement)) {
+        this.element.focus({ preventScroll: true });
+      }
+      card.element.remove();
+      this.cards.delete(place);
+      this.spare.push(card);
+    }
+  }
+
+  place(place) {
+    const row = this.list[place];
+    const { columns, width, height, gap } = this.layout;
+    let card = this.cards.get(place);
+    if (!card) {
+      card = this.spare.pop() ?? this.makeCard();
+      this.cards.set(place, card);
+      // In order, for those who tab or listen through the cards.
+      this.grid.insertBefore(card.element, this.cards.get(place + 1)?.element ?? null);
+      card.show(this.rows, row, place, this.list.length, this.camera);
+    }
+    const [x, y] = [(place % columns) * (width + gap), Math.floor(place / columns) * (height + gap)];
+    card.element.style.transform = `translate(${x}px, ${y}px)`;
+    card.element.style.width = `${width}px`;
+    card.element.style.height = `${height}px`;
+    card.showChoice(this.choices, row === this.chosen, this.marks?.(row));
+  }
+
+  makeCard() {
+    const card = new Card(this.actions);
+    // The pictures' shape is known with the first of them; all of a run have the same.
+    card.onShape = (aspect) => {
+      if (Math.abs(aspect - this.aspect) < 0.01) return;
+      this.aspect = aspect;
+      this.refresh();
+    };
+    return card;
+  }
+}
+
+function scrollerOf(element) {
+  for (let own = element; own; own = own.parentElement) {
+    const { overflowY } = getComputedStyle(own);
+    if ((overflowY === "auto" || overflowY === "scroll") && own.scrollHeight > own.clientHeight) {
+      return own;
+    }
+  }
+  return document.scrollingElement;
+}

@@ -1,0 +1,145 @@
+// The player: films in lock-step. What is played is a list of pairs (query frame, match
+// frame) along the warping path; a step shows one pair, on both canvases or on neither. The
+// cameras of one episode are played in the same way: there a "pair" has a frame per camera.
+
+/** Seconds for which the last pair stands still before the films start again. */
+const PAUSE_AT_END = 0.6;
+
+export class Player {
+  constructor(...canvases) {
+    this.canvases = canvases;
+    this.films = null;
+    this.pairs = [];
+    this.fps = 20;
+    this.speed = 1;
+    this.step = 0;
+    this.playing = false;
+    /** The pair on the canvases: {step, query, match}, frames counted from each segment's
+     *  first. Null while nothing is shown. */
+    this.shown = null;
+    this.listeners = new Set();
+    this.clock = null;
+    this.tick = this.tick.bind(this);
+  }
+
+  /** Call `listener(player)` when another pair is shown, or playing starts or stops. */
+  listen(listener) {
+    this.listeners.add(listener);
+  }
+
+  /** Play these films along these pairs, from the first one. */
+  open(films, pairs, fps) {
+    this.close();
+    this.films = films;
+    this.pairs = pairs;
+    this.fps = fps || 20;
+    this.seek(0);
+  }
+
+  /** Take better pairs for the films that are open, at the same place of the query. */
+  follow(pairs) {
+    const query = this.shown ? this.shown.query : 0;
+    const nearest = pairs.findIndex(([frame]) => frame >= query);
+    this.pairs = pairs;
+    this.seek(Math.max(0, nearest));
+  }
+
+  close() {
+    for (const film of this.films ?? []) film.close();
+    this.films = null;
+    this.pairs = [];
+    this.shown = null;
+    this.step = 0;
+  }
+
+  /** Show pair `step` of the path. */
+  seek(step) {
+    this.step = Math.min(this.pairs.length - 1, Math.max(0, Math.round(step)));
+    this.clock = null;
+    this.show();
+  }
+
+  /** Draw the present pair on both canvases, once both frames are there. */
+  show() {
+    if (!this.films || !this.pairs.length) return false;
+    const { films, step } = this;
+    const pair = this.pairs[step];
+    const isThere = films.map((film, which) => film.has(pair[which]));
+    if (!isThere.every(Boolean)) {
+      this.wait(films, pair);
+      return false;
+    }
+    films.forEach((film, which) => {
+      film.draw(this.canvases[which], pair[which]);
+      film.prefetch(pair[which]);
+    });
+    this.shown = { step, query: pair[0], match: pair[1] };
+    this.tell();
+    return true;
+  }
+
+  async wait(films, pair) {
+    await Promise.all(films.map((film, which) => film.load(pair[which])));
+    const isMissing = films.some((film) => film.problem);
+    // Meanwhile another match or another pair may have been chosen.
+    if (this.films !== films) return;
+    if (isMissing) this.pause();
+    else if (this.pairs[this.step] === pair && this.shown?.step !== this.step) this.show();
+    if (isMissing) this.tell();
+  }
+
+  /** Why the films cannot be shown, or null. */
+  get problem() {
+    return (this.films ?? []).map((film) => film.problem).find(Boolean) ?? null;
+  }
+
+  play() {
+    if (this.playing || !this.films) return;
+    this.playing = true;
+    this.clock = null;
+    requestAnimationFrame(this.tick);
+    this.tell();
+  }
+
+  pause() {
+    if (!this.playing) return;
+    this.playing = false;
+    this.tell();
+  }
+
+  toggle() {
+    if (this.playing) this.pause();
+    else this.play();
+  }
+
+  tick(now) {
+    if (!this.playing) return;
+    requestAnimationFrame(this.tick);
+    // The clock starts over at each pair that is shown, so films that are still on their way
+    // hold the clock, and no pair is skipped because of them.
+    if (this.clock === null || this.shown?.step !== this.step) {
+      this.clock = now;
+      return;
+    }
+    const rate = this.fps * this.speed;
+    const isLast = this.step === this.pairs.length - 1;
+    const due = isLast ? PAUSE_AT_END * 1000 : 1000 / rate;
+    if (now - this.clock < due) return;
+    const steps = isLast ? 1 : Math.max(1, Math.floor(((now - this.clock) * rate) / 1000));
+    const next = isLast ? 0 : Math.min(this.pairs.length - 1, this.step + steps);
+    this.clock = isLast ? now : this.clock + (steps * 1000) / rate;
+    this.step = next;
+    this.show();
+  }
+
+  tell() {
+    for (const listener of this.listeners) listener(this);
+  }
+}
+
+/** Pairs that run evenly through both segments, where there is no warping path. */
+export function evenPairs(queryLength, matchLength) {
+  const steps = Math.max(queryLength, matchLength);
+  const at = (length, step) => Math.round((step * (length - 1)) / Math.max(1, steps - 1));
+  return Array.from({ length: steps }, (_, step) => [at(queryLength, step), at(matchLength, step)]);
+}
