@@ -24,8 +24,8 @@ from strap.view.single_file import MAX_BYTES, SingleFile, write_single_file
 class Command:
     """Write a run's page as one file to keep or to mail: what `strap view` shows, read-only.
 
-    It asks nothing of any server. Every match is in it; films are in it for the best matches of each
-    query, as many as --megabytes allow.
+    It asks nothing of any server. Every match is in it; films are in it for the best matches of
+    each query, as many as --megabytes allow.
     """
 
     EXAMPLES: ClassVar = (

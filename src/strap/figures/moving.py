@@ -55,7 +55,7 @@ def write_moving_picture(
         run: whose matches are shown.
         target: the run's target.
         priors: the run's prior datasets.
-        queries: how many rows.
+        queries: how many rows, spread over a demonstration.
         ranks: how many matches of each.
         trace: gives the warping paths.
     """
@@ -89,7 +89,9 @@ def _collect(
     by_name = run.matches.locate(priors)
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
     rows = []
-    for query in telling_queries(run.matches, queries):
+    known = telling_queries(run.matches, len(run.matches.queries))
+    places = np.unique(np.linspace(0, len(known) - 1, queries).round().astype(int))
+    for query in (known[place] for place in places):
         shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)
         images = target[query.trajectory_id].frames(camera, query.start, query.stop)
         text = f"your demonstration, frames {query.start} to {query.stop}"

@@ -198,8 +198,8 @@ def pair_frames(
 ) -> Array:
     """Return the match's frame beside each shown frame of its query.
 
-    That is the last one that the path pairs with it; where there is no path, the one as far along. Where
-    the path jumps over a query frame, it is that of the frame before.
+    That is the last one that the path pairs with it (where the path jumps over it, with the frame
+    before); where there is no path, the one as far along.
     """
     if path is None:
         return np.round(np.asarray(shown) * (n_match - 1) / max(1, n_query - 1)).astype(int)

@@ -1,7 +1,7 @@
 """A run's page as one file: the viewer with its data inside, to be mailed and opened anywhere.
 
-The page asks a server for its data by addresses (`static/data.js`); the file holds the answers to those
-that fit: what is shown of every match in words, and the films of the best ones.
+The page asks a server for its data by addresses (`static/data.js`); the file holds the answers to
+those that fit: what is shown of every match in words, and the films of the best ones.
 """
 
 from __future__ import annotations
@@ -79,28 +79,51 @@ def write_single_file(
 def _collect(
     subject: Subject, contents: Mapping[str, Any], max_bytes: int, progress: Progress
 ) -> tuple[dict[str, Any], int]:
-    """Return answers by their addresses, match by match until the films are too large."""
-    answers: dict[str, Any] = {}
-    size, n_filmed = 0, 0
+    """Return answers by their addresses, and of how many matches they hold the films.
+
+    Thumbnails of all matches come first, as far as half of the bytes go, then match by match what
+    the player shows.
+    """
+    films = _Films(subject)
     order = _best_first(contents["matches"])
+    total = 2 * len(order)
     for done, row in enumerate(order):
-        progress("filming matches", done, len(order))
+        progress("filming matches", done, total)
+        if not films.add([_thumbnail_of(contents, row)], max_bytes // 2):
+            break
+    alignments: dict[str, Any] = {}
+    for done, row in enumerate(order, len(order)):
+        progress("filming matches", done, total)
+        if not films.add(list(_films_of(contents, row)), max_bytes):
+            break
+        alignments[address_of("alignment", {"match": row})] = subject.alignment(row, 0)
+    progress("filming matches", total, total)
+    return {**films.answers, **alignments}, len(alignments)
+
+
+class _Films:
+    """Sheets of frames by their addresses, as far as they fit."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.answers: dict[str, Any] = {}
+        self._subject, self._size = subject, 0
+
+    def add(self, requests: Sequence[FilmRequest], max_bytes: int) -> bool:
+        """Add sheets where all of them fit beside the others; tell whether they did."""
         added: dict[str, Any] = {}
-        for request in _films_of(contents, row):
+        for request in requests:
             address = address_of("film", _parameters(request))
-            if address not in answers:
-                film = subject.film(request)
+            if address not in self.answers:
+                film = self._subject.film(request)
                 jpeg = "data:image/jpeg;base64," + base64.b64encode(film.jpeg).decode()
                 layout = {"frames": film.frames, "columns": film.columns, "rows": film.rows}
                 added[address] = {"jpeg": jpeg, **layout}
-        size += sum(len(answer["jpeg"]) for answer in added.values())
+        size = self._size + sum(len(answer["jpeg"]) for answer in added.values())
         if size > max_bytes:
-            break
-        added[address_of("alignment", {"match": row})] = subject.alignment(row, 0)
-        answers |= added
-        n_filmed += 1
-    progress("filming matches", len(order), len(order))
-    return answers, n_filmed
+            return False
+        self.answers |= added
+        self._size = size
+        return True
 
 
 def _best_first(matches: Mapping[str, list[Any]]) -> list[int]:
@@ -109,16 +132,22 @@ def _best_first(matches: Mapping[str, list[Any]]) -> list[int]:
     return sorted(range(len(rank)), key=lambda row: (rank[row], query[row]))
 
 
+def _thumbnail_of(contents: Mapping[str, Any], row: int) -> FilmRequest:
+    matches, camera = contents["matches"], contents["cameras"][0]
+    place, trajectory = str(matches["dataset"][row]), matches["trajectory"][row]
+    start, stop = matches["start"][row], matches["stop"][row]
+    size, count = THUMBNAIL_SIZE, THUMBNAIL_FRAMES
+    return FilmRequest(place, trajectory, start, stop, camera, size, count)
+
+
 def _films_of(contents: Mapping[str, Any], row: int) -> Iterator[FilmRequest]:
-    """Yield the sheets that the page asks for where it shows a match: thumbnail, match, query."""
+    """Yield the sheets that the player asks for: those of the match and of its query."""
     matches, camera = contents["matches"], contents["cameras"][0]
     query = contents["queries"][matches["query"][row]]
     demonstration = contents["demonstrations"][query["demonstration"]]["id"]
     found = str(matches["dataset"][row]), matches["trajectory"][row]
-    span = matches["start"][row], matches["stop"][row]
-    yield FilmRequest(*found, *span, camera, THUMBNAIL_SIZE, THUMBNAIL_FRAMES)
     for place, trajectory, start, stop in (
-        (*found, *span),
+        (*found, matches["start"][row], matches["stop"][row]),
         ("target", demonstration, query["start"], query["stop"]),
     ):
         for first in range(start, stop, SHEET_FRAMES):
@@ -164,7 +193,7 @@ def _style(link: re.Match[str]) -> str:
 
 
 def _modules() -> dict[str, str]:
-    """Return every module as `strap/NAME` -> a data address; they import each other by those names."""
+    """Return `strap/NAME` -> a data address of every module; they import each other by that."""
     modules = {}
     for file in sorted(PAGE.glob("*.js")):
         source = re.sub(r'(from|import) "\./([\w.]+)"', r'\1 "strap/\2"', file.read_text("utf-8"))

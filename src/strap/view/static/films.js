@@ -1,11 +1,11 @@
 // Films: sheets of frames from the server, cut into frames on canvases.
 
-import { addressOf, loadSheet } from "./data.js";
+import { addressOf, isReport, loadSheet } from "./data.js";
 
 /** What a card's moving picture is made of. */
 export const THUMBNAIL = { size: 192, count: 8 };
 /** Pixels of a frame's longer side in the player. */
-const SIZE = 384;
+const SIZE = isReport ? 192 : 384; // a report has to be small
 /** Frames a sheet of the player holds: few enough to come soon, and to be no huge picture. */
 const PIECE = 48;
 /** Pixels of all thumbnails that are kept decoded (4 bytes each). */
