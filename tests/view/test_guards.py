@@ -142,7 +142,9 @@ def get_raw(app: ASGIApp, path: str) -> tuple[int, bytes]:
     told: list[Message] = [{"type": "http.request", "body": b"", "more_body": False}]
 
     async def receive() -> Message:
-        return told.pop() if told else {"type": "http.disconnect"}
+        while not told:  # the client stays, and has nothing more to say
+            await asyncio.sleep(3600)
+        return told.pop()
 
     async def send(message: Message) -> None:
         heard.append(message)
