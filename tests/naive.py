@@ -67,3 +67,26 @@ def cheapest_borders(query, trajectory, steps: str, metric: str):
     found = list(all_matches(query, trajectory, steps, metric))
     limit = min(found)[0] * (1 + 1e-14) + 1e-15
     return {(-start, stop) for cost, stop, start in found if cost <= limit}
+
+
+def best_path(costs, steps: str):
+    """The cheapest path from the first cell of C (a list of rows) to the last one, or None.
+
+    Ties: from the end back, a move (1, 1), else the one that goes back fewer columns, then rows.
+    """
+    N, M = len(costs), len(costs[0])
+    between = [
+        path
+        for path in paths(N, M, steps, along=True)
+        if path[0] == (0, 0) and path[-1] == (N - 1, M - 1)
+    ]
+
+    def preference(path):
+        cost, moves = 0.0, []
+        for n, m in path:
+            cost += costs[n][m]
+        for (n, m), (i, j) in zip(path[:0:-1], path[-2::-1], strict=True):
+            moves.append(((n - i, m - j) != (1, 1), m - j, n - i))
+        return cost, moves
+
+    return min(between, key=preference, default=None)

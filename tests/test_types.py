@@ -95,9 +95,43 @@ def test_matches_go_through_parquet(tmp_path: Path) -> None:
     assert columns[:6] == [
         "query_trajectory", "query_start", "query_stop", "trajectory", "start", "stop",
     ]  # fmt: skip
-    assert columns[6:] == ["cost", "rank", "instruction", "dataset"]
+    assert columns[6:] == ["cost", "rank", "instruction", "dataset", "cost_per_frame"]
     empty = Matches(())
+    assert empty.to_table().schema == matches.to_table().schema
     assert Matches.from_parquet(empty.to_parquet(tmp_path / "e.parquet")) == empty
+
+
+def test_a_match_costs_so_much_for_each_frame_of_its_query(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    query, other = Segment("demo_0", 10, 30), Segment("demo_1", 0, 3)
+    rows = [
+        Match(query, Segment("p", 0, 40), 5.0, 1, "pick", "d"),
+        Match(other, Segment("p", 5, 9), 0.1, 1, "pick", "d"),
+    ]
+    matches = Matches(tuple(rows))
+    assert [match.cost_per_frame for match in matches] == [5.0 / 20, 0.1 / 3]
+    table = pq.read_table(matches.to_parquet(tmp_path / "m.parquet"))
+    assert table.schema.field("cost_per_frame").type == pa.float64()
+    assert table.column("cost_per_frame").to_pylist() == [5.0 / 20, 0.1 / 3]
+    assert table.column("cost").to_pylist() == [5.0, 0.1]
+
+
+def test_tables_without_or_with_another_cost_per_frame_are_read(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    older = example().to_table().drop_columns(["cost_per_frame"])
+    for name, table in {
+        "older": older,
+        "wrong": older.append_column("cost_per_frame", pa.array([9.0, None, float("nan")])),
+        "texts": older.append_column("cost_per_frame", pa.array(["a", "b", "c"])),
+    }.items():
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+        found = Matches.from_parquet(tmp_path / f"{name}.parquet")
+        assert found == example()
+        assert [match.cost_per_frame for match in found] == [0.0, 1.5 / 20, 3.0 / 20]
 
 
 def test_matches_print_as_a_table() -> None:

@@ -191,6 +191,11 @@ class Match:
     dataset: str
     """path of the prior dataset"""
 
+    @property
+    def cost_per_frame(self) -> float:
+        """The cost for each frame of the query: matches of long and short queries compare by it."""
+        return self.cost / len(self.query)
+
 
 class Named(Protocol):
     """Something that lies at a path: a dataset."""
@@ -257,13 +262,13 @@ class Matches(Sequence[Match]):
         """A pyarrow table with one row per match (the columns of `matches.parquet`)."""
         import pyarrow as pa
 
-        names = _COLUMNS.keys()
+        kinds = {**_COLUMNS, **_DERIVED_COLUMNS}
         columns = zip(*(_to_row(row) for row in self.rows), strict=True)
-        values = list(columns) or [()] * len(names)
+        values = list(columns) or [()] * len(kinds)
         return pa.table(
             {
                 name: pa.array(value, getattr(pa, kind)())
-                for (name, kind), value in zip(_COLUMNS.items(), values, strict=True)
+                for (name, kind), value in zip(kinds.items(), values, strict=True)
             }
         )
 
@@ -279,7 +284,10 @@ class Matches(Sequence[Match]):
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Matches:
-        """Read a table that `to_parquet` (or any tool) wrote with the same columns."""
+        """Read a table that `to_parquet` (or any tool) wrote with the same columns.
+
+        `cost_per_frame` may be absent: it follows from the others.
+        """
         rows = read_rows(Path(path), _COLUMNS, "matches")
         return cls(tuple(_from_row(row, index, path) for index, row in enumerate(rows)))
 
@@ -302,6 +310,8 @@ _COLUMNS: dict[str, Kind] = {
     "instruction": "string",
     "dataset": "string",
 }
+_DERIVED_COLUMNS: dict[str, Kind] = {"cost_per_frame": "float64"}
+"""what follows from the others: written for who reads the table, never read back"""
 
 
 def _to_row(match: Match) -> tuple[Any, ...]:
@@ -309,7 +319,7 @@ def _to_row(match: Match) -> tuple[Any, ...]:
     return (
         *(query.trajectory_id, query.start, query.stop),
         *(found.trajectory_id, found.start, found.stop),
-        *(match.cost, match.rank, match.instruction, match.dataset),
+        *(match.cost, match.rank, match.instruction, match.dataset, match.cost_per_frame),
     )
 
 

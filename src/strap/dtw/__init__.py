@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from strap.dtw.api import (
     align_with,
     best_match,
+    path,
     resolve_backend,
     search,
     search_blocks,
@@ -30,6 +31,7 @@ from strap.dtw.types import (
     SearchResult,
     SearchStatistics,
     TopK,
+    WarpingPath,
 )
 
 if TYPE_CHECKING:
@@ -50,8 +52,10 @@ __all__ = [
     "SearchStatistics",
     "Stream",
     "TopK",
+    "WarpingPath",
     "align_with",
     "best_match",
+    "path",
     "resolve_backend",
     "search",
     "search_blocks",

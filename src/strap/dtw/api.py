@@ -25,14 +25,17 @@ from strap.dtw.types import (
     SearchOptions,
     SearchResult,
     TopK,
+    WarpingPath,
 )
 from strap.dtw.validation import (
     check_block,
+    check_borders,
     check_excluded,
     check_lengths,
     check_names,
     check_numbers,
     check_options,
+    check_path,
     check_queries,
     check_shape,
     name_trajectory,
@@ -76,6 +79,7 @@ def best_match(
     metric: str = "l2",
     backend: str = "auto",
     lengths: Lengths | None = None,
+    path: bool = False,
 ) -> Alignment | None:
     """Return the cheapest match of a query inside one trajectory.
 
@@ -87,19 +91,74 @@ def best_match(
         backend: "auto" (a GPU where there is one), "cpu", "gpu" or "reference"; one pair is aligned
             on the CPU whichever it is.
         lengths: the least and the greatest number of frames of a match, where that matters.
+        path: whether the alignment's `path` is filled in, as the function `path` gives it.
 
     Returns:
         Alignment(cost, start, stop), stop half-open; None when no path fits.
         Equal costs: the smaller stop, then the larger start.
     """
-    check_names(steps, metric)
-    query = check_shape(query, "query")
-    trajectory = check_shape(trajectory, "trajectory", query.shape[1])
-    check_numbers(query, "query", metric)
-    check_numbers(trajectory, "trajectory", metric)
+    options = SearchOptions(1, steps, metric, backend)
+    query, trajectory = _check_pair(query, trajectory, options)
     if lengths is not None:
         check_lengths(lengths, "query")
-    return align_with(SearchOptions(1, steps, metric, backend))(query, trajectory, lengths)
+    match = align_with(options)(query, trajectory, lengths)
+    if match is None or not path:
+        return match
+    return replace(match, path=_trace(query, trajectory, match, options))
+
+
+def path(
+    query: Frames,
+    trajectory: Frames,
+    alignment: Alignment,
+    *,
+    steps: str = "strap",
+    metric: str = "l2",
+    backend: str = "auto",
+) -> WarpingPath:
+    """Return the warping path of an alignment: which frame meets which, and what each pair costs.
+
+    Args:
+        query: [n d].
+        trajectory: [m d], the whole of it.
+        alignment: what `best_match` or `search` found for them; its cost, start and stop are used.
+        steps, metric, backend: those with which it was found; any backend finds the same path.
+
+    Returns:
+        The cheapest path from (0, start) to (n − 1, stop − 1). Its costs, added in order, are the
+        alignment's cost to the last bit. Equal costs: traced back from the end, the predecessor by
+        the move (1, 1), by which both go on together; else the one of the later trajectory frame,
+        as alignments prefer the later start; then the one of the later query frame.
+    """
+    options = SearchOptions(1, steps, metric, backend)
+    query, trajectory = _check_pair(query, trajectory, options)
+    check_borders(alignment, len(trajectory))
+    return _trace(query, trajectory, alignment, options)
+
+
+def _check_pair(query: Frames, trajectory: Frames, options: SearchOptions) -> tuple[Frames, Frames]:
+    """Return a query and a trajectory as arrays; check names, shapes and numbers."""
+    check_names(options.steps, options.metric)
+    query = check_shape(query, "query")
+    trajectory = check_shape(trajectory, "trajectory", query.shape[1])
+    check_numbers(query, "query", options.metric)
+    check_numbers(trajectory, "trajectory", options.metric)
+    return query, trajectory
+
+
+def _trace(
+    query: Frames, trajectory: Frames, alignment: Alignment, options: SearchOptions
+) -> WarpingPath:
+    """Return the path of an alignment inside the trajectory: by the definition, or compiled."""
+    window = trajectory[alignment.start : alignment.stop]
+    if resolve_backend(options.backend).name == "reference":
+        cells, costs = reference.find_cells(query, window, options.steps, options.metric)
+    else:
+        from strap.dtw import warping_path  # numba loads here, not with the package
+
+        cells, costs = warping_path.find_cells(query, window, options.steps, options.metric)
+    check_path(costs, alignment, len(query), options)
+    return WarpingPath(cells[:, 0], alignment.start + cells[:, 1], costs)
 
 
 def align_with(options: SearchOptions) -> Align:

@@ -1,7 +1,8 @@
 """Exact local costs C(n, m) of a query frame and a trajectory frame, each summed in order.
 
 A returned cost is a sum in order of dimension, to the last bit, and one sum alone waits for each of
-its additions. So eight costs are summed together: eight independent additions at a time.
+its additions. So eight costs are summed together: eight independent additions at a time. Where the
+frames of a whole window are compared, the costs of a query frame with all of them are.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.llvm import number_of
+from strap.dtw.steps import StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
@@ -55,3 +57,42 @@ def fill_local_costs(
                 sums[i] += e * e
         for i in range(min(TOGETHER, count - first)):
             costs[eight[i, 0], eight[i, 1]] = 0.5 * sums[i] if is_cosine else np.sqrt(sums[i])
+
+
+@njit
+def compute_reachable_costs(
+    query: Floats, frames: Floats, steps: StepSet, is_cosine: bool
+) -> Floats:
+    """Return C [n m] where a path from the first cell to the last one may come, ∞ elsewhere.
+
+    Args:
+        query: [n d].
+        frames: [d m], a column for each trajectory frame.
+        steps: the step set; where its slopes have limits, a path stays between four lines:
+
+            x x x . . . . .
+            . x x x x . . .
+            . . . x x x x .
+            . . . . . x x x
+
+        is_cosine: as in `fill_local_costs`.
+    """
+    N, (d, M) = query.shape[0], frames.shape
+    costs = np.full((N, M), np.inf)
+    for n in range(N):
+        after = N - 1 - n  # rows to go
+        left, right = np.ceil(n * steps.min_slope), M - 1 - np.ceil(after * steps.min_slope)
+        if steps.max_slope < np.inf:
+            left = max(left, M - 1 - np.floor(after * steps.max_slope))
+            right = min(right, np.floor(n * steps.max_slope))
+        if left <= right:
+            row = costs[n, int(left) : int(right) + 1]
+            row[:] = 0
+            for k in range(d):
+                value, others = query[n, k], frames[k, int(left) : int(right) + 1]
+                for m in range(row.shape[0]):
+                    e = value - others[m]
+                    row[m] += e * e
+            for m in range(row.shape[0]):
+                row[m] = 0.5 * row[m] if is_cosine else np.sqrt(row[m])
+    return costs

@@ -83,6 +83,26 @@ def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | Non
     return None if best is None else Alignment(best[0], -best[2], best[1])
 
 
+def trace_path(costs: Floats, steps: str) -> list[tuple[int, int]]:
+    """Return the cells of the cheapest path from the first cell of costs [n m] to the last one.
+
+    It is traced back from the end. Equally cheap predecessors: the one by the move (1, 1), else
+    that of the larger m, then that of the larger n. [] where no path leads there.
+    """
+    D, _ = _accumulate(costs, steps, is_free=False)
+    n, m = costs.shape[0] - 1, costs.shape[1] - 1
+    if D[n, m] == math.inf:
+        return []
+    cells = [(n, m)]
+    while (n, m) != (0, 0):
+        moves = [(dn, dm) for dn, dm in STEPS[steps] if dn <= n and dm <= m]
+        ranked = [(D[n - dn, m - dm], (dn, dm) != (1, 1), dm, dn) for dn, dm in moves]
+        _, _, dm, dn = min(ranked)
+        n, m = n - dn, m - dm
+        cells.append((n, m))
+    return cells[::-1]
+
+
 def _accumulate(costs: Floats, steps: str, *, is_free: bool) -> tuple[Floats, Ints]:
     """Return D [n m] and where each path starts; free ones anywhere in row 1, else in column 1."""
     N, M = costs.shape
@@ -106,6 +126,16 @@ def best_match(
     """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     costs = local_costs(query, trajectory, metric)
     return align(costs, steps) if lengths is None else align_within(costs, steps, lengths)
+
+
+def find_cells(query: Frames, window: Frames, steps: str, metric: str) -> tuple[Ints, Floats]:
+    """Return the cells [p 2] of the cheapest path between the ends of query [n d] and window [m d].
+
+    And their costs [p]; p is 0 where no path leads there.
+    """
+    costs = local_costs(query, window, metric)
+    cells = np.array(trace_path(costs, steps), np.int64).reshape(-1, 2)
+    return cells, costs[cells[:, 0], cells[:, 1]]
 
 
 def search(

@@ -53,6 +53,17 @@ def step_set(name: str) -> StepSet:
     return StepSet(np.array(moves, np.int64), min(slopes), max(slopes), name == "strap")
 
 
+@cache
+def order_moves(name: str) -> Ints:
+    """Return the moves [s 2] in the order in which a traced path prefers equally cheap ones.
+
+    First (1, 1), by which both go on; then the one from the later trajectory frame, as of equally
+    cheap alignments the one with the later start is preferred; then from the later query frame.
+    """
+    moves = sorted(STEPS[name], key=lambda move: (move != (1, 1), move[1], move[0]))
+    return np.array(moves, np.int64)
+
+
 def count_path_cells(steps: StepSet, n_rows: Floats, n_columns: Floats) -> Floats:
     """Return how many cells a path through so many rows and columns has at most, or one more."""
     return n_rows + n_columns if steps.max_slope == math.inf else n_rows

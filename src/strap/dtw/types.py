@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +30,25 @@ Lengths: TypeAlias = tuple[int, int]
 METRICS = ("l2", "cosine")
 
 
+@dataclass(frozen=True, eq=False)
+class WarpingPath:
+    """Which query frame meets which trajectory frame, from first to last, and what each pair costs.
+
+    It iterates over (query frame, trajectory frame, cost).
+    """
+
+    query: Ints  # [p] frame of the query, 0 to n − 1
+    trajectory: Ints  # [p] frame of the trajectory, start to stop − 1
+    costs: Floats  # [p] local costs; added in this order they are the alignment's, to the last bit
+
+    def __len__(self) -> int:
+        return len(self.costs)
+
+    def __iter__(self) -> Iterator[tuple[int, int, float]]:
+        columns = self.query.tolist(), self.trajectory.tolist(), self.costs.tolist()
+        return zip(*columns, strict=True)
+
+
 @dataclass(frozen=True)
 class Alignment:
     """The best match of a query in one trajectory: frames start..stop−1, and what it costs."""
@@ -37,6 +56,8 @@ class Alignment:
     cost: float
     start: int
     stop: int
+    path: WarpingPath | None = field(default=None, compare=False, repr=False)
+    """where it was asked for; alignments are equal with and without"""
 
 
 @dataclass(frozen=True, eq=False)

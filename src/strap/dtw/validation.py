@@ -7,10 +7,20 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from strap.dtw.steps import STEPS
-from strap.dtw.types import METRICS, Block, Constraints, Frames, Lengths, SearchOptions
+from strap.dtw.types import (
+    METRICS,
+    Alignment,
+    Block,
+    Constraints,
+    Floats,
+    Frames,
+    Lengths,
+    SearchOptions,
+)
 from strap.errors import StrapError, unknown
 
 LARGEST = 1e150  # squares of larger numbers overflow
+ROUNDING = 1e-9  # of a cost: what another order of its sum may change, and far more
 
 
 def check_names(steps: str, metric: str) -> None:
@@ -156,4 +166,31 @@ def check_lengths(lengths: Lengths, what: str) -> None:
         raise StrapError(
             f"{what}: matches of {least} to {most} frames are asked for; the least must be at "
             "least 1 and no more than the greatest"
+        )
+
+
+def check_borders(alignment: Alignment, n_frames: int) -> None:
+    """Check that an alignment lies inside a trajectory of so many frames."""
+    if not 0 <= alignment.start < alignment.stop <= n_frames:
+        raise StrapError(
+            f"the alignment covers frames {alignment.start}:{alignment.stop} of a trajectory of "
+            f"{n_frames}: it needs 0 <= start < stop <= {n_frames}; give the trajectory in which "
+            "it was found, whole"
+        )
+
+
+def check_path(costs: Floats, alignment: Alignment, n_query: int, options: SearchOptions) -> None:
+    """Check that local costs [p] along a path are those of an alignment, and that there is one."""
+    if len(costs) == 0:
+        raise StrapError(
+            f"no path of steps '{options.steps}' leads through {n_query} query frames and the "
+            f"{alignment.stop - alignment.start} frames {alignment.start}:{alignment.stop} of the "
+            "alignment: give the query and the steps with which it was found"
+        )
+    found = float(np.cumsum(costs)[-1])  # one after the other, as the recurrence adds
+    if not abs(found - alignment.cost) <= ROUNDING * found:
+        raise StrapError(
+            f"the alignment costs {alignment.cost}, but the cheapest path between its ends costs "
+            f"{found} (steps '{options.steps}', metric '{options.metric}'): give the frames, steps "
+            "and metric with which it was found"
         )
