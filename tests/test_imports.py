@@ -42,6 +42,7 @@ ORDER = (
     "representations",
     "search",
     "retrieval",
+    "choices",
     "augmentation",
     "exports",
     "conversion",
@@ -54,6 +55,7 @@ ORDER = (
     "libero",
     "evaluation",
     "experiments",
+    "view",
     "diagnosis",
     "cli",
 )
