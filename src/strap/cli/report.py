@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import tyro
 
+from strap.choices import choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
 from strap.datasets import Dataset
@@ -22,7 +23,8 @@ from strap.scores import Score, read_labels, score
 class Command:
     """Show a retrieval on one page: matches beside their queries, where they come from, all costs.
 
-    Writes report.html into the run folder, self-contained, and its pictures as PNG beside it.
+    Writes report.html into the run folder, self-contained, and its pictures as PNG beside it. What
+    was rejected in `strap view` is left out.
     """
 
     EXAMPLES: ClassVar = ("strap report my-run",)
@@ -36,6 +38,7 @@ class Command:
         from strap.report import write_report
 
         run = open_run(self.run_folder)
+        run = replace(run, matches=choose_matches(run.path, run.matches).matches)
         target, priors = run.datasets()
         with showing(quiet=self.json) as progress:
             page = write_report(
