@@ -42,6 +42,7 @@ ORDER = (
     "representations",
     "search",
     "retrieval",
+    "choices",
     "augmentation",
     "exports",
     "conversion",

@@ -4,13 +4,12 @@
     weights    one row per frame of one dataset: index, weight (LeRobot's static sample weighting)
     filter     per dataset the episodes and frame ranges to keep
 
-A segment that was retrieved twice weighs 2, as it would when it is copied twice. Target
-demonstrations weigh 1.
+A segment that was retrieved twice weighs 2, as it would when it is copied twice; where matches have
+weights of their own, their sum. Target demonstrations weigh 1.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 from strap.atomic import replacing, write_json
 from strap.datasets.base import Dataset, natural
 from strap.errors import StrapError
-from strap.types import Matches
+from strap.types import Matches, Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,23 +37,39 @@ class Stretch:
     weight: float
 
 
-def stretches(target: Dataset, matches: Matches) -> list[Stretch]:
+def stretches(
+    target: Dataset, matches: Matches, weights: Sequence[float] | None = None
+) -> list[Stretch]:
     """Target demonstrations, whole, then each retrieved segment once with its weight."""
     own = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
-    found = Counter((match.dataset, match.segment) for match in matches)
+    found = _total_weights(matches, weights)
     ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
     retrieved = [
-        Stretch(dataset, s.trajectory_id, s.start, s.stop, float(found[dataset, s]))
+        Stretch(dataset, s.trajectory_id, s.start, s.stop, found[dataset, s])
         for dataset, s in ordered
     ]
     return own + retrieved
 
 
-def write_manifest(out: str | Path, target: Dataset, matches: Matches) -> Path:
+def _total_weights(
+    matches: Matches, weights: Sequence[float] | None
+) -> dict[tuple[str, Segment], float]:
+    """Return the sum of the weights of the matches with each (dataset, segment)."""
+    own = [1.0] * len(matches) if weights is None else weights
+    found: dict[tuple[str, Segment], float] = {}
+    for match, weight in zip(matches, own, strict=True):
+        place = (match.dataset, match.segment)
+        found[place] = found.get(place, 0.0) + weight
+    return found
+
+
+def write_manifest(
+    out: str | Path, target: Dataset, matches: Matches, weights: Sequence[float] | None = None
+) -> Path:
     """The stretches as `.json`, or as a table with any other ending (Parquet)."""
     import pyarrow as pa
 
-    out, rows = Path(out), [asdict(row) for row in stretches(target, matches)]
+    out, rows = Path(out), [asdict(row) for row in stretches(target, matches, weights)]
     if out.suffix == ".json":
         write_json(out, rows)
     else:
@@ -62,7 +77,13 @@ def write_manifest(out: str | Path, target: Dataset, matches: Matches) -> Path:
     return out
 
 
-def frame_weights(dataset: Dataset, matches: Matches, *, is_target: bool = False) -> pa.Table:
+def frame_weights(
+    dataset: Dataset,
+    matches: Matches,
+    weights: Sequence[float] | None = None,
+    *,
+    is_target: bool = False,
+) -> pa.Table:
     """Every frame of a dataset: `index` (over all its frames, as LeRobot counts) and `weight`.
 
     Only matches that name this dataset count.
@@ -72,27 +93,32 @@ def frame_weights(dataset: Dataset, matches: Matches, *, is_target: bool = False
     """
     import pyarrow as pa
 
-    found = _segments_in(dataset, matches)
-    indices, weights = [], []
+    found = _segments_in(dataset, matches, weights)
+    indices, values = [], []
     for first, trajectory_id, length in _numbered(dataset):
         own = np.full(length, 1.0 if is_target else 0.0, np.float32)
-        for start, stop, count in found.get(trajectory_id, ()):
+        for start, stop, weight in found.get(trajectory_id, ()):
             if stop > length:
                 raise StrapError(
                     f"match {trajectory_id}[{start}:{stop}] goes past the {length} frames of "
                     f"'{dataset.path}': was the dataset changed since?"
                 )
-            own[start:stop] += count
+            own[start:stop] += weight
         indices.append(np.arange(first, first + length))
-        weights.append(own)
-    return pa.table({"index": np.concatenate(indices), "weight": np.concatenate(weights)})
+        values.append(own)
+    return pa.table({"index": np.concatenate(indices), "weight": np.concatenate(values)})
 
 
 def write_weights(
-    out: str | Path, dataset: Dataset, matches: Matches, *, is_target: bool = False
+    out: str | Path,
+    dataset: Dataset,
+    matches: Matches,
+    weights: Sequence[float] | None = None,
+    *,
+    is_target: bool = False,
 ) -> Path:
     """The frame weights of one dataset as Parquet."""
-    _write_table(Path(out), frame_weights(dataset, matches, is_target=is_target))
+    _write_table(Path(out), frame_weights(dataset, matches, weights, is_target=is_target))
     return Path(out)
 
 
@@ -112,11 +138,14 @@ def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
     return Path(out)
 
 
-def _segments_in(dataset: Dataset, matches: Matches) -> dict[str, list[tuple[int, int, int]]]:
-    found = Counter(m.segment for m in matches if m.dataset == dataset.name)
-    rows: dict[str, list[tuple[int, int, int]]] = {}
-    for segment, count in found.items():
-        rows.setdefault(segment.trajectory_id, []).append((segment.start, segment.stop, count))
+def _segments_in(
+    dataset: Dataset, matches: Matches, weights: Sequence[float] | None
+) -> dict[str, list[tuple[int, int, float]]]:
+    """Return (start, stop, weight) of what was retrieved of each trajectory."""
+    rows: dict[str, list[tuple[int, int, float]]] = {}
+    for (name, segment), weight in _total_weights(matches, weights).items():
+        if name == dataset.name:
+            rows.setdefault(segment.trajectory_id, []).append((segment.start, segment.stop, weight))
     return rows
 
 

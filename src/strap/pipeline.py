@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from strap.atomic import discard, remove_leftovers, write_json, writing
+from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.augmentation import augment, estimate_size, own_format, require_same_actions
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
@@ -24,7 +24,7 @@ from strap.features import FeatureOptions, Source, prepare_features
 from strap.folders import cache_folder
 from strap.locks import LOCK, alone, is_free
 from strap.progress import Progress, silent
-from strap.provenance import versions
+from strap.provenance import fingerprint_json, versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.retrieval.states import retrieve_states
@@ -80,6 +80,25 @@ class RetrievalOptions:
     chunk: int = CHUNK
     augmented: Augmented = "auto"
 
+    @classmethod
+    def of_run(cls, run: Run) -> RetrievalOptions:
+        """Return the options that a run was made with."""
+        told = run.manifest["arguments"]
+        saved = {name: told[name] for name in cls.__dataclass_fields__ if name in told}
+        try:
+            cut = dict(saved.get("segmentation", {}))
+            cut["boundaries"] = Path(cut["boundaries"]) if cut.get("boundaries") else None
+            saved["segmentation"] = Segmentation(**cut)
+            saved["opening"] = OpenOptions(**_with_tuples(saved["opening"]))
+            for name in ("target_selection", "prior_selection"):
+                saved[name] = Selection(**_with_tuples(saved.get(name, {})))
+            return cls(**_with_tuples(saved))
+        except TypeError as error:
+            raise StrapError(
+                f"'{run.path / 'manifest.json'}' does not say how the run was made ({error}): run "
+                "`strap retrieve` again with --overwrite"
+            ) from error
+
     def resolved(self) -> RetrievalOptions:
         """Return these options with what the method decides where nothing was said."""
         if self.method not in METHODS:
@@ -105,6 +124,10 @@ class RetrievalOptions:
         return FeatureOptions(
             self.encoder, self.cameras, self.dtype, self.fuse, self.learning_steps
         )
+
+
+def _with_tuples(saved: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
 
 
 def run_retrieval(
@@ -154,6 +177,8 @@ def run_retrieval(
     _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
     arguments = _arguments(ours, priors, options)
     inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
+    if options.segmentation.method == "manual" and (file := options.segmentation.boundaries):
+        inputs[str(file)] = fingerprint_json(read_json(file))
     with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
         remove_leftovers(out)
         if done := _finished(out, arguments, inputs, overwrite=overwrite):
@@ -230,6 +255,7 @@ def _fill(
     known = prepared.target
     return {
         "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},
+        "store_cameras": {dataset: list(store.cameras) for dataset, store in used.items()},
         "encoder": dict(known.store.config.encoder) if known.store else {},
         "queries": len(queries),
         "matches": len(matches),

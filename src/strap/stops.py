@@ -146,7 +146,7 @@ def choose_threshold(movements: Movements, min_length: int) -> Threshold:
     first = _rounded(QUARTILE_SHARE * float(np.percentile(pooled[pooled > 0], 75)))
     share = f"{QUARTILE_SHARE:.0%}".replace("%", " %")
     rule = f"{share} of the upper quartile of movement"
-    least, most = (factor * min_length for factor in SENSIBLE_LENGTHS)
+    least, most = _sensible_lengths(min_length)
     percentiles = np.percentile(pooled, np.arange(1, 100 * NEARLY_ALL))
     others = {_rounded(value) for value in percentiles if value > 0}
     for epsilon in (first, *sorted(others, key=lambda value: abs(math.log(value / first)))):
@@ -163,8 +163,14 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def _sensible_lengths(min_length: int) -> tuple[int, int]:
+    """Return the least and the greatest mean number of frames that segments should have."""
+    least, most = SENSIBLE_LENGTHS
+    return least * min_length, most * min_length
+
+
 def _is_sensible(movements: Movements, epsilon: float, min_length: int) -> bool:
-    least, most = (factor * min_length for factor in SENSIBLE_LENGTHS)
+    least, most = _sensible_lengths(min_length)
     is_rare = float((movements.pooled < epsilon).mean()) < NEARLY_ALL
     return is_rare and least <= _mean_length(movements, epsilon, min_length) <= most
 
@@ -205,7 +211,7 @@ def _advice(movements: Movements, min_length: int) -> str:
             f"--epsilon {better.epsilon:g} (or auto) would give segments of "
             f"{better.mean_length:.0f} frames on average"
         )
-    least, most = (factor * min_length for factor in SENSIBLE_LENGTHS)
+    least, most = _sensible_lengths(min_length)
     return (
         f"No threshold gives segments of {least} to {most} frames: name other columns with "
         "--position, or cut by --segmentation window"

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import h5py
 import pytest
 
+from strap.choices import change_choices
 from strap.cli import main
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import open_run
@@ -91,3 +94,16 @@ def test_data_without_labels(
     assert "strap libero collect" in shown
     assert main(["score"]) == 2
     assert "no run to score" in capsys.readouterr().err
+
+
+def test_what_was_rejected_is_not_scored(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = open_run(shutil.copytree(runs[0], tmp_path / "run"))
+    change_choices(run.path, run.matches, {"reject": [0, 1]})
+    assert score_run(run).tasks == Counter(match.instruction for match in run.matches[2:])
+    assert score_run(run, choices="ignore").matches == 6
+    assert main(["score", str(run.path)]) == 0
+    assert "run: choices: 4 of 6 matches kept (strap view)" in capsys.readouterr().out
+    assert main(["score", str(run.path), "--choices", "ignore"]) == 0
+    assert "choices" not in capsys.readouterr().out

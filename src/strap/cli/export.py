@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
 
+from strap.atomic import write_json
 from strap.augmentation import augment
+from strap.choices import Chosen, Use, choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
 from strap.datasets import Dataset
@@ -34,6 +37,10 @@ class Command:
     """lerobot, robomimic: target ∪ retrieved as a dataset; manifest: (dataset, episode, start,
     stop, weight), .json or .parquet; weights: per dataset a parquet of (index, weight) for every
     frame; filter: episodes and frame ranges to keep, JSON"""
+    choices: Use = "use"
+    """leave out what was rejected in `strap view`, and weigh the others as said there (manifest,
+    weights); which choices were used is written beside the output, OUT.choices.json; ignore: all
+    matches"""
     json: Json = False
     """print the outcome as JSON"""
 
@@ -41,6 +48,7 @@ class Command:
         """Open the run and its datasets, write, and say what was written."""
         run = open_run(self.run_folder)
         target, priors = run.datasets()
+        chosen = choose_matches(run.path, run.matches, self.choices)
         written = [self.out]
         if self.kind in ("lerobot", "robomimic"):
             with showing() as progress:
@@ -49,7 +57,7 @@ class Command:
                     augment(
                         target,
                         priors,
-                        run.matches,
+                        chosen.matches,
                         self.out,
                         format="lerobot" if self.kind == "lerobot" else "robomimic",
                         history=options["history"],
@@ -58,22 +66,41 @@ class Command:
                     )
                 ]
         elif self.kind == "manifest":
-            write_manifest(self.out, target, run.matches)
+            write_manifest(self.out, target, chosen.matches, chosen.weights)
         elif self.kind == "filter":
-            write_filter(self.out, target, run.matches)
+            write_filter(self.out, target, chosen.matches)
         else:
-            written = _weights(self.out, target, priors, run)
+            written = _weights(self.out, target, priors, chosen)
+        written += self._note_choices(run, chosen)
         if self.json:
-            print_json({"as": self.kind, "written": [str(file) for file in written]})
+            files = [str(file) for file in written]
+            print_json({"as": self.kind, "written": files, "choices": chosen.to_json()})
         else:
-            print("\n".join(str(file) for file in written))
+            print("\n".join([*map(str, written), *([str(chosen)] if chosen.fingerprint else [])]))
+
+    def _note_choices(self, run: Run, chosen: Chosen) -> list[Path]:
+        """Write beside the output which choices it was made by; remove a note of earlier ones."""
+        note = self.out.with_name(f"{self.out.name}.choices.json")
+        used = chosen.to_json()
+        if used is None:
+            note.unlink(missing_ok=True)
+            return []
+        if chosen.n_reweighed and self.kind not in ("manifest", "weights"):
+            warnings.warn(
+                f"{chosen.n_reweighed} matches weigh more or less than 1, which '{self.kind}' "
+                "cannot say: export --as weights too, and give those to the trainer",
+                stacklevel=2,
+            )
+        write_json(note, {"run": str(run.path.resolve()), "as": self.kind, **used})
+        return [note]
 
 
-def _weights(out: Path, target: Dataset, priors: list[Dataset], run: Run) -> list[Path]:
+def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) -> list[Path]:
     """A file for the target and one for each prior; a prior that is the target has one with it."""
-    written = [write_weights(out / "target.parquet", target, run.matches, is_target=True)]
+    found = (chosen.matches, chosen.weights)
+    written = [write_weights(out / "target.parquet", target, *found, is_target=True)]
     for index, prior in enumerate(priors):
         if prior.name != target.name:
             file = out / f"prior-{index}-{prior.path.stem}.parquet"
-            written.append(write_weights(file, prior, run.matches))
+            written.append(write_weights(file, prior, *found))
     return written

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
+from strap.choices import choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
 from strap.errors import StrapError
@@ -24,8 +25,8 @@ from strap.view.single_file import MAX_BYTES, SingleFile, write_single_file
 class Command:
     """Write a run's page as one file to keep or to mail: what `strap view` shows, read-only.
 
-    It asks nothing of any server. Every match is in it; films are in it for the best matches of
-    each query, as many as --megabytes allow.
+    It asks nothing of any server. Every match is in it, and what was chosen among them; films are
+    in it for the best matches of each query, as many as --megabytes allow.
     """
 
     EXAMPLES: ClassVar = (
@@ -79,5 +80,6 @@ def precision(sources: Sources) -> Score | None:
     """Return the share of retrieved frames that do what their query does, where it is labelled."""
     with suppress(StrapError):
         labels = {prior.name: read_labels(prior) for prior in sources.priors}
-        return score(sources.run.matches, read_labels(sources.target), labels).precision
+        kept = choose_matches(sources.run.path, sources.run.matches).matches
+        return score(kept, read_labels(sources.target), labels).precision
     return None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
+from strap.choices import Use
 from strap.cli.options import Json, print_json
 from strap.errors import StrapError, printable
 from strap.runs import Run, open_run
@@ -29,6 +30,8 @@ class Command:
     """folders that `strap retrieve` wrote"""
     seed: int = 0
     """the seed of the random segments"""
+    choices: Use = "use"
+    """score without what was rejected in `strap view`; ignore: all matches"""
     json: Json = False
     """print the scores as JSON"""
 
@@ -37,7 +40,7 @@ class Command:
         if not self.runs:
             raise StrapError("no run to score: name at least one folder of `strap retrieve`")
         runs = [open_run(path) for path in self.runs]
-        scores = [score_run(run, seed=self.seed) for run in runs]
+        scores = [score_run(run, seed=self.seed, choices=self.choices) for run in runs]
         if self.json:
             rows = [
                 {"run": str(run.path), **describe(run), **scored.to_json()}
@@ -46,6 +49,10 @@ class Command:
             print_json({"runs": rows})
         else:
             print(table(runs, scores))
+            for run, scored in zip(runs, scores, strict=True):
+                if scored.matches < len(run.matches):
+                    kept = f"{scored.matches} of {len(run.matches)} matches kept (strap view)"
+                    print(f"{printable(run.path.name)}: choices: {kept}")
 
 
 def describe(run: Run) -> dict[str, Any]:

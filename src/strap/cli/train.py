@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 
 from strap.atomic import read_json
+from strap.choices import Use
 from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
@@ -20,6 +22,7 @@ from strap.provenance import fingerprint_json
 from strap.runs import POLICY
 
 if TYPE_CHECKING:
+    from strap.choices import Chosen
     from strap.training import FrameCache, Trained
 
 
@@ -39,8 +42,16 @@ class Command:
     GROUPS: ClassVar = {
         "what is given, what is made": ("data", "out", "json"),
         "what it learns from": (
-            *("method", "prior", "tasks", "episodes", "alpha", "match_weights", "pretrain_steps"),
-            *("finetune_steps", "holdout", "windows", "cameras", "proprioception", "image_size"),
+            *("method", "prior", "tasks", "episodes", "alpha", "match_weights", "choices"),
+            *(
+                "pretrain_steps",
+                "finetune_steps",
+                "holdout",
+                "windows",
+                "cameras",
+                "proprioception",
+                "image_size",
+            ),
         ),
         "the policy": (
             *("preset", "kind", "vision", "history", "chunk", "normalize", "text_encoder"),
@@ -90,6 +101,9 @@ class Command:
     """cost: matches that cost less are drawn more often; importance: matches whose frames are like
     the target's and unlike the rest of the prior's (for a run); or a file with a JSON list, one
     weight per match in the order of matches.parquet"""
+    choices: Use = "use"
+    """for a run: leave out what was rejected in `strap view`, and multiply match weights by those
+    given there; ignore: train on all matches"""
     decay: bool = False
     """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
     pretrain_steps: int | None = None
@@ -156,7 +170,7 @@ class Command:
         choose_device(self.device)  # one that is not there is noticed before frames are decoded
         out = self._out()
         with showing(quiet=self.json) as progress:
-            cache = self._cache(progress)
+            cache, chosen = self._cache(progress)
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
         training = training_preset(self.preset, kind=self.kind, vision=vision)
@@ -176,12 +190,15 @@ class Command:
             **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
             **self._given("crop", "windows"),
         )
+        if method == "strap" and chosen is not None and chosen.fingerprint and not self.json:
+            print(chosen)
         done = train(
             cache,
             out,
             policy=replace(policy, **self._given("history", "chunk", "normalize", "initial")),
             training=training,
-            match_weights=self._weights(),
+            match_weights=self._match_weights(cache, chosen),
+            choices=chosen.to_json() if chosen is not None else None,
             init=self.init,
             imagenet=self.imagenet,
             device=self.device,
@@ -212,7 +229,7 @@ class Command:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
-    def _cache(self, progress: Any) -> FrameCache:
+    def _cache(self, progress: Any) -> tuple[FrameCache, Chosen | None]:
         from strap.policies.settings import text_encoder_preset
         from strap.training.cache import open_cache
         from strap.training.cache_builder import CacheOptions, build_cache
@@ -220,13 +237,14 @@ class Command:
         from strap.training.data import open_training_data
 
         if (self.data / "content.json").is_file():
-            return open_cache(self.data)
+            return open_cache(self.data), None
         source = open_training_data(
             self.data,
             prior=self.prior,
             whole_prior=self.method in ("ft", "mt"),
             selection=self.choosing,
             opening=self.opening,
+            choices=self.choices,
         )
         seen: dict[str, Any] = {
             "cameras": self.cameras,
@@ -235,11 +253,19 @@ class Command:
             **self._given("vision", "image_size"),
         }
         if self.frames is not None:
-            return select_clips(open_cache(self.frames), source, **seen)
+            return select_clips(open_cache(self.frames), source, **seen), source.chosen
         options = CacheOptions(**seen)
         name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
         place = self.cache or cache_folder() / "frames" / name
-        return build_cache(source, place, options, progress=progress)
+        return build_cache(source, place, options, progress=progress), source.chosen
+
+    def _match_weights(
+        self, cache: FrameCache, chosen: Chosen | None
+    ) -> Sequence[float] | Literal["cost"] | None:
+        from strap.training.windows import weigh_by_choices
+
+        weights = self._weights()
+        return weights if chosen is None else weigh_by_choices(weights, chosen, cache.retrieved)
 
     def _importance(self) -> list[float]:
         from strap.runs import open_run

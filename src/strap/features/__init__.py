@@ -11,7 +11,7 @@ from strap.datasets import Dataset
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
-from strap.features.stores import Source, encoder_stores, naming
+from strap.features.stores import Source, encoder_stores, naming, reopen_stores
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
@@ -21,7 +21,7 @@ from strap.types import Segment
 if TYPE_CHECKING:
     from strap.representations import Representation
 
-__all__ = ["FeatureOptions", "PreparedFeatures", "Source", "prepare_features"]
+__all__ = ["FeatureOptions", "PreparedFeatures", "Source", "prepare_features", "reopen_stores"]
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,30 @@ def _stores_of(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
                     yield store
 
 
+def reopen_stores(manifest: Mapping[str, Any], datasets: Sequence[Dataset]) -> list[EmbeddingStore]:
+    """Return the stores that a run compared, with the cameras that it compared.
+
+    Args:
+        manifest: the run's.
+        datasets: its target and its priors.
+    """
+    paths, arguments = manifest.get("stores"), manifest["arguments"]
+    if not isinstance(paths, dict) or not all(isinstance(paths.get(d.name), str) for d in datasets):
+        raise StrapError("the run compares no stored features: retrieve with --method strap")
+    told = manifest.get("store_cameras")
+    cameras: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    found = []
+    for dataset in datasets:
+        store = open_store(paths[dataset.name])
+        chosen = cameras.get(dataset.name)
+        if chosen is None and "fused" not in store.config.encoder:  # older runs don't tell
+            named = store if str(store.path) in arguments.get("named_stores", ()) else None
+            options = FeatureOptions(cameras=tuple(arguments["cameras"]))
+            chosen = _cameras(Source(dataset, named), options, ())
+        found.append(open_store(store.path, cameras=chosen) if chosen else store)
+    return found
+
+
 def _cameras(source: Source, options: FeatureOptions, by_prior: Sequence[str]) -> tuple[str, ...]:
     if options.cameras:
         return choose_cameras(source.dataset, options.cameras)

@@ -131,7 +131,7 @@ def load_checkpoint(
         settings,
         Instructions(texts, tensors["instructions"], str(config.get("language"))),
         _projection(tensors),
-        {k: config[k] for k in ("training", "step", "init") if k in config},
+        {k: config[k] for k in ("training", "step", "init", "choices") if k in config},
     )
 
 

@@ -10,7 +10,7 @@ from strap.retrieval.catalogue import Catalogue, Problem, Retrieved, Trajectorie
 from strap.retrieval.methods import METHODS, Features, MethodTraits
 from strap.retrieval.options import MatchOptions, Method, Shared, TopK
 from strap.retrieval.selection import Rule
-from strap.search import Engine, Execution
+from strap.search import Engine, Execution, StoreSearcher
 from strap.store import EmbeddingStore
 from strap.types import Matches, Segment
 
@@ -102,6 +102,7 @@ def retrieve_matches(
     options: MatchOptions,
     execution: Execution | None = None,
     progress: Progress = silent,
+    searcher: StoreSearcher | None = None,
 ) -> Retrieved:
     """Retrieve as `retrieve` does, with what happened to the pairs of queries and trajectories."""
     if not queries:
@@ -111,7 +112,7 @@ def retrieve_matches(
     catalogues = [as_catalogue(prior) for prior in priors]
     if not any(catalogue.trajectories for catalogue in catalogues):
         raise StrapError("the prior is empty: it holds no trajectory")
-    problem = Problem(queries, demonstrations, catalogues, options, execution, progress)
+    problem = Problem(queries, demonstrations, catalogues, options, execution, progress, searcher)
     found = METHODS[options.method].find(problem)
     if not found.matches:
         raise StrapError(

@@ -10,7 +10,7 @@ from strap.dtw import SearchStatistics
 from strap.errors import StrapError
 from strap.progress import Progress, silent
 from strap.retrieval.options import MatchOptions
-from strap.search import Execution
+from strap.search import Execution, StoreSearcher
 from strap.store import EmbeddingStore
 from strap.types import ContentHasher, Match, Matches, Segment
 
@@ -70,6 +70,8 @@ class Problem:
     options: MatchOptions
     execution: Execution | None = None
     progress: Progress = silent
+    searcher: StoreSearcher | None = None
+    """what searches the stores instead of `search_stores`"""
 
     def stores(self) -> tuple[EmbeddingStore, list[EmbeddingStore]]:
         """Return the features of the target and of the priors, made by the same encoder."""

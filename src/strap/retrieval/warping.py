@@ -31,10 +31,10 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     constraints = Constraints(options.matches_per_trajectory, lengths)
     every = sum(map(len, priors)) * options.matches_per_trajectory
     search = SearchOptions(every, options.steps, options.metric, options.backend, constraints)
-    hidden = problem.hidden()
+    hidden, searcher = problem.hidden(), problem.searcher or search_stores
 
     def find(k: int) -> StoreSearch:
-        return search_stores(
+        return searcher(
             queries,
             priors,
             replace(search, k=k),

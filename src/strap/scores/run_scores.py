@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from strap.choices import Use, choose_matches
 from strap.runs import Run
 from strap.scores.labels import read_labels
 from strap.scores.scoring import Scores, score
 from strap.segments import read_segments
 
 
-def score_run(run: Run, *, seed: int = 0) -> Scores:
+def score_run(run: Run, *, seed: int = 0, choices: Use = "use") -> Scores:
     """Score the matches of a run by the skill labels of the datasets that it was made from.
 
     Args:
         run: what `strap retrieve` wrote, for whichever method.
         seed: of the random segments.
+        choices: score the matches that the run's choices leave, or `ignore` those.
     """
+    chosen = choose_matches(run.path, run.matches, choices)
     target, priors = run.datasets()
     prior = {dataset.name: read_labels(dataset) for dataset in priors}
     queries = read_segments(run.path / "segments.json")
-    return score(run.matches, read_labels(target), prior, queries=queries, seed=seed)
+    return score(chosen.matches, read_labels(target), prior, queries=queries, seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from strap import dtw
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics
@@ -22,6 +22,7 @@ __all__ = [
     "SearchOptions",
     "StoreMatch",
     "StoreSearch",
+    "StoreSearcher",
     "search_corpus",
     "search_stores",
 ]
@@ -59,6 +60,22 @@ class StoreSearch:
     matches: list[list[StoreMatch]]
     """for each query its matches, cheapest first"""
     statistics: SearchStatistics
+
+
+class StoreSearcher(Protocol):
+    """What finds matches in stores as `search_stores` does."""
+
+    def __call__(
+        self,
+        queries: Sequence[Array],
+        stores: Sequence[EmbeddingStore],
+        options: SearchOptions,
+        *,
+        exclude: Sequence[Collection[tuple[int, str]]] | None = None,
+        execution: Execution | None = None,
+        progress: Progress = silent,
+    ) -> StoreSearch:
+        """Return for each query its k cheapest matches over all stores, cheapest first."""
 
 
 def search_stores(

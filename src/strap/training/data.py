@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from strap.choices import Chosen, Use, choose_matches
 from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
@@ -50,6 +51,8 @@ class TrainingData:
     retrieved: tuple[RetrievedSpan, ...]
     context: Context | None = None
     """of the retrieved segments; None where whole trajectories are there"""
+    chosen: Chosen | None = None
+    """of a run: which of its matches remain; the others are not retrieved"""
 
     def fingerprint(self) -> str:
         """Return a hash that changes with the files, the clips or the matches."""
@@ -67,6 +70,7 @@ def open_training_data(
     whole_prior: bool = False,
     selection: Selection | None = None,
     opening: OpenOptions | None = None,
+    choices: Use = "use",
 ) -> TrainingData:
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
 
@@ -76,12 +80,13 @@ def open_training_data(
         whole_prior: for a run: all of its prior, not only what was retrieved.
         selection: for a dataset: which of its demonstrations to train on.
         opening: how to read datasets.
+        choices: for a run: train on the matches that its choices leave, or `ignore` those.
     """
     path, opening = Path(path).expanduser(), opening or OpenOptions()
     selection = selection or Selection()
     if (path / "matches.parquet").is_file():
         _require_all(selection, f"'{path}' is a run")
-        return _of_run(path, whole_prior=whole_prior)
+        return _of_run(path, choices, whole_prior=whole_prior)
     dataset = opening.open(path)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
@@ -118,10 +123,11 @@ def open_whole_datasets(
     return TrainingData(tuple(clips), ())
 
 
-def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
+def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
     from strap.runs import open_run
 
     run = open_run(path)
+    chosen = choose_matches(path, run.matches, choices)
     arguments = run.manifest["arguments"]
     if not run.has_datasets():
         if whole_prior:
@@ -134,16 +140,38 @@ def _of_run(path: Path, *, whole_prior: bool) -> TrainingData:
                 f"datasets of '{path}' are gone and it holds no augmented dataset: put them back "
                 f"({', '.join([arguments['target'], *arguments['prior']])})"
             )
-        return _of_augmented(open_dataset(run.augmented))
+        return _with_choices(_of_augmented(open_dataset(run.augmented)), chosen)
     target, priors = run.datasets()
     clips = _whole(target, "target")
     if whole_prior:
         for dataset in priors:
             clips += _whole(dataset, "prior")
-        return TrainingData(tuple(clips), _locate(run.matches, clips))
+        return TrainingData(tuple(clips), _locate(chosen.matches, clips), chosen=chosen)
     context = Context(int(arguments["history"]), int(arguments["chunk"]))
-    clips += _around(run.matches, priors, context)
-    return TrainingData(tuple(clips), _locate(run.matches, clips), context)
+    clips += _around(chosen.matches, priors, context)
+    return TrainingData(tuple(clips), _locate(chosen.matches, clips), context, chosen)
+
+
+def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
+    """Return an augmented dataset's clips without those of matches that do not remain.
+
+    Each match is a clip of its own there, in the order of matches.parquet.
+    """
+    if len(data.retrieved) != chosen.total:
+        raise StrapError(
+            f"the augmented dataset holds {len(data.retrieved)} segments, matches.parquet "
+            f"{chosen.total}: it was made of other matches; run `strap retrieve` again"
+        )
+    spans = [data.retrieved[row] for row in chosen.rows]
+    kept = {span.clip for span in spans}
+    numbers = [n for n, clip in enumerate(data.clips) if clip.role == "target" or n in kept]
+    places = {number: place for place, number in enumerate(numbers)}
+    return replace(
+        data,
+        clips=tuple(data.clips[number] for number in numbers),
+        retrieved=tuple(replace(span, clip=places[span.clip]) for span in spans),
+        chosen=chosen,
+    )
 
 
 def _whole(dataset: Dataset, role: str) -> list[Clip]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -83,6 +83,7 @@ def train(
     match_weights: Sequence[float] | Literal["cost"] | None = None,
     init: str | Path | None = None,
     imagenet: str | Path | None = None,
+    choices: Mapping[str, Any] | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> Trained:
@@ -99,11 +100,13 @@ def train(
             ones weigh more (`weigh_by_cost`).
         init: a checkpoint to begin with: its weights and its normalisation.
         imagenet: a file of ResNet-18 weights to begin from.
+        choices: which choices among a run's matches the cache was made by, for the checkpoint.
         device: `auto`, `cpu` or `cuda`.
         quiet: say nothing on the terminal.
     """
     policy, training = policy or PolicySettings(), training or TrainingSettings()
-    trainer = _Trainer(cache, Path(out).expanduser(), policy, training, choose_device(device))
+    place, where = Path(out).expanduser(), choose_device(device)
+    trainer = _Trainer(cache, place, policy, training, where, choices)
     with (
         alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
         small_products(trainer.device, policy),
@@ -121,9 +124,10 @@ class _Trainer:
         policy: PolicySettings,
         training: TrainingSettings,
         device: torch.device,
+        choices: Mapping[str, Any] | None = None,
     ) -> None:
         self.cache, self.out, self.policy_settings, self.settings = cache, out, policy, training
-        self.device = device
+        self.device, self.choices = device, choices
         self.step = 0
         self.best: float | None = None
         self.best_step: int | None = None
@@ -291,6 +295,7 @@ class _Trainer:
             {
                 "step": self.step,
                 **({"init": self.origin} if self.origin else {}),
+                **({"choices": dict(self.choices)} if self.choices else {}),
                 "training": {
                     **asdict(self.settings),
                     "held_out": self.held_out,

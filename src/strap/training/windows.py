@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from strap.choices import Chosen
 from strap.errors import StrapError, unknown
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache, RetrievedSpan
@@ -150,10 +151,7 @@ def _matches(
             "choose --recipe bc"
         )
     if weights is not None and len(weights) != len(cache.retrieved):
-        raise StrapError(
-            f"{len(weights)} match weights for {len(cache.retrieved)} matches: give one for each, "
-            "in the order of matches.parquet"
-        )
+        raise _wrong_count(len(weights), len(cache.retrieved))
     if weights is not None and not all(weight >= 0 for weight in weights):
         raise StrapError("a match weight is negative or not a number: weights must be at least 0")
     parts = []
@@ -195,6 +193,37 @@ def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
     spread = float(np.median(spreads)) if spreads else 0.0
     weights = np.exp(-excess / spread) if spread > 0 else np.ones(len(retrieved))
     return [float(weight) for weight in weights]
+
+
+def weigh_by_choices(
+    weights: Sequence[float] | Literal["cost"] | None,
+    chosen: Chosen,
+    retrieved: Sequence[RetrievedSpan],
+) -> Sequence[float] | Literal["cost"] | None:
+    """Return the weights of the matches that remain, each times its weight among the choices.
+
+    Args:
+        weights: one per match, in the order of matches.parquet; or `cost`, or None: all alike.
+        chosen: which matches of a run remain, and what they weigh.
+        retrieved: those matches.
+    """
+    if weights is not None and weights != "cost":
+        if len(weights) != chosen.total:
+            raise _wrong_count(len(weights), chosen.total)
+        weights = [float(weights[row]) for row in chosen.rows]
+    if not chosen.n_reweighed:
+        return weights
+    if weights == "cost":
+        weights = weigh_by_cost(retrieved)
+    own = chosen.weights
+    return [one * two for one, two in zip(weights or [1.0] * len(own), own, strict=True)]
+
+
+def _wrong_count(given: int, n_matches: int) -> StrapError:
+    return StrapError(
+        f"{given} match weights for {n_matches} matches: give one for each, in the order of "
+        "matches.parquet"
+    )
 
 
 def _between(windows: Windows, begin: int, start: int, stop: int) -> npt.NDArray[np.bool_]:

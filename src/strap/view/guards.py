@@ -38,7 +38,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # starting and ending; there is no other kind of address
+            await self.app(scope, receive, send)
             return
 
         async def send_guarded(message: Message) -> None:

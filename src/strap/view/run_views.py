@@ -59,6 +59,7 @@ class RunView:
 
     def film(self, request: FilmRequest) -> Film:
         """Return frames of the target or of a prior on a sheet."""
+        _require_first(request.run)
         dataset = self._dataset(request.place)
         trajectory = open_trajectory(dataset, request.trajectory)
         if (
@@ -79,8 +80,7 @@ class RunView:
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:
         """Return how a match was aligned with its query."""
-        if run:
-            raise NotThereError(f"there is no run {run}: one is shown, number 0")
+        _require_first(run)
         return describe_alignment(self.sources, self.features, match)
 
     def video(self, evaluation: int, state: int) -> Path:  # noqa: ARG002
@@ -90,6 +90,11 @@ class RunView:
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: nothing can be changed."""
         raise NotThereError(f"'{what}' cannot be changed here")
+
+
+def _require_first(run: int) -> None:
+    if run:
+        raise NotThereError(f"there is no run {run}: one is shown, number 0")
 
 
 def open_trajectory(dataset: Dataset, trajectory_id: str) -> Trajectory:

@@ -121,7 +121,7 @@ export class AlignmentPane {
       stop: matches.stop[row],
     };
     const quality = rows.quality(row);
-    const verdict = `${SHAPES[quality]} ${quality} · ${rows.costText(row)} per frame`;
+    const verdict = `${SHAPES[quality]} ${quality} · ${rows.costText(row)} a frame`;
     this.sides[0].describe(query.instruction, query.name, `${query.stop - query.start} frames`);
     this.sides[1].describe(
       rows.instruction(row),

@@ -20,12 +20,20 @@ export function weightOptions(weight) {
   return weights.map((own) => [own, weightText(own)]);
 }
 
+/** Milliseconds after scrolling for which the pictures stand still, and scrolling is smooth. */
+const REST = 150;
+
 const moving = new Set();
 const isStill = matchMedia("(prefers-reduced-motion: reduce)");
+let scrolledAt = -Infinity;
+document.addEventListener("scroll", () => (scrolledAt = performance.now()), {
+  capture: true,
+  passive: true,
+});
 
 // One clock for all cards: they move together, and a page without cards costs nothing.
 setInterval(() => {
-  if (document.hidden) return;
+  if (document.hidden || performance.now() - scrolledAt < REST) return;
   const beat = Math.floor(performance.now() / PACE);
   for (const card of moving) card.move(beat);
 }, PACE);
@@ -52,7 +60,9 @@ export class Card {
     this.cost = make("span", { class: "card-cost" });
     this.title = make("span", { class: "card-title" });
     this.place = make("span", { class: "card-place" });
-    this.segment = make("span", { class: "card-place" });
+    this.trajectory = make("span", { class: "card-trajectory" });
+    this.range = make("span", {});
+    this.segment = make("span", { class: "card-place" }, this.trajectory, this.range);
     this.button = make(
       "button",
       {
@@ -88,6 +98,7 @@ export class Card {
   show(rows, row, place, count, camera) {
     const film = filmOf(rows, row, camera);
     this.row = row;
+    this.choiceKey = null;
     this.element.setAttribute("aria-posinset", place + 1);
     this.element.setAttribute("aria-setsize", count);
     this.rank.textContent = `#${rows.matches.rank[row]}`;
@@ -99,7 +110,9 @@ export class Card {
     this.title.textContent = rows.instruction(row);
     this.title.title = rows.instruction(row);
     this.place.textContent = rows.dataset(row);
-    this.segment.textContent = rows.segment(row);
+    const { trajectory, start, stop } = rows.matches;
+    this.trajectory.textContent = trajectory[row];
+    this.range.textContent = `[${start[row]}:${stop[row]}]`;
     this.segment.title = rows.segment(row);
     const name = `match ${rows.matches.rank[row]}, ${rows.segment(row)}`;
     this.acceptButton?.setAttribute("aria-label", `Accept ${name}`);
@@ -110,11 +123,16 @@ export class Card {
 
   /** Show what was chosen for the match. */
   showChoice(choices, isChosen, mark) {
+    const standing = choices ? choices.standing(this.row) : "kept";
+    const weight = choices ? choices.weight(this.row) : 1;
+    // Asked for at every step of scrolling, though it seldom is another one.
+    const key = `${standing} ${weight} ${isChosen} ${mark}`;
+    if (key === this.choiceKey) return;
+    this.choiceKey = key;
     this.element.classList.toggle("is-chosen", isChosen);
     this.button.setAttribute("aria-pressed", String(isChosen));
     this.mark.textContent = mark ?? "";
     this.mark.hidden = !mark;
-    const standing = choices ? choices.standing(this.row) : "kept";
     this.element.classList.toggle("is-out", !["kept", "accepted"].includes(standing));
     this.standing.textContent = SIGNS[standing] ?? standing;
     this.standing.hidden = standing === "kept";
@@ -122,8 +140,12 @@ export class Card {
     if (!this.acceptButton) return;
     this.acceptButton.setAttribute("aria-pressed", String(standing === "accepted"));
     this.rejectButton.setAttribute("aria-pressed", String(standing === "rejected"));
-    const weight = choices.weight(this.row);
-    setOptions(this.weight, weightOptions(weight));
+    this.showWeight(weight);
+  }
+
+  showWeight(weight) {
+    if (weight !== this.shownWeight) setOptions(this.weight, weightOptions(weight));
+    this.shownWeight = weight;
     this.weight.value = String(weight);
     this.weight.classList.toggle("is-changed", weight !== 1);
   }

@@ -22,13 +22,18 @@ export class Choices {
     this.listeners.add(listener);
   }
 
+  /** Take these choices as the present ones. */
   adopt(choices) {
+    this.hold(choices);
+    for (const listener of this.listeners) listener(this);
+  }
+
+  hold(choices) {
     this.now = choices;
     this.rejected = new Set(choices.rejected);
     this.accepted = new Set(choices.accepted);
     this.rejectedTasks = new Set(choices.rejected_tasks);
     this.quotas = quotas(this.rows, choices.top_k);
-    for (const listener of this.listeners) listener(this);
   }
 
   /** "accepted", "rejected", "task left out", "beyond K" or "kept". */
@@ -111,9 +116,9 @@ export class Choices {
   expect(body) {
     const expected = predict(this.now, body);
     if (!expected) return;
-    this.adopt(expected);
+    this.hold(expected);
     expected.kept = this.rows.all.filter((row) => this.isKept(row)).length;
-    for (const listener of this.listeners) listener(this);
+    this.adopt(expected);
   }
 }
 

@@ -9,7 +9,10 @@ import { Rows } from "./rows.js";
 import { numberOf, state, subscribe, update } from "./state.js";
 import { Timelines } from "./timelines.js";
 
-const TEXT_HEIGHT = 7.75; // rem of a card below its film
+/** rem, of a card and of what stands below its film: there are as many columns as runs */
+const [LEAST_WIDTH, TEXT_HEIGHT] = [8, 7.75];
+/** Facts that say how a run went, and not how it was made. */
+const OUTCOMES = /^(seconds|matches|queries|why .*)$/;
 
 export class ComparisonPage {
   constructor(contents) {
@@ -29,6 +32,7 @@ export class ComparisonPage {
     const grid = new MatchGrid({
       label: `Matches of ${rows.contents.name}`,
       actions: { choose: (row) => this.choose(rows.number, row) },
+      leastWidth: LEAST_WIDTH,
       textHeight: TEXT_HEIGHT,
     });
     const counts = make("p", { class: "subheading" });
@@ -36,6 +40,7 @@ export class ComparisonPage {
       "section",
       { class: "run-column", "aria-label": rows.contents.name },
       make("h3", {}, rows.contents.name),
+      make("p", { class: "subheading" }, ownFacts(this.runs, rows.number)),
       counts,
       grid.element,
     );
@@ -178,10 +183,23 @@ export class ComparisonPage {
   }
 }
 
+/** Write what a run was made with and the others were not. */
+function ownFacts(runs, number) {
+  const isShared = ([name, text]) =>
+    runs.every((other) =>
+      other.contents.facts.some(([own, same]) => own === name && same === text),
+    );
+  return runs[number].contents.facts
+    .filter((fact) => !OUTCOMES.test(fact[0]) && !isShared(fact))
+    .map(([name, text]) => `${name} ${text}`)
+    .join(" · ");
+}
+
 /** Return which rows of run `number` another run has too: overlapping frames of the same
  *  trajectory of the same dataset. */
 function sharedWith(runs, lists, number) {
-  const key = (rows, row) => `${rows.contents.datasets[rows.matches.dataset[row]]}\n${rows.matches.trajectory[row]}`;
+  const key = ({ contents, matches }, row) =>
+    `${contents.datasets[matches.dataset[row]]}\n${matches.trajectory[row]}`;
   const others = new Map();
   runs.forEach((rows, other) => {
     if (other === number) return;

@@ -104,7 +104,7 @@ export class Distributions {
       onchange: () => this.choices.weighTask(task, Number(select.value)),
     });
     const options = weightOptions(weight === 0 ? 1 : weight);
-    setOptions(select, [[0, "leave out"], ...options]);
+    setOptions(select, [[0, "left out"], ...options]);
     select.value = String(weight);
     select.classList.toggle("is-changed", weight !== 1);
     return select;

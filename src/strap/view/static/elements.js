@@ -52,18 +52,25 @@ export function oncePerFrame(listener) {
   };
 }
 
-/** Give a canvas as many pixels as the screen has for it; return its context in CSS pixels. */
+/** How many CSS pixels one unit of a drawing has: drawings grow with the page's type. */
+export function unitOf() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 15;
+}
+
+/** Give a canvas as many pixels as the screen has for it; return its context and size in
+ *  units. */
 export function sharpContext(canvas) {
   const ratio = window.devicePixelRatio || 1;
-  const { clientWidth: width, clientHeight: height } = canvas;
-  const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const unit = unitOf();
+  const { clientWidth, clientHeight } = canvas;
+  const [across, down] = [Math.round(clientWidth * ratio), Math.round(clientHeight * ratio)];
   if (canvas.width !== across || canvas.height !== down) {
     canvas.width = across;
     canvas.height = down;
   }
   const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  return { context, width, height };
+  context.setTransform(ratio * unit, 0, 0, ratio * unit, 0, 0);
+  return { context, width: clientWidth / unit, height: clientHeight / unit };
 }
 
 let noticeTimer = 0;

@@ -6,8 +6,8 @@ import { make } from "./elements.js";
 import { Panes } from "./panes.js";
 import { numberOf, subscribe, update } from "./state.js";
 
-/** Seconds by which two videos may differ before the second one is put right. */
-const TOLERANCE = 0.04;
+/** Seconds by which a video may differ from the clock: standing still, and while it plays. */
+const TOLERANCE = { still: 0.01, playing: 0.1 };
 
 export class EvaluationPage {
   constructor(contents) {
@@ -98,7 +98,7 @@ export class EvaluationPage {
     for (const side of this.sides) this.showSide(side, this.episodeOf(side.number, state));
     const steps = this.sides.map((side) => side.episode?.steps ?? 0);
     this.slider.max = Math.max(1, ...steps);
-    this.isPlaying = false;
+    if (this.isPlaying) this.toggle();
     this.seek(0);
   }
 
@@ -167,11 +167,11 @@ export class EvaluationPage {
   /** Show one step in every video; a rollout that has ended shows its last frame. */
   seek(step) {
     this.step = Math.min(Number(this.slider.max), Math.max(0, step));
+    const tolerance = TOLERANCE[this.isPlaying ? "playing" : "still"];
     for (const side of this.sides) {
       const time = this.timeOf(side);
-      if (time !== null && Math.abs(side.video.currentTime - time) > TOLERANCE) {
-        side.video.currentTime = time;
-      }
+      if (time === null) continue;
+      if (Math.abs(side.video.currentTime - time) > tolerance) side.video.currentTime = time;
     }
     this.mark();
   }
@@ -180,7 +180,7 @@ export class EvaluationPage {
   timeOf({ video, episode }) {
     if (!episode || !Number.isFinite(video.duration)) return null;
     const share = Math.min(1, this.step / Math.max(1, episode.steps));
-    return share * Math.max(0, video.duration - TOLERANCE);
+    return share * Math.max(0, video.duration - TOLERANCE.still);
   }
 
   mark() {
@@ -197,10 +197,24 @@ export class EvaluationPage {
   toggle() {
     this.isPlaying = !this.isPlaying;
     if (this.isPlaying && this.step >= Number(this.slider.max)) this.step = 0;
+    this.run();
     this.mark();
   }
 
-  /** One clock for both: the videos are set to it, so neither runs ahead. */
+  /** Let the videos run as fast as the clock, or stop them where it stands. */
+  run() {
+    for (const { video, episode } of this.sides) {
+      if (!this.isPlaying) video.pause();
+      else if (episode && Number.isFinite(video.duration)) {
+        const rate = (video.duration * this.fps) / Math.max(1, episode.steps);
+        video.playbackRate = Math.min(16, Math.max(0.0625, rate));
+        video.play().catch(() => {}); // the clock seeks, where a browser plays nothing unasked
+      }
+    }
+    if (!this.isPlaying) this.seek(this.step);
+  }
+
+  /** One clock for both: a video that differs from it is put right, so neither runs ahead. */
   follow() {
     let before = null;
     const tick = (now) => {
@@ -208,8 +222,8 @@ export class EvaluationPage {
       before = now;
       if (this.isPlaying) {
         const next = this.step + seconds * this.fps;
-        if (next >= Number(this.slider.max)) this.isPlaying = false;
         this.seek(next);
+        if (next >= Number(this.slider.max)) this.toggle();
       }
       requestAnimationFrame(tick);
     };

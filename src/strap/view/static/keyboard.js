@@ -22,7 +22,10 @@ export function listenToKeys(keys) {
 
 function isTyping(event) {
   const { target } = event;
-  if (event.key === "Escape" && target.matches("input")) target.blur();
+  if (event.key === "Escape" && target.matches("input")) {
+    event.preventDefault(); // leave the field, and what was searched for in it
+    target.blur();
+  }
   return target.matches("textarea, input:not([type=range], [type=checkbox])");
 }
 

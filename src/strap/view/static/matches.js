@@ -5,14 +5,14 @@ import { Card } from "./cards.js";
 import { make, oncePerFrame } from "./elements.js";
 
 const GAP = 0.875; // rem, between two cards
-const LEAST_WIDTH = 11.5; // rem, of a card
 /** Rows of cards that are ready above and below the view. */
 const SPARE = 1;
 
 export class MatchGrid {
-  /** @param options {actions, choices, label, textHeight (rem of a card below its film)} */
-  constructor({ actions, choices = null, label, textHeight }) {
-    Object.assign(this, { actions, choices, textHeight });
+  /** @param options {actions, choices, label}; a card's least width and its height below the
+   *  film, in rem */
+  constructor({ actions, choices = null, label, leastWidth = 11.5, textHeight }) {
+    Object.assign(this, { actions, choices, leastWidth, textHeight });
     this.rows = null;
     this.list = [];
     this.chosen = null;
@@ -42,8 +42,8 @@ export class MatchGrid {
 
   /** Bring the chosen card into view, and the focus to it where a card had it. */
   reveal() {
-    const place = this.list.indexOf(this.chosen);
-    if (place < 0 || !this.layout) return;
+    if (!this.layout) return;
+    const place = Math.max(0, this.list.indexOf(this.chosen));
     const { columns, height, gap } = this.layout;
     const top = Math.floor(place / columns) * (height + gap);
     const scroller = scrollerOf(this.element);
@@ -62,7 +62,7 @@ export class MatchGrid {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const width = this.grid.clientWidth;
     const gap = GAP * rem;
-    const columns = Math.max(1, Math.floor((width + gap) / (LEAST_WIDTH * rem + gap)));
+    const columns = Math.max(1, Math.floor((width + gap) / (this.leastWidth * rem + gap)));
     const across = (width - gap * (columns - 1)) / columns;
     const film = Math.round(across / this.aspect);
     return { columns, width: across, film, height: film + this.textHeight * rem, gap };
@@ -109,9 +109,13 @@ export class MatchGrid {
       card.show(this.rows, row, place, this.list.length, this.camera);
     }
     const [x, y] = [(place % columns) * (width + gap), Math.floor(place / columns) * (height + gap)];
-    card.element.style.transform = `translate(${x}px, ${y}px)`;
-    card.element.style.width = `${width}px`;
-    card.element.style.height = `${height}px`;
+    const box = `${x} ${y} ${width} ${height}`;
+    if (box !== card.box) {
+      card.box = box;
+      card.element.style.transform = `translate(${x}px, ${y}px)`;
+      card.element.style.width = `${width}px`;
+      card.element.style.height = `${height}px`;
+    }
     card.showChoice(this.choices, row === this.chosen, this.marks?.(row));
   }
 

@@ -8,10 +8,10 @@
 //   r   ┊        ┊       ╲________┊       ┊
 //   y ↓
 
-import { make, oncePerFrame, sharpContext } from "./elements.js";
+import { make, oncePerFrame, sharpContext, unitOf } from "./elements.js";
 import { channels, colour } from "./theme.js";
 
-const LEFT = 40; // pixels for the query's frame numbers
+const LEFT = 40; // units for the query's frame numbers
 const BOTTOM = 22; // and for the match's
 
 export class CostMatrix {
@@ -177,8 +177,9 @@ export class CostMatrix {
   seekAt(event) {
     if (!this.data) return;
     const box = this.canvas.getBoundingClientRect();
-    const frame = this.frame(box.width, box.height);
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const unit = unitOf();
+    const frame = this.frame(box.width / unit, box.height / unit);
+    const [x, y] = [(event.clientX - box.left) / unit, (event.clientY - box.top) / unit];
     let [best, least] = [0, Infinity];
     this.data.path.forEach((pair, step) => {
       const [across, down] = this.place(pair, frame);

@@ -120,7 +120,7 @@ export class RunPage {
     if (!this.settle()) return; // settling changes the state, which comes back here
     this.timelines.mark();
     this.showList();
-    if (changed.has("match") || changed.has("query")) this.grid.reveal();
+    this.grid.reveal();
     if (changed.has("query")) this.panes.open("matches");
   }
 
@@ -186,7 +186,7 @@ export class RunPage {
 
   onChoices() {
     this.grid.refresh();
-    if (this.scopeRows) this.distributions.show(this.rows, this.scopeRows);
+    if (this.distributions.rows === this.rows) this.distributions.showTasks();
   }
 
   /** Another tab may have chosen meanwhile: what is on disk holds. */
@@ -222,7 +222,11 @@ export class RunPage {
   }
 
   async ask(name, body) {
-    if (this.isBusy) return;
+    // While one answer is on its way, the last of the later wishes waits for it.
+    if (this.isBusy) {
+      this.next = [name, body];
+      return;
+    }
     this.isBusy = true;
     this.element.classList.add("is-busy");
     try {
@@ -233,11 +237,15 @@ export class RunPage {
     }
     this.isBusy = false;
     this.element.classList.remove("is-busy");
+    const { next } = this;
+    this.next = null;
+    if (next) await this.ask(...next);
   }
 
   showDraft() {
     const { draft, demonstrations } = this.rows.contents;
     this.draft.hidden = !draft;
+    this.element.classList.toggle("is-draft", Boolean(draft));
     if (!draft) return this.draft.replaceChildren();
     const id = demonstrations[draft.demonstration]?.id ?? "";
     const button = (text, name, style) =>

@@ -44,6 +44,7 @@ export class Timelines {
     track.style.width = `${(100 * length) / longest}%`;
     const segments = queries.map((query, place) => this.makeSegment(query, place, length));
     track.append(makeMovement(demonstration), ...segments);
+    track.classList.toggle("is-fixed", !this.onBorders);
     if (this.onBorders) {
       const borders = queries.slice(1).map((query) => this.rows.contents.queries[query].start);
       borders.forEach((frame, place) =>

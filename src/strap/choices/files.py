@@ -1,0 +1,199 @@
+"""RUN/choices.json: read, changed by one process at a time, and held against the run's matches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from strap.atomic import read_json, write_json
+from strap.choices.changes import apply_change, require_top_k, require_weight
+from strap.choices.marks import Choices, Chosen, Mark, Step, Verdict, fingerprint_matches
+from strap.errors import StrapError, printable, shorten, unknown
+from strap.locks import locked
+from strap.provenance import fingerprint_json
+from strap.types import Match, Matches, Segment
+
+FILE = "choices.json"
+OLDER = "choices-older.json"
+"""where choices of other matches go when something is chosen of the present ones"""
+LOCK_FILE = ".choices.lock"
+FORMAT = "strap-choices"
+Use = Literal["use", "ignore"]
+"""Whether a command keeps to the choices of a run."""
+
+
+def open_choices(run_path: str | Path) -> Choices:
+    """Open the choices of a run; without a file nothing was chosen."""
+    file = Path(run_path).expanduser() / FILE
+    if not file.exists():
+        return Choices()
+    content = read_json(file)
+    try:
+        return _parse(content)
+    except (KeyError, TypeError, ValueError, AttributeError, StrapError) as error:
+        raise StrapError(
+            f"'{file}' is damaged ({shorten(printable(str(error)))}): put back a copy of it, or "
+            "remove it to begin anew"
+        ) from error
+
+
+def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> Chosen:
+    """Return the matches that the choices of a run leave; all, where there are none.
+
+    Choices among other matches, as before a retrieval was repeated, are not applied, with a
+    warning.
+
+    Args:
+        run_path: the run's folder.
+        matches: all of its matches.
+        use: `use` the choices, or `ignore` them.
+    """
+    if use not in get_args(Use):
+        raise unknown("use of choices", use, get_args(Use))
+    choices = open_choices(run_path) if use == "use" else Choices()
+    if not choices.is_of(matches):
+        warnings.warn(
+            f"'{Path(run_path) / FILE}' was made among other matches than the run has: it is not "
+            "applied; choose again with `strap view`, or remove it",
+            stacklevel=2,
+        )
+        choices = Choices()
+    rows = choices.rows(matches)
+    if len(matches) and not rows:
+        raise StrapError(
+            f"all {len(matches)} matches of '{run_path}' are rejected: keep some with `strap view`,"
+            " or say --choices ignore"
+        )
+    said = choices.matches or choices.tasks or choices.top_k is not None
+    return Chosen(
+        Matches(tuple(matches[row] for row in rows)),
+        tuple(choices.weights(matches)),
+        tuple(rows),
+        len(matches),
+        _fingerprint(choices) if said else None,
+    )
+
+
+def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, Any]) -> Choices:
+    """Change the choices of a run on disk, and return them; several processes may at a time.
+
+    Args:
+        run_path: the run's folder.
+        matches: all of its matches.
+        change: {"reject": rows}, {"accept": rows}, {"clear": rows}, {"weight": w, "rows": rows},
+            {"task": text, "weight": w}, {"reject_task": text}, {"clear_task": text},
+            {"top_k": number or None}, {"undo": True} or {"redo": True}. Weight 0 rejects.
+    """
+    run_path = Path(run_path).expanduser()
+    with locked(run_path / LOCK_FILE):
+        before = open_choices(run_path)
+        if not before.is_of(matches):
+            _set_aside(run_path, matches)
+            before = Choices()
+        after = apply_change(before, matches, change)
+        if after != before:
+            _write(run_path, after)
+    return after
+
+
+def carry_over(run_path: str | Path, before: Matches, after: Matches) -> Choices:
+    """Keep the choices among matches that a run has still, after it was made again.
+
+    Steps can't be undone beyond it.
+    """
+    run_path = Path(run_path).expanduser()
+    with locked(run_path / LOCK_FILE):
+        choices = open_choices(run_path)
+        if choices.fingerprint is None or not choices.is_of(before):
+            return choices
+        places = {_place(match): row for row, match in enumerate(after)}
+        found = [(places.get(_place(before[row])), mark) for row, mark in choices.matches.items()]
+        instructions = {match.instruction for match in after}
+        kept = Choices(
+            fingerprint_matches(after),
+            {row: mark for row, mark in found if row is not None},
+            {task: mark for task, mark in choices.tasks.items() if task in instructions},
+            choices.top_k,
+        )
+        _write(run_path, kept)
+    return kept
+
+
+def _place(match: Match) -> tuple[Segment, Segment, str]:
+    return match.query, match.segment, match.dataset
+
+
+def _set_aside(run_path: Path, matches: Matches) -> None:
+    """Move the choices of older matches away; raise where it is the given ones that are older."""
+    present = Matches.from_parquet(run_path / "matches.parquet")
+    if fingerprint_matches(present) != fingerprint_matches(matches):
+        raise StrapError(
+            f"'{run_path}' was made again and has other matches now: open it again, then choose"
+        )
+    (run_path / FILE).replace(run_path / OLDER)
+
+
+def _fingerprint(choices: Choices) -> str:
+    """Return a hash of what is chosen, of the matches it is said of too."""
+    said = _step_to_json(Step(choices.matches, choices.tasks, (choices.top_k,)))
+    return fingerprint_json([choices.fingerprint, said])
+
+
+def _write(run_path: Path, choices: Choices) -> None:
+    marks = Step(choices.matches, choices.tasks, (choices.top_k,))
+    content = {
+        "format": FORMAT,
+        "matches": choices.fingerprint,
+        "choices": _step_to_json(marks),
+        "undo": [_step_to_json(step) for step in choices.undo],
+        "redo": [_step_to_json(step) for step in choices.redo],
+    }
+    write_json(run_path / FILE, content)
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    return {
+        "matches": {str(row): [m.verdict, m.weight] for row, m in sorted(step.matches.items())},
+        "tasks": {task: [mark.verdict, mark.weight] for task, mark in sorted(step.tasks.items())},
+        "top_k": list(step.top_k),
+    }
+
+
+def _parse(content: Any) -> Choices:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError("it holds no choices")
+    if not isinstance(content["matches"], str):
+        raise ValueError("it does not say of which matches")
+    said = _parse_step(content["choices"])
+    undo, redo = (_parse_steps(content[name]) for name in ("undo", "redo"))
+    top_k = said.top_k[0] if said.top_k else None
+    return Choices(content["matches"], said.matches, said.tasks, top_k, undo, redo)
+
+
+def _parse_steps(rows: Iterable[Any]) -> tuple[Step, ...]:
+    return tuple(_parse_step(row) for row in rows)
+
+
+def _parse_step(row: Any) -> Step:
+    top_k = tuple(require_top_k(value) for value in row["top_k"])
+    if len(top_k) > 1:
+        raise ValueError("more than one top_k")
+    matches = {_parse_row(key): _parse_mark(value) for key, value in row["matches"].items()}
+    return Step(matches, {k: _parse_mark(value) for k, value in row["tasks"].items()}, top_k)
+
+
+def _parse_row(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"'{text}' is no row")
+    return int(text)
+
+
+def _parse_mark(value: Any) -> Mark:
+    verdict, weight = value
+    if verdict not in get_args(Verdict):
+        raise unknown("verdict", verdict, get_args(Verdict))
+    if not require_weight(weight):
+        raise ValueError("a weight is 0, which a rejection says")
+    return Mark(verdict, float(weight))

@@ -1,0 +1,170 @@
+"""What is said of a run's matches, and which of them remain."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from strap.errors import StrapError
+from strap.types import Match, Matches, Segment
+
+Verdict = Literal["", "accepted", "rejected"]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What is said of a match or of a task."""
+
+    verdict: Verdict = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """New marks of some matches and tasks; those that are not named stay as they are."""
+
+    matches: Mapping[int, Mark] = field(default_factory=dict)
+    """row of matches.parquet -> its mark"""
+    tasks: Mapping[str, Mark] = field(default_factory=dict)
+    """instruction -> its mark"""
+    top_k: tuple[int | None, ...] = ()
+    """one number, or None for no limit; empty: as it is"""
+
+    def __len__(self) -> int:
+        return len(self.matches) + len(self.tasks) + len(self.top_k)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is said of the matches of a run, and the steps that lead back and forth."""
+
+    fingerprint: str | None = None
+    """of the matches; None where nothing was chosen yet"""
+    matches: Mapping[int, Mark] = field(default_factory=dict)
+    """row of matches.parquet -> what is said of that match"""
+    tasks: Mapping[str, Mark] = field(default_factory=dict)
+    """instruction -> what is said of all matches with it"""
+    top_k: int | None = None
+    """keep so many, the cheapest of each query; None: all"""
+    undo: tuple[Step, ...] = ()
+    redo: tuple[Step, ...] = ()
+    """the last step is the next one"""
+
+    def is_of(self, matches: Matches) -> bool:
+        """Return whether these are choices among the given matches; empty ones are of any."""
+        return self.fingerprint is None or self.fingerprint == fingerprint_matches(matches)
+
+    def select(self, matches: Matches) -> Matches:
+        """Return the matches that remain."""
+        return Matches(tuple(matches[row] for row in self.rows(matches)))
+
+    def weights(self, matches: Matches) -> list[float]:
+        """Return the weight of each match that remains: its own times its task's."""
+        return [self._weight(row, matches[row]) for row in self.rows(matches)]
+
+    def rows(self, matches: Matches) -> list[int]:
+        """Return the rows of the matches that remain.
+
+        A match remains unless it is rejected, or its task is, or it is beyond its query's share of
+        `top_k`; an accepted one remains whatever its task and its rank.
+        """
+        self.require_of(matches)
+        within = _within_share(matches, self.top_k)
+        return [row for row, match in enumerate(matches) if self._keeps(row, match, within)]
+
+    def describe(self, matches: Matches) -> dict[str, Any]:
+        """Return the choices as plain values, for JSON."""
+        own = sorted(self.matches.items())
+        tasks = sorted(self.tasks.items())
+        return {
+            "rejected": [row for row, mark in own if mark.verdict == "rejected"],
+            "accepted": [row for row, mark in own if mark.verdict == "accepted"],
+            "match_weights": {str(row): mark.weight for row, mark in own if mark.weight != 1},
+            "task_weights": {task: mark.weight for task, mark in tasks if mark.weight != 1},
+            "rejected_tasks": [task for task, mark in tasks if mark.verdict == "rejected"],
+            "top_k": self.top_k,
+            "undo": len(self.undo),
+            "redo": len(self.redo),
+            "kept": len(self.rows(matches)),
+        }
+
+    def require_of(self, matches: Matches) -> None:
+        """Raise where these are choices among other matches."""
+        if not self.is_of(matches):
+            raise StrapError(
+                f"the choices were made among other matches than these {len(matches)}: retrieve as "
+                "before, or remove choices.json"
+            )
+        if beyond := [row for row in self.matches if row >= len(matches)]:
+            raise StrapError(
+                f"the choices are damaged: they name match {beyond[0]} of {len(matches)}; remove "
+                "choices.json to begin anew"
+            )
+
+    def _keeps(self, row: int, match: Match, within: frozenset[int]) -> bool:
+        verdict = self.matches.get(row, Mark()).verdict
+        if verdict:
+            return verdict == "accepted"
+        return row in within and self.tasks.get(match.instruction, Mark()).verdict != "rejected"
+
+    def _weight(self, row: int, match: Match) -> float:
+        own, task = self.matches.get(row, Mark()), self.tasks.get(match.instruction, Mark())
+        return own.weight * task.weight
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The matches of a run that remain after its choices."""
+
+    matches: Matches
+    weights: tuple[float, ...]
+    """of each match that remains"""
+    rows: tuple[int, ...]
+    """of matches.parquet"""
+    total: int
+    """how many matches there are without choices"""
+    fingerprint: str | None
+    """of the choices; None where none were made or used"""
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return which choices were used, for a manifest; None where none were."""
+        if self.fingerprint is None:
+            return None
+        counts = {"matches": self.total, "kept": len(self.rows), "reweighed": self.n_reweighed}
+        return {"fingerprint": self.fingerprint, **counts}
+
+    @property
+    def n_reweighed(self) -> int:
+        """How many of the remaining matches do not weigh 1."""
+        return sum(weight != 1 for weight in self.weights)
+
+    def __str__(self) -> str:
+        return (
+            f"choices: {len(self.rows)} of {self.total} matches kept, {self.n_reweighed} "
+            "re-weighed (strap view)"
+        )
+
+
+def fingerprint_matches(matches: Matches) -> str:
+    """Return a hash of which segment was found for which query, row by row."""
+    digest = hashlib.blake2b(digest_size=16)
+    for match in matches:
+        digest.update(repr((match.query, match.segment, match.dataset)).encode())
+    return digest.hexdigest()
+
+
+def _within_share(matches: Matches, top_k: int | None) -> frozenset[int]:
+    """Return the rows that keeping `top_k` by retrieval's even rule would leave."""
+    if top_k is None:
+        return frozenset(range(len(matches)))
+    from strap.retrieval.selection import quotas  # it loads the whole search
+
+    rows: dict[Segment, list[int]] = {}
+    for row in sorted(range(len(matches)), key=lambda row: matches[row].rank):
+        rows.setdefault(matches[row].query, []).append(row)
+    ordered = [rows[query] for query in matches.queries]
+    shares = quotas([[matches[row].cost for row in own] for own in ordered], top_k)
+    kept = (own[:share] for own, share in zip(ordered, shares, strict=True))
+    return frozenset(row for own in kept for row in own)

@@ -1,0 +1,85 @@
+"""A search that remembers: queries it was asked for before are not searched again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from strap.dtw import SearchOptions, SearchStatistics
+from strap.progress import Progress, silent
+from strap.search import Execution, StoreMatch, StoreSearch, search_stores
+from strap.store import EmbeddingStore
+from strap.types import Array
+
+SPARE = 4
+"""matches of a query that are looked for beyond those asked for: its share may grow a little"""
+
+
+@dataclass(frozen=True)
+class FoundMatches:
+    """The cheapest matches of a query, as many as were looked for or as there are."""
+
+    matches: Sequence[StoreMatch]
+    k: int
+    """how many were looked for"""
+
+    def holds(self, k: int) -> bool:
+        """Return whether the k cheapest are among them."""
+        return k <= self.k or len(self.matches) < self.k
+
+
+@dataclass(frozen=True)
+class SearchMemory:
+    """Finds what `search_stores` finds, and keeps it for as long as this object lives."""
+
+    found: dict[Hashable, FoundMatches] = field(default_factory=dict)
+
+    def __call__(
+        self,
+        queries: Sequence[Array],
+        stores: Sequence[EmbeddingStore],
+        options: SearchOptions,
+        *,
+        exclude: Sequence[Collection[tuple[int, str]]] | None = None,
+        execution: Execution | None = None,
+        progress: Progress = silent,
+    ) -> StoreSearch:
+        """Return for each query its k cheapest matches, as `search_stores` does."""
+        hidden = exclude or [()] * len(queries)
+        lengths = options.constraints.lengths
+        shared = (options.steps, options.metric, options.constraints.per_trajectory)
+        place = tuple((id(store), store.cameras) for store in stores)
+        keys: list[Hashable] = [
+            (place, shared, _digest(query), frozenset(own), lengths and lengths[number])
+            for number, (query, own) in enumerate(zip(queries, hidden, strict=True))
+        ]
+        missing = [
+            number
+            for number, key in enumerate(keys)
+            if key not in self.found or not self.found[key].holds(options.k)
+        ]
+        statistics = SearchStatistics()
+        if missing:
+            k = options.k + SPARE
+            chosen = lengths and [lengths[number] for number in missing]
+            constraints = replace(options.constraints, lengths=chosen)
+            searched = search_stores(
+                [queries[number] for number in missing],
+                stores,
+                replace(options, k=k, constraints=constraints),
+                exclude=[hidden[number] for number in missing],
+                execution=execution,
+                progress=progress,
+            )
+            statistics = searched.statistics
+            for number, matches in zip(missing, searched.matches, strict=True):
+                self.found[keys[number]] = FoundMatches(matches, k)
+        return StoreSearch([list(self.found[key].matches[: options.k]) for key in keys], statistics)
+
+
+def _digest(query: Array) -> tuple[tuple[int, ...], str, bytes]:
+    content = hashlib.blake2b(np.ascontiguousarray(query).data, digest_size=16).digest()
+    return query.shape, str(query.dtype), content

@@ -1,0 +1,178 @@
+"""New borders of demonstrations: their segments and matches at once, and the run made by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from strap.atomic import write_json
+from strap.choices import carry_over
+from strap.datasets import Dataset
+from strap.errors import StrapError, printable, shorten, unknown
+from strap.features import reopen_stores
+from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.progress import Progress, silent
+from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
+from strap.retrieval.roughness import drop_rough
+from strap.runs import Run
+from strap.search.memory import SearchMemory
+from strap.segments import read_segments
+from strap.types import Matches, Segment
+
+BOUNDARIES = "boundaries.json"
+"""the file of a run by which its demonstrations are cut, once borders were kept"""
+
+Boundaries = Mapping[str, Sequence[int]]
+"""trajectory id of a demonstration -> first frames of its segments but the first"""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a run would be with other borders; nothing of it is on disk."""
+
+    boundaries: Mapping[str, tuple[int, ...]]
+    """of the demonstrations that are cut otherwise"""
+    segments: list[Segment]
+    """the queries of all demonstrations, in order"""
+    matches: Matches
+
+
+@dataclass(frozen=True)
+class BorderSearch:
+    """A run whose queries can be cut otherwise and searched again."""
+
+    run: Run
+    target: Dataset
+    priors: Sequence[Dataset]
+    options: RetrievalOptions
+    demonstrations: Catalogue
+    catalogues: Sequence[Catalogue]
+    memory: SearchMemory
+    """of queries that were searched before"""
+
+    @classmethod
+    def of(cls, run: Run) -> BorderSearch:
+        """Open the datasets and the stores of a run; raise where it has no borders to move."""
+        options = RetrievalOptions.of_run(run).resolved()
+        if METHODS[options.method].has_whole_queries:
+            raise StrapError(
+                f"method '{options.method}' compares whole demonstrations, which have no borders "
+                "to move: retrieve with --method strap"
+            )
+        target, priors = run.datasets()
+        datasets = [target, *priors]
+        if METHODS[options.method].features == "none":
+            catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
+        else:
+            stores = reopen_stores(run.manifest, datasets)
+            catalogues = [
+                Catalogue.of_store(store, dataset.ids, dataset.name)
+                for store, dataset in zip(stores, datasets, strict=True)
+            ]
+        return cls(run, target, priors, options, catalogues[0], catalogues[1:], SearchMemory())
+
+
+def draft_borders(
+    search: BorderSearch, boundaries: Boundaries, *, progress: Progress = silent
+) -> Draft:
+    """Return the segments and matches that a run would have with other borders.
+
+    They are what a retrieval with the run's options finds by those borders. Queries that were
+    searched for an earlier draft are not searched again; the first draft searches all.
+
+    Args:
+        search: the run, and what was searched before.
+        boundaries: of the demonstrations that are cut otherwise; the others stay as they are.
+        progress: called with (what, done, total).
+    """
+    options = search.options
+    segments = cut_otherwise(search.run, search.target, boundaries)
+    found = retrieve_matches(
+        segments,
+        search.demonstrations,
+        search.catalogues,
+        MatchOptions.of(options),
+        progress=progress,
+        searcher=search.memory,
+    )
+    matches = found.matches
+    if options.max_roughness is not None:
+        position = options.segmentation.position
+        matches = drop_rough(matches, search.target, search.priors, options.max_roughness, position)
+    return Draft({key: tuple(own) for key, own in boundaries.items()}, segments, matches)
+
+
+def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silent) -> Run:
+    """Make a run again with other borders, in its folder, and return it.
+
+    Its segmentation becomes `manual` by RUN/boundaries.json; all else stays as it was, and so do
+    choices among matches that are still found. With `--fuse auto` what to fuse is chosen anew.
+
+    Args:
+        run: the run to replace.
+        boundaries: of the demonstrations that are cut otherwise; the others stay as they are.
+        progress: called with (what, done, total).
+    """
+    target, _ = run.datasets()
+    segments = cut_otherwise(run, target, boundaries)
+    file = run.path.resolve() / BOUNDARIES
+    rows = [{"trajectory": s.trajectory_id, "start": s.start, "stop": s.stop} for s in segments]
+    write_json(file, {"segments": rows})
+    options = RetrievalOptions.of_run(run)
+    cut = replace(options.segmentation, method="manual", boundaries=file)
+    ours, *priors = _named(run.manifest["arguments"])
+    made = run_retrieval(
+        ours,
+        priors,
+        run.path,
+        replace(options, segmentation=cut),
+        stores=_stores_folder(run),
+        overwrite=True,
+        progress=progress,
+    )
+    carry_over(run.path, run.matches, made.matches)
+    return made
+
+
+def cut_otherwise(run: Run, target: Dataset, boundaries: Boundaries) -> list[Segment]:
+    """Return the queries of a run, those of some demonstrations cut at other frames."""
+    present: dict[str, list[Segment]] = {key: [] for key in target.ids}
+    for segment in read_segments(run.path / "segments.json"):
+        present.setdefault(segment.trajectory_id, []).append(segment)
+    for key, own in boundaries.items():
+        if key not in target.ids:
+            raise unknown("demonstration", printable(shorten(str(key))), target.ids)
+        length = target[key].length
+        _require_boundaries(key, own, length)
+        present[key] = [Segment(key, *ends) for ends in pairwise([0, *own, length])]
+    return [segment for own in present.values() for segment in own]
+
+
+def _require_boundaries(key: str, frames: Any, length: int) -> None:
+    is_list = isinstance(frames, list | tuple) and all(type(frame) is int for frame in frames)
+    if (
+        not is_list
+        or list(frames) != sorted(set(frames))
+        or any(not 0 < frame < length for frame in frames)
+    ):
+        raise StrapError(
+            f"boundaries of '{key}' are {shorten(repr(frames))}: give the first frame of each "
+            f"further segment, increasing, from 1 to {length - 1}"
+        )
+
+
+def _named(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the target and the priors as they were named: datasets, or stores of them."""
+    datasets = [arguments["target"], *arguments["prior"]]
+    stores = arguments.get("named_stores") or [""] * len(datasets)
+    return [store or dataset for store, dataset in zip(stores, datasets, strict=True)]
+
+
+def _stores_folder(run: Run) -> Path | None:
+    """Return where the run's stores lie; None where it has none."""
+    stores = run.manifest.get("stores") or {}
+    place = stores.get(run.manifest["arguments"]["target"])
+    return Path(place).parent if place else None
