@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,14 +14,14 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from strap.datasets import Dataset
-from strap.dtw import Alignment, best_match
-from strap.embeddings import choose_cameras
+from strap.dtw import Alignment, best_match, path
 from strap.errors import StrapError
+from strap.features import reopen_stores
 from strap.features.fusion import Feature
 from strap.positions import positions
 from strap.retrieval import METHODS
 from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
-from strap.store import EmbeddingStore, open_store
+from strap.store import EmbeddingStore
 from strap.types import Array, Match, Segment, Trajectory
 from strap.view.contents import Sources, significant
 from strap.view.refusals import NotThereError
@@ -32,15 +32,13 @@ MAX_COSTS = 4_000_000
 """numbers of a cost matrix that a page is given"""
 DIGITS = 5
 """significant ones of a cost or a position"""
-TOLERANCE = 1e-6
-"""relative: a path whose cost differs more from the match's is not the one that was found"""
 DELTA_POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
 """actions of the controller that LIBERO and robomimic record"""
 
 Floats = npt.NDArray[np.float64]
 
 
-class NoPathError(Exception):
+class NoPathError(StrapError):
     """A match has no path; the text says why."""
 
 
@@ -50,37 +48,18 @@ class Features:
 
     sources: Sources
 
-    def of(self, dataset: Dataset, trajectory_id: str) -> Array:
-        """Return the features [t d] of a trajectory; `NoPathError` where they cannot be had."""
-        try:
-            return self._stores[dataset.name][trajectory_id]
-        except KeyError as error:
-            raise NoPathError("this method compares no features, so there is no path") from error
+    def of(self, dataset: Dataset, segment: Segment) -> Array:
+        """Return the features [t d] of a segment's whole trajectory; raise where there are none."""
+        method = self.sources.arguments.get("method", "strap")
+        if method in METHODS and METHODS[method].features == "none":
+            raise NoPathError(f"method '{method}' compares no frames, so there is no path")
+        return self._stores[dataset.name][segment.trajectory_id]
 
     @cached_property
     def _stores(self) -> Mapping[str, EmbeddingStore]:
-        stores: Mapping[str, str] = self.sources.run.manifest.get("stores", {})
         datasets = (self.sources.target, *self.sources.priors)
-        try:
-            return {
-                dataset.name: open_compared(stores[dataset.name], dataset, self.sources.arguments)
-                for dataset in datasets
-                if dataset.name in stores
-            }
-        except StrapError as error:
-            raise NoPathError(f"its features cannot be opened: {error}") from error
-
-
-def open_compared(folder: str, dataset: Dataset, arguments: Mapping[str, Any]) -> EmbeddingStore:
-    """Open a store with the cameras that a run compared."""
-    store = open_store(folder)
-    if store.path.as_posix() in arguments.get("named_stores", ()) and not arguments["cameras"]:
-        return store
-    if "fused" in store.config.encoder:
-        return store
-    cameras = choose_cameras(dataset, arguments["cameras"] or None)
-    known = [camera for camera in cameras if camera in store.config.cameras]
-    return open_store(folder, cameras=known) if known else store
+        stores = reopen_stores(self.sources.run.manifest, datasets)
+        return {dataset.name: store for dataset, store in zip(datasets, stores, strict=True)}
 
 
 def describe_alignment(sources: Sources, features: Features, row: int) -> dict[str, Any]:
@@ -96,12 +75,12 @@ def describe_alignment(sources: Sources, features: Features, row: int) -> dict[s
     prior = sources.run.matches.locate(sources.priors)[match.dataset]
     answer: dict[str, Any] = {"path": None, "costs": None}
     try:
-        query = features.of(sources.target, match.query.trajectory_id)
-        query = query[match.query.start : match.query.stop]
-        trajectory = features.of(prior, match.segment.trajectory_id)
+        demonstration = features.of(sources.target, match.query)
+        query = demonstration[match.query.start : match.query.stop]
+        trajectory = features.of(prior, match.segment)
         answer["costs"] = _describe_costs(query, trajectory, match.segment, _metric(sources))
         answer["path"] = _trace(query, trajectory, match, sources)
-    except (NoPathError, StrapError) as error:
+    except StrapError as error:
         answer["reason"] = str(error)
     answer["query"] = describe_motion(sources.target, match.query)
     answer["match"] = describe_motion(prior, match.segment)
@@ -117,27 +96,16 @@ def _trace(query: Array, trajectory: Array, match: Match, sources: Sources) -> l
     method = sources.arguments.get("method", "strap")
     find = METHODS[method].find if method in METHODS else None
     steps, metric = str(sources.arguments.get("steps") or "strap"), _metric(sources)
-    found: Alignment | None = Alignment(match.cost, match.segment.start, match.segment.stop)
+    found = Alignment(match.cost, match.segment.start, match.segment.stop)
     if find is retrieve_trajectories:  # its matches are whole trajectories around what was found
-        found = best_match(query, trajectory, steps=steps, metric=metric)
+        inside = best_match(query, trajectory, steps=steps, metric=metric)
+        found = replace(inside or found, cost=match.cost)
     elif find is not retrieve_segments:
-        raise NoPathError(f"method '{method}' compares no sequences of frames, so there is no path")
-    if found is None:
-        raise NoPathError("no path fits: the store has changed since the run was made")
-    try:
-        from strap.dtw import path
-    except ImportError as error:
-        raise NoPathError("paths are not there yet") from error
+        raise NoPathError(f"method '{method}' compares single frames, so there is no path")
     traced = path(query, trajectory, found, steps=steps, metric=metric)
-    total = float(np.sum(traced.costs))
-    if abs(total - match.cost) > TOLERANCE * max(abs(match.cost), 1.0):
-        raise NoPathError(
-            f"the path through the store's features costs {total:.6g}, the match {match.cost:.6g}: "
-            "the store has changed since the run was made"
-        )
+    frames = (traced.trajectory - match.segment.start).tolist()
     costs = significant(traced.costs, DIGITS)
-    pairs = zip(traced.query, traced.trajectory - match.segment.start, costs, strict=True)
-    return [[int(i), int(j), cost] for i, j, cost in pairs]
+    return [list(cell) for cell in zip(traced.query.tolist(), frames, costs, strict=True)]
 
 
 def _describe_costs(

@@ -19,7 +19,7 @@ from strap.runs import Run
 from strap.segments import read_segments
 from strap.stops import Movements, measure_movements
 from strap.store import open_store
-from strap.types import Match, Matches, Segment
+from strap.types import Matches, Segment
 
 FRAME_RATE = 20.0
 """frames a second where a dataset does not say"""
@@ -34,13 +34,14 @@ class Sources:
     run: Run
     target: Dataset
     priors: Sequence[Dataset]
+    queries: Sequence[Segment]
 
     @classmethod
     def of(cls, run: Run) -> Sources:
         """Open a run's datasets, unchanged since it was made."""
         target, priors = run.datasets()
         run.matches.locate(priors)
-        return cls(run, target, priors)
+        return cls(run, target, priors, list_queries(run))
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -57,17 +58,16 @@ def describe_run(sources: Sources) -> dict[str, Any]:
     """
     run, target = sources.run, sources.target
     first = target[target.ids[0]]
-    queries = list_queries(run)
     chosen = choose_cameras(target, sources.arguments["cameras"] or None) if first.cameras else ()
     return {
         "kind": "run",
         "title": first.instruction or target.path.name,
         "name": run.path.resolve().name,
-        "facts": _facts(sources, len(queries)),
+        "facts": _facts(sources),
         "cameras": list(dict.fromkeys((*chosen, *first.cameras))),
         "fps": first.fps or FRAME_RATE,
-        **_describe_queries(sources, queries),
-        **_describe_matches(run.matches, queries, sources),
+        **_describe_queries(sources),
+        **_describe_matches(sources),
         "quality": grade_costs(run.matches),
     }
 
@@ -80,16 +80,11 @@ def list_queries(run: Run) -> list[Segment]:
     return segments if set(named) <= set(segments) else sorted(named)
 
 
-def cost_per_frame(match: Match) -> float:
-    """Return what a match costs for each frame of its query: queries differ in length."""
-    return match.cost / len(match.query)
-
-
 def grade_costs(matches: Matches) -> dict[str, float]:
     """Return the costs per frame up to which a match is good, and above which poor, in this run."""
     if not len(matches):
         return {"good": 0.0, "poor": 0.0}
-    good, poor = np.quantile([cost_per_frame(match) for match in matches], (1 / 3, 2 / 3))
+    good, poor = np.quantile([match.cost_per_frame for match in matches], (1 / 3, 2 / 3))
     return {"good": float(good), "poor": float(poor)}
 
 
@@ -105,13 +100,13 @@ def significant(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
     return listed
 
 
-def _describe_queries(sources: Sources, queries: Sequence[Segment]) -> dict[str, Any]:
+def _describe_queries(sources: Sources) -> dict[str, Any]:
     target, movements = sources.target, _movements(sources)
     threshold = _threshold(sources.run)
     numbers = {key: number for number, key in enumerate(target.ids)}
     own: list[list[int]] = [[] for _ in target.ids]
     rows = []
-    for index, query in enumerate(queries):
+    for index, query in enumerate(sources.queries):
         if query.trajectory_id not in numbers:
             raise StrapError(
                 f"'{sources.run.path}' has a query {query}, which is no demonstration of "
@@ -163,10 +158,9 @@ def _threshold(run: Run) -> float | None:
     return float(epsilon) if isinstance(epsilon, int | float) else None
 
 
-def _describe_matches(
-    matches: Matches, queries: Sequence[Segment], sources: Sources
-) -> dict[str, Any]:
-    places = {query: index for index, query in enumerate(queries)}
+def _describe_matches(sources: Sources) -> dict[str, Any]:
+    matches = sources.run.matches
+    places = {query: index for index, query in enumerate(sources.queries)}
     datasets = {prior.name: index for index, prior in enumerate(sources.priors)}
     instructions = {text: i for i, text in enumerate(dict.fromkeys(m.instruction for m in matches))}
     lengths = _lengths(sources)
@@ -180,7 +174,7 @@ def _describe_matches(
         "stop": [m.segment.stop for m in matches],
         "length": [lengths[m.dataset, m.segment.trajectory_id] for m in matches],
         "cost": [m.cost for m in matches],
-        "cost_per_frame": [cost_per_frame(m) for m in matches],
+        "cost_per_frame": [m.cost_per_frame for m in matches],
     }
     return {"datasets": list(datasets), "instructions": list(instructions), "matches": columns}
 
@@ -202,7 +196,7 @@ def _lengths(sources: Sources) -> dict[tuple[str, str], int]:
     return found
 
 
-def _facts(sources: Sources, n_queries: int) -> list[list[str]]:
+def _facts(sources: Sources) -> list[list[str]]:
     """Return what is worth knowing of a run, as names and texts."""
     arguments, manifest = sources.arguments, sources.run.manifest
     reasons = manifest.get("reasons", {})
@@ -211,7 +205,7 @@ def _facts(sources: Sources, n_queries: int) -> list[list[str]]:
         "target": Path(arguments["target"]).name,
         "prior": ", ".join(Path(place).name for place in priors),
         "demonstrations": str(len(sources.target)),
-        "queries": str(n_queries),
+        "queries": str(len(sources.queries)),
         "matches": str(len(sources.run.matches)),
         "asked for": "" if kept is None else str(kept),
         "method": str(arguments.get("method", "")),

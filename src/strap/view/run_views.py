@@ -1,100 +1,191 @@
-"""A run to look at."""
+"""A run to look at, with the choices among its matches and the borders that are tried out."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strap.choices import Choices, change_choices, open_choices
 from strap.datasets import Dataset
 from strap.embeddings import choose_cameras
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, shorten, unknown
 from strap.folders import cache_folder
-from strap.runs import open_run
+from strap.runs import Run, open_run
 from strap.types import Trajectory
 from strap.view.alignments import Features, describe_alignment
+from strap.view.borders import BorderSearch, Draft, draft_borders, keep_borders
 from strap.view.contents import Sources, describe_run
 from strap.view.films import Film, FilmRequest, Films
-from strap.view.refusals import NotThereError
-
-NOTHING_CHOSEN: Mapping[str, Any] = {
-    "rejected": [],
-    "accepted": [],
-    "match_weights": {},
-    "task_weights": {},
-    "rejected_tasks": [],
-    "top_k": None,
-    "undo": 0,
-    "redo": 0,
-}
+from strap.view.refusals import BadRequestError, NotThereError
 
 
 @dataclass(frozen=True)
-class RunView:
-    """A run with its datasets, as a page shows it."""
+class Shown:
+    """What is shown of a run at a moment: as it is on disk, or a draft of it."""
 
     sources: Sources
     features: Features
-    films: Films
     description: Mapping[str, Any]
-    """what does not change while it is looked at"""
+    """all that choices don't change"""
+    draft: Draft | None = None
+    last_moved: str = ""
+    """the demonstration whose borders were moved last"""
+
+    @classmethod
+    def of(cls, run: Run) -> Shown:
+        """Describe a run as it is on disk."""
+        sources = Sources.of(run)
+        return cls(sources, Features(sources), describe_run(sources))
+
+    def with_draft(self, draft: Draft, last_moved: str) -> Shown:
+        """Return the same run with other borders, and what was found by them."""
+        run = replace(self.sources.run, matches=draft.matches)
+        sources = replace(self.sources, run=run, queries=draft.segments)
+        return Shown(sources, self.features, describe_run(sources), draft, last_moved)
+
+
+class RunView:
+    """A run as a page shows it. Changes come one after the other; looking never waits for them."""
+
+    def __init__(self, run: Run, films: Films) -> None:
+        self._films = films
+        self._saved = self._shown = Shown.of(run)
+        self._search: BorderSearch | None = None  # opened when the first border is moved
+        self._changing = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, films: Films | None = None) -> RunView:
         """Open a finished run."""
-        sources = Sources.of(open_run(path))
-        films = films or Films(cache_folder() / "films")
-        return cls(sources, Features(sources), films, describe_run(sources))
+        return cls(open_run(path), films or Films(cache_folder() / "films"))
 
     @property
     def name(self) -> str:
         """The folder's name."""
-        return str(self.description["name"])
+        return str(self._saved.description["name"])
+
+    @property
+    def run(self) -> Run:
+        """The run as it is on disk."""
+        return self._saved.sources.run
 
     def contents(self) -> Mapping[str, Any]:
         """Return the run as plain data."""
-        chosen = {**NOTHING_CHOSEN, "kept": len(self.sources.run.matches)}
-        return {**self.description, "read_only": True, "choices": chosen, "draft": None}
+        shown = self._shown
+        matches = shown.sources.run.matches
+        choices = Choices() if shown.draft else open_choices(self.run.path)
+        if not choices.is_of(matches):  # they were made before the run was made again
+            choices = Choices()
+        return {
+            **shown.description,
+            "read_only": not os.access(self.run.path, os.W_OK),
+            "choices": choices.describe(matches),
+            "draft": _describe_draft(shown),
+        }
 
     def film(self, request: FilmRequest) -> Film:
         """Return frames of the target or of a prior on a sheet."""
         _require_first(request.run)
-        dataset = self._dataset(request.place)
+        shown = self._shown
+        dataset = find_dataset(shown.sources, request.place)
         trajectory = open_trajectory(dataset, request.trajectory)
-        if (
-            request.camera not in trajectory.cameras
-            and request.camera in self.description["cameras"]
-        ):
+        cameras = trajectory.cameras
+        if request.camera not in cameras and request.camera in shown.description["cameras"]:
             # It goes by another name there: the one that was compared with the target's.
             request = replace(request, camera=choose_cameras(dataset, None)[0])
-        return self.films.get(trajectory, request)
-
-    def _dataset(self, place: str) -> Dataset:
-        if place == "target":
-            return self.sources.target
-        known = {str(number): prior for number, prior in enumerate(self.sources.priors)}
-        if place not in known:
-            raise NotThereError(str(unknown("place", place, ("target", *known))))
-        return known[place]
+        return self._films.get(trajectory, request)
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:
         """Return how a match was aligned with its query."""
         _require_first(run)
-        return describe_alignment(self.sources, self.features, match)
+        shown = self._shown
+        return describe_alignment(shown.sources, shown.features, match)
 
     def video(self, evaluation: int, state: int) -> Path:  # noqa: ARG002
         """Raise: a run has no rollouts of its own."""
         raise NotThereError("a run has no rollouts: view the folder that `strap evaluate` wrote")
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Raise: nothing can be changed."""
-        raise NotThereError(f"'{what}' cannot be changed here")
+    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change choices or borders; return the new choices, or the new contents."""
+        changes = {
+            "choices": self._choose,
+            "borders": self._move_borders,
+            "borders/keep": self._keep_borders,
+            "borders/drop": self._drop_borders,
+        }
+        if what not in changes:
+            raise NotThereError(f"'{what}' cannot be changed here")
+        with self._changing:
+            return changes[what](wanted)
+
+    def _choose(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._shown.draft:
+            raise StrapError("new borders are being tried: keep or drop them first, then choose")
+        return change_choices(self.run.path, self.run.matches, wanted).describe(self.run.matches)
+
+    def _move_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        if set(wanted) != {"demonstration", "boundaries"}:
+            raise BadRequestError('borders are {"demonstration": number, "boundaries": [frames]}')
+        key = self._demonstration(wanted["demonstration"])
+        before = self._shown.draft
+        boundaries = {**(before.boundaries if before else {}), key: wanted["boundaries"]}
+        if self._search is None:
+            self._search = BorderSearch.of(self.run)
+        draft = draft_borders(self._search, boundaries)
+        self._shown = self._saved.with_draft(draft, key)
+        return self.contents()
+
+    def _demonstration(self, number: Any) -> str:
+        ids = self._saved.sources.target.ids
+        if type(number) is not int or not 0 <= number < len(ids):
+            raise BadRequestError(
+                f"demonstration is {shorten(repr(number))}: there are {len(ids)}, from 0 on"
+            )
+        return ids[number]
+
+    def _keep_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        _require_empty(wanted)
+        if self._shown.draft is None:
+            raise StrapError("there are no new borders to keep: move some first")
+        made = keep_borders(self.run, self._shown.draft.boundaries)
+        self._saved = self._shown = Shown.of(made)
+        self._search = None
+        return self.contents()
+
+    def _drop_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        _require_empty(wanted)
+        self._shown = self._saved
+        return self.contents()
+
+
+def _describe_draft(shown: Shown) -> dict[str, Any] | None:
+    if shown.draft is None:
+        return None
+    number = list(shown.sources.target.ids).index(shown.last_moved)
+    boundaries = list(shown.draft.boundaries[shown.last_moved])
+    return {"demonstration": number, "boundaries": boundaries}
+
+
+def _require_empty(wanted: Mapping[str, Any]) -> None:
+    if wanted:
+        raise BadRequestError("this change takes nothing: send {}")
 
 
 def _require_first(run: int) -> None:
     if run:
         raise NotThereError(f"there is no run {run}: one is shown, number 0")
+
+
+def find_dataset(sources: Sources, place: str) -> Dataset:
+    """Return the dataset that a film's place names: `target`, or the number of a prior."""
+    known = {str(number): prior for number, prior in enumerate(sources.priors)}
+    known["target"] = sources.target
+    if place not in known:
+        raise NotThereError(str(unknown("place", place, known)))
+    return known[place]
 
 
 def open_trajectory(dataset: Dataset, trajectory_id: str) -> Trajectory:

@@ -31,6 +31,7 @@ export class AlignmentPane {
     this.empty = make("p", { class: "empty" }, "Choose a match to see it beside its query.");
     this.note = make("p", { class: "note", hidden: true });
     const films = make("div", { class: "films" }, ...this.sides.map((side) => side.element));
+    films.classList.toggle("is-blank", !this.cameras.length);
     this.matrixPart = makePart(
       "Cost matrix and warping path",
       "Drag to move both films along the path. Faded columns lie outside the match.",

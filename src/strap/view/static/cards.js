@@ -94,14 +94,16 @@ export class Card {
     return make("div", { class: "card-controls" }, ...children);
   }
 
-  /** Show row `row`; `place` is its number in the list, `camera` whose pictures. */
-  show(rows, row, place, count, camera) {
+  /** Show row `row`, number `place` of `count` in the list, as `camera` saw it; with the
+   *  query's number where matches of all queries are listed. */
+  show(rows, row, place, { count, camera, isOfAll }) {
     const film = filmOf(rows, row, camera);
     this.row = row;
     this.choiceKey = null;
     this.element.setAttribute("aria-posinset", place + 1);
     this.element.setAttribute("aria-setsize", count);
-    this.rank.textContent = `#${rows.matches.rank[row]}`;
+    const query = isOfAll ? `Q${rows.matches.query[row] + 1} · ` : "";
+    this.rank.textContent = `${query}#${rows.matches.rank[row]}`;
     const quality = rows.quality(row);
     this.quality.textContent = `${SHAPES[quality]} ${quality}`;
     this.quality.dataset.quality = quality;
@@ -156,7 +158,7 @@ export class Card {
     this.filmKey = key;
     this.film = film;
     this.setSheet(thumbnails.get(film));
-    if (this.sheet) return;
+    if (this.sheet || !film.camera) return;
     this.canvas.classList.add("is-loading");
     const isWanted = () => this.filmKey === key && this.element.isConnected;
     thumbnails.ask(film, isWanted, (sheet) => {

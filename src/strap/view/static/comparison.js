@@ -91,13 +91,14 @@ export class ComparisonPage {
     const query = this.query();
     this.heading.textContent = query === "all" ? "All matches" : `Query ${query + 1}`;
     this.scope.textContent = query === "all" ? "One query" : "All queries";
-    this.columns.forEach((column, number) => this.showColumn(column, number, lists, chosen, camera));
+    for (const column of this.columns) this.showColumn(column, lists, chosen, camera);
     this.alignment.show(this.runs[chosen.run], chosen.row, camera);
     if (changed.has("query")) this.panes.open("matches");
     return undefined;
   }
 
-  showColumn({ rows, grid, counts }, number, lists, chosen, camera) {
+  showColumn({ rows, grid, counts }, lists, chosen, camera) {
+    const { number } = rows;
     const list = lists[number];
     const isShared = sharedWith(this.runs, lists, number);
     const only = list.filter((row) => !isShared(row)).length;
@@ -106,6 +107,7 @@ export class ComparisonPage {
     grid.show(rows, list, {
       camera,
       chosen: row,
+      isOfAll: state.query === "all",
       marks: (own) => (isShared(own) ? null : "only here"),
       emptyText: "This run has no matches for this query.",
     });

@@ -12,7 +12,7 @@ export class DatasetPage {
   constructor(contents) {
     this.contents = contents;
     this.episodes = contents.episodes;
-    this.haystacks = this.episodes.map(({ id, instruction }) => `${id} ${instruction}`.toLowerCase());
+    this.haystacks = this.episodes.map((own) => `${own.id} ${own.instruction}`.toLowerCase());
     this.cameras = contents.cameras.map((name) => makeScreen(name));
     this.player = new Player(...this.cameras.map((camera) => camera.canvas));
     this.build();
@@ -132,7 +132,8 @@ export class DatasetPage {
       return item;
     });
     this.list.replaceChildren(...items);
-    const again = [...this.list.querySelectorAll("button")].find((own) => own.dataset.id === focused);
+    const buttons = [...this.list.querySelectorAll("button")];
+    const again = buttons.find((own) => own.dataset.id === focused);
     again?.focus({ preventScroll: true });
   }
 

@@ -195,8 +195,9 @@ function binsOf(chart, values) {
   if (!Number.isFinite(low)) [low, high] = [0, 1];
   // Frames are whole, so their bins are too: else some bins could hold fewer numbers.
   const isWhole = chart.name === "length";
-  const width = isWhole ? Math.max(1, Math.ceil((high + 1 - low) / BINS)) : (high - low) / BINS || 1;
-  const count = isWhole ? Math.max(1, Math.ceil((high + 1 - low) / width)) : BINS;
+  const spread = isWhole ? high + 1 - low : high - low;
+  const width = isWhole ? Math.max(1, Math.ceil(spread / BINS)) : spread / BINS || 1;
+  const count = isWhole ? Math.max(1, Math.ceil(spread / width)) : BINS;
   const bins = Array.from({ length: count }, (_, place) =>
     [place, place + 1].map((own) => Number((low + own * width).toPrecision(6))),
   );

@@ -141,7 +141,8 @@ export class EvaluationPage {
     side.nothing.hidden = Boolean(address);
     if (address) side.video.src = address;
     else side.video.removeAttribute("src");
-    side.outcome.textContent = episode ? `${outcomeText(episode)} after ${episode.steps} steps` : "–";
+    const after = episode ? ` after ${episode.steps} steps` : "";
+    side.outcome.textContent = `${outcomeText(episode)}${after}`;
     const goals = episode?.sub_goals ?? [];
     side.goals.replaceChildren(
       ...goals.map(({ name, step }) => {
@@ -156,7 +157,8 @@ export class EvaluationPage {
         const go = () => this.seek(step);
         const label = make("span", {}, name);
         const number = make("span", { class: "goal-step" }, `step ${step}`);
-        return make("li", {}, make("button", { type: "button", class: "goal-link", onclick: go }, label, number));
+        const attributes = { type: "button", class: "goal-link", onclick: go };
+        return make("li", {}, make("button", attributes, label, number));
       }),
     );
     if (episode && !goals.length) {

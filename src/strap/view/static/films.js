@@ -25,12 +25,14 @@ export function drawFrame(canvas, sheet, index) {
   canvas.getContext("2d").drawImage(sheet.bitmap, x, y, width, height, 0, 0, width, height);
 }
 
-/** A segment's film, loaded piece by piece from where it is played. */
+/** A segment's film, loaded piece by piece from where it is played. Without a camera it is
+ *  blank: there is nothing to draw, and what else is played goes on. */
 export class Film {
   /** @param source {place, trajectory, start, stop, camera, run} as the server takes them */
   constructor(source) {
     this.source = source;
     this.length = source.stop - source.start;
+    this.isBlank = !source.camera;
     this.pieces = new Map();
     this.loading = new Map();
     this.stopped = new AbortController();
@@ -40,17 +42,18 @@ export class Film {
 
   /** Whether frame `index` (0 is the segment's first) can be drawn at once. */
   has(index) {
-    return this.pieces.has(Math.floor(index / PIECE));
+    return this.isBlank || this.pieces.has(Math.floor(index / PIECE));
   }
 
   draw(canvas, index) {
+    if (this.isBlank) return;
     drawFrame(canvas, this.pieces.get(Math.floor(index / PIECE)), index % PIECE);
   }
 
   /** Load the piece that holds frame `index`. */
   load(index) {
     const piece = Math.floor(index / PIECE);
-    if (this.pieces.has(piece)) return Promise.resolve();
+    if (this.isBlank || this.pieces.has(piece)) return Promise.resolve();
     if (!this.loading.has(piece)) this.loading.set(piece, this.fetch(piece));
     return this.loading.get(piece);
   }

@@ -30,9 +30,9 @@ export class Filters {
   offer(rows) {
     this.rows = rows;
     const tasks = [...rows.contents.instructions].sort();
-    setOptions(this.task, [["", "All tasks"], ...tasks.map((task) => [task, task])]);
+    setOptions(this.task, [["", "Any task"], ...tasks.map((task) => [task, task])]);
     const names = rows.datasetNames.map((name) => [name, name]);
-    setOptions(this.dataset, [["", "All datasets"], ...names]);
+    setOptions(this.dataset, [["", "Any dataset"], ...names]);
     this.dataset.hidden = names.length < 2;
     const words = QUALITIES.map((word) => [word, `${SHAPES[word]} ${word}`]);
     setOptions(this.quality, [["", "Any quality"], ...words]);
@@ -58,7 +58,8 @@ export class Filters {
       update(Object.fromEntries(FILTERS.map((name) => [name, null])));
     };
     if (isAny) {
-      chips.push(make("button", { type: "button", class: "link", onclick: clear }, "Clear filters"));
+      const attributes = { type: "button", class: "link", onclick: clear };
+      chips.push(make("button", attributes, "Clear filters"));
     }
     this.chips.replaceChildren(...chips);
     this.chips.hidden = !isAny;

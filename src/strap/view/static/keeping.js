@@ -15,12 +15,10 @@ export class Keeping {
       oninput: () => this.preview(),
       onchange: () => this.ask(),
     });
-    const button = (sign, label, listener) =>
-      make(
-        "button",
-        { type: "button", class: "icon-button", title: label, "aria-label": label, onclick: listener },
-        sign,
-      );
+    const button = (sign, label, onclick) => {
+      const attributes = { type: "button", class: "icon-button", title: label };
+      return make("button", { ...attributes, "aria-label": label, onclick }, sign);
+    };
     this.undo = button("↶", "Undo (u)", () => choices.undo());
     this.redo = button("↷", "Redo (U)", () => choices.redo());
     const slider = make("label", { class: "top-k" }, "K", this.slider, this.value);

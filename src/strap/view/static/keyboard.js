@@ -5,7 +5,7 @@ import { make } from "./elements.js";
 /** Listen to keys. `keys` are [key, what it does, action]; an entry without action only
  *  stands in the help. */
 export function listenToKeys(keys) {
-  const actions = new Map(keys.filter(([, , action]) => action).map(([key, , act]) => [key, act]));
+  const actions = new Map(keys.map(([key, , action]) => [key, action]));
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (document.querySelector("dialog[open]") || isTyping(event)) return;

@@ -5,13 +5,14 @@ import { Card } from "./cards.js";
 import { make, oncePerFrame } from "./elements.js";
 
 const GAP = 0.875; // rem, between two cards
+const NOTHING = "No match passes these filters.";
 /** Rows of cards that are ready above and below the view. */
 const SPARE = 1;
 
 export class MatchGrid {
   /** @param options {actions, choices, label}; a card's least width and its height below the
    *  film, in rem */
-  constructor({ actions, choices = null, label, leastWidth = 11.5, textHeight }) {
+  constructor({ actions, choices = null, label, leastWidth = 10.5, textHeight }) {
     Object.assign(this, { actions, choices, leastWidth, textHeight });
     this.rows = null;
     this.list = [];
@@ -30,10 +31,11 @@ export class MatchGrid {
     new ResizeObserver(() => this.refresh()).observe(this.element);
   }
 
-  /** Show these rows, in this order. */
-  show(rows, list, { camera, chosen, marks = null, emptyText = "No match passes these filters." }) {
+  /** Show these rows, in this order.
+   *  @param options {camera, chosen (row), isOfAll (queries), marks(row), emptyText} */
+  show(rows, list, { camera, chosen, isOfAll = false, marks = null, emptyText = NOTHING }) {
     const isNew = rows !== this.rows || list !== this.list || camera !== this.camera;
-    Object.assign(this, { rows, list, camera, chosen, marks });
+    Object.assign(this, { rows, list, camera, chosen, isOfAll, marks });
     if (isNew) this.recycle(() => true);
     this.empty.hidden = list.length > 0;
     this.empty.textContent = emptyText;
@@ -106,9 +108,11 @@ export class MatchGrid {
       this.cards.set(place, card);
       // In order, for those who tab or listen through the cards.
       this.grid.insertBefore(card.element, this.cards.get(place + 1)?.element ?? null);
-      card.show(this.rows, row, place, this.list.length, this.camera);
+      const { camera, isOfAll } = this;
+      card.show(this.rows, row, place, { count: this.list.length, camera, isOfAll });
     }
-    const [x, y] = [(place % columns) * (width + gap), Math.floor(place / columns) * (height + gap)];
+    const x = (place % columns) * (width + gap);
+    const y = Math.floor(place / columns) * (height + gap);
     const box = `${x} ${y} ${width} ${height}`;
     if (box !== card.box) {
       card.box = box;

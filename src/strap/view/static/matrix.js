@@ -60,7 +60,8 @@ export class CostMatrix {
   frame(width, height) {
     const { rows, columns } = this.data.costs;
     const [across, down] = [width - LEFT - 1, height - BOTTOM - 4];
-    return { left: LEFT, top: 4, across, down, cellWidth: across / columns, cellHeight: down / rows };
+    const [cellWidth, cellHeight] = [across / columns, down / rows];
+    return { left: LEFT, top: 4, across, down, cellWidth, cellHeight };
   }
 
   draw() {

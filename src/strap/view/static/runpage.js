@@ -174,6 +174,7 @@ export class RunPage {
     this.grid.show(this.rows, this.list, {
       camera: this.camera,
       chosen: row,
+      isOfAll: state.query === "all",
       emptyText: this.scopeRows.length ? undefined : "This query has no matches.",
     });
     this.verdict.show(row);
