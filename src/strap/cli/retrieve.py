@@ -68,7 +68,7 @@ class Command:
     }
 
     target: Path
-    """the demonstrations of the new task: a dataset, or a store of its embeddings"""
+    """the new task's demonstrations: a dataset, or a store of its embeddings"""
     prior: tuple[Path, ...]
     """one or more big datasets, or stores that `strap embed` made of them"""
     out: Path
@@ -154,7 +154,7 @@ class Command:
     """target ∪ retrieved as a dataset: robomimic's HDF5, lerobot's folder, auto: as the target is;
     none: `strap train` reads the original datasets"""
     report: Literal["page", "none"] = "page"
-    """page: write report.html, which shows the matches beside their queries; none: don't"""
+    """page: show the matches in RUN/report.html; none: don't"""
     stores: Path | None = None
     """where embeddings are looked for and kept; stores beside a dataset are found too (default:
     the user's cache folder, or $STRAP_CACHE)"""
