@@ -72,6 +72,11 @@ class RunView:
         """The run as it is on disk."""
         return self._saved.sources.run
 
+    @property
+    def sources(self) -> Sources:
+        """The run as it is on disk, and its datasets."""
+        return self._saved.sources
+
     def contents(self) -> Mapping[str, Any]:
         """Return the run as plain data."""
         shown = self._shown
