@@ -153,6 +153,9 @@ class Broken:
 
     name = "broken"
 
+    def prepare(self) -> None:
+        raise AssertionError("only what is served is prepared")
+
     def contents(self) -> Mapping[str, Any]:
         raise strap.StrapError("'x.hdf5' is damaged:\ncopy it again")
 
