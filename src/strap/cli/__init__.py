@@ -17,7 +17,7 @@ from strap.extras import explain_missing
 COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
-    "view": "look at a retrieval in the browser: matches beside their queries, in lock-step",
+    "view": "look at runs, rollouts and datasets in the browser; keep and reject matches",
     "report": "show a retrieval on one page",
     "score": "how good a retrieval is, by what the robot was doing in every frame",
     "cache": "decode datasets once, for many trainings",

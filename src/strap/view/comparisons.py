@@ -14,9 +14,7 @@ from strap.evaluation.records import DESCRIPTION, FPS, read_records, require_sam
 from strap.evaluation.statistics import mcnemar, wilson
 from strap.runs import Run
 from strap.types import Trajectory
-
-FRAME_RATE = 20.0
-"""frames a second where a dataset does not say"""
+from strap.view.contents import FRAME_RATE
 
 Description = Mapping[str, Any]
 """a run, as a page shows it"""

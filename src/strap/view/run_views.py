@@ -82,11 +82,16 @@ class RunView:
 
         Then a border that is moved is a search for its own two segments alone.
         """
-        with suppress(StrapError):  # whoever asks for it is told why it cannot be had
-            if len(self.run.matches):
-                self.alignment(0, 0)
+        self.prepare_paths()
+        with suppress(StrapError):  # who moves a border is told why it cannot be searched by
             if self.run.manifest["seconds"].get("search", 0.0) <= SOON:
                 self._draft({})
+
+    def prepare_paths(self) -> None:
+        """Open the features, and compile what traces paths."""
+        with suppress(StrapError):  # who asks for the path is told why it cannot be had
+            if len(self.run.matches):
+                self.alignment(0, 0)
 
     def contents(self) -> Mapping[str, Any]:
         """Return the run as plain data."""
