@@ -17,7 +17,9 @@ from urllib.request import urlopen
 import h5py
 import pytest
 
+from strap.choices import open_choices
 from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.runs import open_run
 from strap.synthetic import make_planted
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -77,7 +79,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def address(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `strap view` serves the run."""
     command = [sys.executable, "-m", "strap", "view", str(place), "--no-browser"]
-    cache = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    cache = {"STRAP_CACHE": str(tmp_path_factory.mktemp("cache"))}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | cache
     ) as server:
@@ -98,11 +100,11 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
     """A tab that must have no error and ask nobody else for anything."""
-    with _tab(browser, address) as found:
+    with Tab(browser, address) as found:
         yield found
 
 
-class _tab:
+class Tab:
     """A tab of the browser, and what went wrong in it."""
 
     def __init__(self, browser: Any, address: str, **options: Any) -> None:
@@ -211,14 +213,14 @@ def test_rejecting_is_kept_in_the_run_and_undone(page: Any, place: Path) -> None
     assert page.locator(".card.is-chosen .card-standing").inner_text() == "✕ rejected"
     _wait(page, "!strapView.page.choices.pending")
     assert page.inner_text(".kept") == "11 of 12 matches kept"
-    assert row in json.loads((place / "choices.json").read_text())["rejected"]
+    assert row not in open_choices(place).rows(open_run(place).matches)
     page.keyboard.press("u")
     _wait(page, "strapView.page.choices.now.kept === 12")
     assert page.locator(".card.is-chosen .card-standing").is_hidden()
 
 
 def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
-    with _tab(browser, address) as other:
+    with Tab(browser, address) as other:
         other.keyboard.press("r")
         _wait(other, "!strapView.page.choices.pending")
         page.evaluate("window.dispatchEvent(new Event('focus'))")
@@ -290,7 +292,7 @@ def test_nothing_is_wider_than_the_screen(
     """Take a picture too, into $STRAP_SCREENSHOTS where that is set."""
     folder = Path(os.environ.get("STRAP_SCREENSHOTS", tmp_path))
     width, height = SCREENS[screen]
-    with _tab(browser, address, color_scheme=scheme) as page:
+    with Tab(browser, address, color_scheme=scheme) as page:
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_timeout(500)
         page.screenshot(path=folder / f"{screen}-{scheme}.png")
