@@ -29,7 +29,7 @@ class Command:
         "strap view my-run/policy/evaluation --against bc/evaluation",
         "strap view demonstrations.hdf5 --port 8123 --no-browser",
     )
-    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH")]
+    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH …")]
     """folders that `strap retrieve` or `strap evaluate` wrote, or a dataset"""
     against: Path | None = None
     """another one, to be shown beside"""
