@@ -27,7 +27,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev,encoders,report,train,view,zarr,libero,ray]'
+	$(PIP_INSTALL) -e '.[dev,encoders,report,train,view,rerun,zarr,libero,ray]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.demo

@@ -39,7 +39,7 @@ SLOW = {
     *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
     *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
-    "test_chaining",
+    *("test_chaining", "test_borders"),
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {"libero", "policies", "representations", "test_dtw_gpu", "test_dtw_sample"}

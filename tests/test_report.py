@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +136,21 @@ class TestFigures:
             first = np.asarray(picture.convert("RGB"), float)
             picture.seek(picture.n_frames // 2)
             assert np.abs(np.asarray(picture.convert("RGB"), float) - first).max() > 30
+
+    def test_a_recording_for_rerun(self, run: Run) -> None:
+        pytest.importorskip("rerun", reason="the extra `rerun` is not installed")
+        file = run.path / "matches.rrd"
+        assert main(["figures", str(run.path), "--rerun", str(file), "--matches", "1"]) == 0
+        words = [sys.executable, "-m", "rerun", "rrd", "print", str(file)]
+        private = {**os.environ, "DO_NOT_TRACK": "1"}
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=private)
+        for entity in ("/query_01/demonstration/camera", "/query_01/match_01/end_effector"):
+            assert entity in done.stdout
+
+    def test_one_at_a_time(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ["figures", str(run.path), "--moving", "a.webp", "--rerun", "a.rrd"]
+        assert main(words) == 2
+        assert "each is written instead, take one" in capsys.readouterr().err
 
     def test_frames_beside_each_other_are_pairs_of_the_path(self) -> None:
         path = [(0, 0), (0, 1), (1, 2), (3, 3), (4, 5)]  # it jumps over 2, and over 4 of the match

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strap import pipeline
 from strap.choices import change_choices, open_choices
 from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
@@ -122,6 +123,32 @@ def test_kept_borders_are_those_of_the_run(planted: Planted, tmp_path: Path) -> 
     ]
     assert [str(s) for s in cut][4:] == ["demo_1[0:45]", "demo_1[45:90]"]
     assert draft_borders(BorderSearch.of(again), {}).matches == again.matches
+
+
+@pytest.mark.parametrize("part", ["prepare_features", "_augment"])
+def test_where_keeping_fails_the_run_is_what_it_was(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    run = retrieve(planted, tmp_path / "run", PLAIN)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise StrapError("the encoder is not here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, part, fail)
+        with pytest.raises(StrapError, match="the encoder is not here"):
+            keep_borders(run, {"demo_0": [25]})
+    assert open_run(run.path) == replace(run, reused=True)
+    assert draft_borders(BorderSearch.of(run), {}).matches == run.matches
+    assert not (run.path / "boundaries.json").exists()
+    made = keep_borders(run, {"demo_0": [25]})
+    kept = (run.path / "boundaries.json").read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, part, fail)
+        with pytest.raises(StrapError, match="the encoder is not here"):
+            keep_borders(made, {"demo_0": [35]})
+    assert (run.path / "boundaries.json").read_text() == kept
+    assert open_run(run.path) == replace(made, reused=True)
 
 
 def test_an_edited_boundaries_file_is_noticed(planted: Planted, tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ class Command:
     the target's and unlike the rest of the prior's (for a run); or a file with a JSON list, one
     weight per match in the order of matches.parquet"""
     choices: Use = "use"
-    """for a run: leave out what was rejected in `strap view`, and multiply match weights by those
-    given there; ignore: train on all matches"""
+    """for a run: leave out what was rejected in `strap view` (RUN/augmented still holds it), and
+    multiply match weights by those given there; ignore: train on all matches"""
     decay: bool = False
     """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
     pretrain_steps: int | None = None

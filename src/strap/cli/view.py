@@ -16,17 +16,23 @@ import tyro
 class Command:
     """Look at a retrieval in the browser: every match beside its query, played in lock-step.
 
+    Several runs of the same demonstrations are shown side by side; so are rollouts that `strap
+    evaluate` filmed. A dataset shows its episodes. In a single run matches can be rejected,
+    accepted and re-weighed, and the borders of queries moved; that is kept in the run's folder.
+
     The page is served on this machine alone and loads nothing from elsewhere. Ctrl-C ends it.
     """
 
     EXAMPLES: ClassVar = (
         "strap view my-run",
-        "strap view my-run --port 8123 --no-browser",
+        "strap view my-run other-run",
+        "strap view my-run/policy/evaluation --against bc/evaluation",
+        "strap view demonstrations.hdf5 --port 8123 --no-browser",
     )
-    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH")]
-    """a folder that `strap retrieve` wrote"""
+    paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH …")]
+    """folders that `strap retrieve` or `strap evaluate` wrote, or a dataset"""
     against: Path | None = None
-    """an evaluation to show beside"""
+    """another one, to be shown beside"""
     port: int = 0
     """where the page is served; 0: any free port"""
     browser: bool = True

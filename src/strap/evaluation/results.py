@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from strap.atomic import read_json, remove_leftovers, write_json, writing
 from strap.errors import StrapError
-from strap.evaluation.records import read_records
+from strap.evaluation.records import DESCRIPTION, FPS, read_records, require_same_task
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
     LIBERO_ACTION,
@@ -37,7 +37,6 @@ from strap.progress import Progress, silent
 
 HORIZON = 520
 """Steps of an episode: LIBERO-10's demonstrations take up to 505."""
-FPS = 20
 CHANGES = ("execute", "acting", "blend")
 """settings in which a policy can be made to act otherwise than it was trained to"""
 
@@ -197,7 +196,7 @@ def run_episodes(
 def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
     """A finished (or unfinished) evaluation's records: all, or those of the initial `states`."""
     out = Path(out).expanduser()
-    if not (out / "evaluation.json").is_file():
+    if not (out / DESCRIPTION).is_file():
         raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
     rows = read_records(out)
     chosen = [rows[state] for state in sorted(rows) if states is None or state in states]
@@ -206,13 +205,7 @@ def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
     """Two evaluations of one task, state by state."""
-    tasks = [read_json(one.path / "evaluation.json") for one in (first, second)]
-    for key in ("suite", "task", "horizon"):
-        if tasks[0][key] != tasks[1][key]:
-            raise StrapError(
-                f"'{first.path}' and '{second.path}' differ in {key} ({tasks[0][key]}, "
-                f"{tasks[1][key]}): only evaluations of the same task can be compared"
-            )
+    require_same_task(first.path, second.path)
     return mcnemar(first.successes, second.successes)
 
 
@@ -255,7 +248,7 @@ def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -
 
 
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:
-    file = out / "evaluation.json"
+    file = out / DESCRIPTION
     if file.is_file():
         known = read_json(file)
         changed = [key for key in identity if known.get(key) != identity[key]]

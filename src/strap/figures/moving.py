@@ -16,6 +16,7 @@ from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.figures.retrieval import Tracing, pair_frames, telling_queries
 from strap.figures.style import BLUE, ORANGE
+from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array
 
@@ -47,6 +48,7 @@ def write_moving_picture(
     queries: int = 3,
     ranks: int = 3,
     trace: Tracing = lambda _: None,
+    progress: Progress = silent,
 ) -> Path:
     """Write queries, a row each, and beside them their best matches, as one moving picture.
 
@@ -58,6 +60,7 @@ def write_moving_picture(
         queries: how many rows, spread over a demonstration.
         ranks: how many matches of each.
         trace: gives the warping paths.
+        progress: called with (what, done, total).
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in SUFFIXES:
@@ -65,7 +68,11 @@ def write_moving_picture(
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to show")
     rows = _collect(run, target, priors, queries, ranks, trace)
-    moments = [_draw(rows, moment) for moment in range(STEPS)]
+    moments = []
+    for moment in range(STEPS):
+        progress("drawing moments", moment, STEPS)
+        moments.append(_draw(rows, moment))
+    progress("drawing moments", STEPS, STEPS)
     timing = {"duration": MILLISECONDS, "loop": 0}
     with replacing(path) as temporary:
         if path.suffix.lower() == ".gif":

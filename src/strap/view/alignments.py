@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from strap.datasets import Dataset
 from strap.dtw import Alignment, best_match, path
@@ -120,6 +119,8 @@ def _describe_costs(
     near = trajectory[left : segment.stop + AROUND]
     if len(query) * len(near) > MAX_COSTS:
         return None
+    from scipy.spatial.distance import cdist  # here: a page is there sooner without
+
     kind = "cosine" if metric == "cosine" else "euclidean"
     costs = cdist(np.asarray(query, np.float64), np.asarray(near, np.float64), kind)
     least, most = float(costs.min()), float(costs.max())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from strap.atomic import write_json
+from strap.atomic import replacing, write_json
 from strap.choices import carry_over
 from strap.datasets import Dataset
 from strap.errors import StrapError, printable, shorten, unknown
@@ -81,7 +82,8 @@ def draft_borders(
     """Return the segments and matches that a run would have with other borders.
 
     They are what a retrieval with the run's options finds by those borders. Queries that were
-    searched for an earlier draft are not searched again; the first draft searches all.
+    searched for an earlier draft are not searched again. The first draft searches all, as long as
+    the retrieval took: one without new borders, before any is moved, makes the next ones quick.
 
     Args:
         search: the run, and what was searched before.
@@ -110,6 +112,7 @@ def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silen
 
     Its segmentation becomes `manual` by RUN/boundaries.json; all else stays as it was, and so do
     choices among matches that are still found. With `--fuse auto` what to fuse is chosen anew.
+    Where it fails, the run is what it was, but for its augmented dataset.
 
     Args:
         run: the run to replace.
@@ -120,21 +123,39 @@ def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silen
     segments = cut_otherwise(run, target, boundaries)
     file = run.path.resolve() / BOUNDARIES
     rows = [{"trajectory": s.trajectory_id, "start": s.start, "stop": s.stop} for s in segments]
-    write_json(file, {"segments": rows})
     options = RetrievalOptions.of_run(run)
     cut = replace(options.segmentation, method="manual", boundaries=file)
     ours, *priors = _named(run.manifest["arguments"])
-    made = run_retrieval(
-        ours,
-        priors,
-        run.path,
-        replace(options, segmentation=cut),
-        stores=_stores_folder(run),
-        overwrite=True,
-        progress=progress,
-    )
+    with _restoring(run.path):
+        write_json(file, {"segments": rows})
+        made = run_retrieval(
+            ours,
+            priors,
+            run.path,
+            replace(options, segmentation=cut),
+            stores=_stores_folder(run),
+            overwrite=True,
+            progress=progress,
+        )
     carry_over(run.path, run.matches, made.matches)
     return made
+
+
+@contextmanager
+def _restoring(folder: Path) -> Iterator[None]:
+    """Put the files of a run back where making it again fails, its manifest last."""
+    names = (BOUNDARIES, "segments.json", "matches.parquet", "manifest.json")
+    before = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
+    try:
+        yield
+    except BaseException:
+        (folder / "manifest.json").unlink(missing_ok=True)
+        if BOUNDARIES not in before:
+            (folder / BOUNDARIES).unlink(missing_ok=True)
+        for name, content in before.items():
+            with replacing(folder / name) as temporary:
+                temporary.write_bytes(content)
+        raise
 
 
 def cut_otherwise(run: Run, target: Dataset, boundaries: Boundaries) -> list[Segment]:

@@ -4,14 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+from strap.datasets import open_dataset
 from strap.errors import StrapError
+from strap.folders import cache_folder
+from strap.store import is_store
+from strap.view.comparisons import is_evaluation
+from strap.view.films import Films
 from strap.view.run_views import RunView
+from strap.view.still_views import ComparisonView, DatasetView, EvaluationView
 from strap.view.subjects import Subject
+
+Kind = Literal["run", "evaluation", "dataset"]
 
 
 def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subject:
-    """Open what is to be looked at: a run."""
-    if len(paths) != 1 or against is not None:
-        raise StrapError("one run at a time can be viewed: give one folder of `strap retrieve`")
-    return RunView.open(paths[0])
+    """Open what is to be looked at.
+
+    Args:
+        paths: one or more runs, one or more evaluations, or a dataset.
+        against: another of the same kind, to be shown beside.
+    """
+    given = [path.expanduser() for path in (*paths, *([against] if against else []))]
+    if not given:
+        raise StrapError("nothing to view: name a run, an evaluation or a dataset")
+    kinds = {path: _kind(path) for path in given}
+    kind = kinds[given[0]]
+    if other := next((path for path in given if kinds[path] != kind), None):
+        raise StrapError(
+            f"'{given[0]}' and '{other}' cannot be viewed side by side ({kind} and "
+            f"{kinds[other]}): name runs alone, or evaluations alone"
+        )
+    films = Films(cache_folder() / "films")
+    if kind == "evaluation":
+        return EvaluationView.open(given)
+    if kind == "run":
+        many = len(given) > 1
+        return ComparisonView.open(given, films) if many else RunView.open(given[0], films)
+    if len(given) > 1:
+        raise StrapError(f"{len(given)} datasets are named: view them one at a time")
+    return DatasetView.open(open_dataset(given[0]), films)
+
+
+def _kind(path: Path) -> Kind:
+    """Return what lies at a path, by its files; whatever is nothing else may be a dataset."""
+    if not path.exists():
+        raise StrapError(
+            f"there is nothing at '{path}': name a folder that `strap retrieve` or `strap "
+            "evaluate` wrote, or a dataset"
+        )
+    if is_evaluation(path):
+        return "evaluation"
+    if is_store(path):
+        raise StrapError(f"'{path}' holds embeddings, no pictures: view the dataset itself")
+    if any((path / name).is_file() for name in ("matches.parquet", "manifest.json")):
+        return "run"
+    return "dataset"

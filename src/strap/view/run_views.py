@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from strap.folders import cache_folder
 from strap.runs import Run, open_run
 from strap.types import Trajectory
 from strap.view.alignments import Features, describe_alignment
-from strap.view.borders import BorderSearch, Draft, draft_borders, keep_borders
+from strap.view.borders import BorderSearch, Boundaries, Draft, draft_borders, keep_borders
 from strap.view.contents import Sources, describe_run
 from strap.view.films import Film, FilmRequest, Films
 from strap.view.refusals import BadRequestError, NotThereError
+
+SOON = 60.0
+"""seconds: a search that took longer is not repeated before somebody moves a border"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class RunView:
         self._saved = self._shown = Shown.of(run)
         self._search: BorderSearch | None = None  # opened when the first border is moved
         self._changing = threading.Lock()
+        self._searching = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, films: Films | None = None) -> RunView:
@@ -72,10 +77,28 @@ class RunView:
         """The run as it is on disk."""
         return self._saved.sources.run
 
+<<<<<<< HEAD
     @property
     def sources(self) -> Sources:
         """The run as it is on disk, and its datasets."""
         return self._saved.sources
+=======
+    def prepare(self) -> None:
+        """Compile what traces paths, and search by the present borders where that is soon done.
+
+        Then a border that is moved is a search for its own two segments alone.
+        """
+        self.prepare_paths()
+        with suppress(StrapError):  # who moves a border is told why it cannot be searched by
+            if self.run.manifest["seconds"].get("search", 0.0) <= SOON:
+                self._draft({})
+
+    def prepare_paths(self) -> None:
+        """Open the features, and compile what traces paths."""
+        with suppress(StrapError):  # who asks for the path is told why it cannot be had
+            if len(self.run.matches):
+                self.alignment(0, 0)
+>>>>>>> view
 
     def contents(self) -> Mapping[str, Any]:
         """Return the run as plain data."""
@@ -137,11 +160,14 @@ class RunView:
         key = self._demonstration(wanted["demonstration"])
         before = self._shown.draft
         boundaries = {**(before.boundaries if before else {}), key: wanted["boundaries"]}
-        if self._search is None:
-            self._search = BorderSearch.of(self.run)
-        draft = draft_borders(self._search, boundaries)
-        self._shown = self._saved.with_draft(draft, key)
+        self._shown = self._saved.with_draft(self._draft(boundaries), key)
         return self.contents()
+
+    def _draft(self, boundaries: Boundaries) -> Draft:
+        with self._searching:
+            if self._search is None:
+                self._search = BorderSearch.of(self.run)
+            return draft_borders(self._search, boundaries)
 
     def _demonstration(self, number: Any) -> str:
         ids = self._saved.sources.target.ids
@@ -155,9 +181,10 @@ class RunView:
         _require_empty(wanted)
         if self._shown.draft is None:
             raise StrapError("there are no new borders to keep: move some first")
-        made = keep_borders(self.run, self._shown.draft.boundaries)
-        self._saved = self._shown = Shown.of(made)
-        self._search = None
+        with self._searching:
+            made = keep_borders(self.run, self._shown.draft.boundaries)
+            self._saved = self._shown = Shown.of(made)
+            self._search = None
         return self.contents()
 
     def _drop_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -98,6 +99,7 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
             server_header=False,
             timeout_graceful_shutdown=1,
         )
+        threading.Thread(target=subject.prepare, daemon=True).start()
         ready(f"http://{ADDRESS}:{own}/")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

@@ -16,6 +16,9 @@ class Subject(Protocol):
     def name(self) -> str:
         """How it is called in a terminal."""
 
+    def prepare(self) -> None:
+        """Do what the first change would wait for; called once, while somebody looks already."""
+
     def contents(self) -> Mapping[str, Any]:
         """Return everything but pictures, paths and costs of single matches, as JSON-able data."""
 

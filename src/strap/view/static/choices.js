@@ -80,11 +80,9 @@ export class Choices {
     return this.make(this.rejected.has(row) ? { clear: [row] } : { reject: [row] });
   }
 
-  /** Re-weigh a task; 0 leaves it out. */
-  async weighTask(task, weight) {
-    if (weight === 0) return this.make({ reject_task: task });
-    if (this.rejectedTasks.has(task)) await this.make({ clear_task: task });
-    if (this.taskWeight(task) !== weight) await this.make({ task, weight });
+  /** Re-weigh a task: 0 leaves it out, any other weight takes that back. */
+  weighTask(task, weight) {
+    return this.make({ task, weight });
   }
 
   undo() {
@@ -132,11 +130,11 @@ export function predict(choices, body) {
   next.accepted = [...without(next.accepted, touched), ...(body.accept ?? [])];
   for (const row of body.clear ?? []) delete next.match_weights[row];
   for (const row of body.rows ?? []) next.match_weights[row] = body.weight;
-  if (body.task !== undefined) next.task_weights[body.task] = body.weight;
-  if (body.reject_task !== undefined) next.rejected_tasks.push(body.reject_task);
-  if (body.clear_task !== undefined) {
-    next.rejected_tasks = without(next.rejected_tasks, [body.clear_task]);
-    delete next.task_weights[body.clear_task];
+  next.rejected = without(next.rejected, body.rows ?? []); // a new weight takes it back
+  if (body.task !== undefined) {
+    next.rejected_tasks = without(next.rejected_tasks, [body.task]);
+    if (body.weight === 0) next.rejected_tasks.push(body.task);
+    else next.task_weights[body.task] = body.weight;
   }
   if ("top_k" in body) next.top_k = body.top_k;
   next.undo++;

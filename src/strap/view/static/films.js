@@ -10,8 +10,8 @@ const SIZE = isReport ? 192 : 384; // a report has to be small
 const PIECE = 48;
 /** Pixels of all thumbnails that are kept decoded (4 bytes each). */
 const KEPT_PIXELS = 32e6;
-/** Sheets asked for at a time: more would only make the ones in view wait. */
-const AT_A_TIME = 4;
+/** Thumbnails asked for at a time: a browser opens six connections, and the player comes first. */
+const AT_A_TIME = 3;
 
 /** Draw frame `index` of a sheet into a canvas; the canvas takes the frame's size. */
 export function drawFrame(canvas, sheet, index) {

@@ -16,6 +16,11 @@ import { Verdict } from "./verdict.js";
 
 /** rem of a card below its film: with and without the controls that change something */
 const TEXT_HEIGHT = { changing: 10.25, reading: 7.75 };
+const BUSY = {
+  borders: "Finding the matches of the new segments …",
+  "borders/keep": "Making the run again with these borders …",
+  "borders/drop": "Putting the borders back …",
+};
 
 export class RunPage {
   constructor(contents) {
@@ -230,11 +235,15 @@ export class RunPage {
     }
     this.isBusy = true;
     this.element.classList.add("is-busy");
+    this.draft.hidden = false;
+    this.draft.replaceChildren(make("p", {}, BUSY[name]));
     try {
       this.take(await change(name, body));
     } catch (problem) {
       notify(problem.message);
       this.timelines.show(this.rows); // a border that was refused goes back
+      this.timelines.mark();
+      this.showDraft();
     }
     this.isBusy = false;
     this.element.classList.remove("is-busy");

@@ -1,0 +1,103 @@
+"""A recording for Rerun's viewer: queries and their best matches, along their warping paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strap.atomic import replacing
+from strap.datasets.base import Dataset
+from strap.embeddings import choose_cameras
+from strap.errors import StrapError
+from strap.extras import missing_extra
+from strap.figures.retrieval import Tracing, pair_frames
+from strap.positions import positions
+from strap.progress import Progress, silent
+from strap.runs import Run
+from strap.types import Array, Match, Trajectory
+
+TIMELINE = "query_frame"
+QUALITY = 85
+"""of the frames' JPEG"""
+
+
+def write_recording(
+    path: str | Path,
+    run: Run,
+    target: Dataset,
+    priors: Sequence[Dataset],
+    *,
+    ranks: int = 3,
+    trace: Tracing = lambda _: None,
+    progress: Progress = silent,
+) -> Path:
+    """Write a .rrd file: at each moment a query shows a frame, its matches the ones paired with it.
+
+    Args:
+        path: the file.
+        run: whose matches are recorded.
+        target: the run's target.
+        priors: the run's prior datasets.
+        ranks: how many matches of each query.
+        trace: gives the warping paths.
+        progress: called with (what, done, total).
+    """
+    try:
+        import rerun
+    except ImportError as error:
+        raise missing_extra("--rerun needs rerun-sdk", "rerun") from error
+    if not len(run.matches):
+        raise StrapError(f"'{run.path}' has no matches to record")
+    by_name = run.matches.locate(priors)
+    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    path = Path(path).expanduser()
+    with replacing(path) as temporary:
+        stream = rerun.RecordingStream("strap")
+        stream.save(str(temporary))
+        for done, query in enumerate(run.matches.queries):
+            progress("recording queries", done, len(run.matches.queries))
+            shown = np.arange(len(query))
+            name = f"query_{done + 1:02d}"
+            source = target[query.trajectory_id]
+            _log(stream, f"{name}/demonstration", source, camera, query.start + shown)
+            for match in [match for match in run.matches if match.query == query][:ranks]:
+                paired = pair_frames(trace(match), shown, len(query), len(match.segment))
+                trajectory = by_name[match.dataset][match.segment.trajectory_id]
+                entity = f"{name}/match_{match.rank:02d}"
+                _log(stream, entity, trajectory, camera, match.segment.start + paired)
+                stream.log(entity, rerun.TextDocument(_describe(match)), static=True)
+        stream.flush()
+        stream.disconnect()
+    progress("recording queries", len(run.matches.queries), len(run.matches.queries))
+    return path
+
+
+def _describe(match: Match) -> str:
+    cost = f"{match.cost_per_frame:.4g} for each frame of the query"
+    return f"{match.instruction}\n{match.dataset}\n{match.segment}\ncost: {cost}"
+
+
+def _log(stream: Any, entity: str, trajectory: Trajectory, camera: str, frames: Array) -> None:
+    """Log the image of every frame, and where the end effector is where that is known."""
+    import rerun
+
+    first = int(frames.min())
+    images = trajectory.frames(camera, first, int(frames.max()) + 1)
+    path = _positions(trajectory)
+    for moment, frame in enumerate(frames):
+        stream.set_time(TIMELINE, sequence=moment)
+        image = rerun.Image(np.ascontiguousarray(images[frame - first]))
+        stream.log(f"{entity}/camera", image.compress(jpeg_quality=QUALITY))
+        if path is not None:
+            stream.log(f"{entity}/end_effector", rerun.Points3D([path[frame]], radii=0.01))
+
+
+def _positions(trajectory: Trajectory) -> Array | None:
+    try:
+        found = positions(trajectory)
+    except StrapError:
+        return None
+    return found if found.shape[1] == 3 else None

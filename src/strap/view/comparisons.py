@@ -1,0 +1,268 @@
+"""Runs side by side, rollouts side by side, and datasets, as plain data for a page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strap.atomic import read_json
+from strap.datasets import Dataset
+from strap.errors import StrapError, printable
+from strap.evaluation.records import DESCRIPTION, FPS, read_records, require_same_task
+from strap.evaluation.statistics import mcnemar, wilson
+from strap.runs import Run
+from strap.types import Trajectory
+from strap.view.contents import FRAME_RATE
+
+Description = Mapping[str, Any]
+"""a run, as a page shows it"""
+
+
+def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]) -> dict[str, Any]:
+    """Return runs of one target side by side.
+
+    `alignment` has an entry for each query of the first run: `queries`, the query of each run that
+    has most frames in common with it (None: none has any), and `only`, for each run the rows of
+    that query's matches that no other run has.
+
+    Args:
+        runs: two or more.
+        descriptions: each of them as plain data, with its demonstrations, queries and matches.
+    """
+    for run in runs[1:]:
+        targets = [str(own.manifest["arguments"]["target"]) for own in (runs[0], run)]
+        if targets[0] != targets[1]:
+            raise StrapError(
+                f"'{runs[0].path}' and '{run.path}' have other targets ({', '.join(targets)}): "
+                "only runs of the same demonstrations can be compared"
+            )
+    first, names = descriptions[0], tell_apart([run.path for run in runs])
+    rows = [_rows_of_queries(run) for run in descriptions]
+    alignment = []
+    for number in range(len(first["queries"])):
+        queries = [_aligned(first, number, run) for run in descriptions]
+        found = [own[q] if q is not None else [] for own, q in zip(rows, queries, strict=True)]
+        alignment.append({"queries": queries, "only": _only(descriptions, found)})
+    own = [{**run, "name": name} for run, name in zip(descriptions, names, strict=True)]
+    return {
+        "kind": "comparison",
+        "title": first["title"],
+        "name": " and ".join(names),
+        "read_only": True,
+        "runs": own,
+        "alignment": alignment,
+    }
+
+
+def _query(run: Description, number: int) -> tuple[str, int, int]:
+    query = run["queries"][number]
+    return run["demonstrations"][query["demonstration"]]["id"], query["start"], query["stop"]
+
+
+def _aligned(first: Description, number: int, run: Description) -> int | None:
+    """Return the query of a run with most frames in common with one of the first's; ties: first."""
+    if run is first:
+        return number
+    key, start, stop = _query(first, number)
+    best, most = None, 0
+    for other in range(len(run["queries"])):
+        own, begin, end = _query(run, other)
+        common = min(stop, end) - max(start, begin) if own == key else 0
+        if common > most:
+            best, most = other, common
+    return best
+
+
+def _rows_of_queries(run: Description) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in run["queries"]]
+    for row, query in enumerate(run["matches"]["query"]):
+        rows[query].append(row)
+    return rows
+
+
+def _only(runs: Sequence[Description], found: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each run the rows, among those found, that overlap with no other run's."""
+    spans: list[dict[tuple[str, str], list[tuple[int, int]]]] = []
+    for run, rows in zip(runs, found, strict=True):
+        own: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for row in rows:
+            own.setdefault(_place(run, row), []).append(_span(run, row))
+        spans.append(own)
+
+    def is_shared(number: int, row: int) -> bool:
+        start, stop = _span(runs[number], row)
+        place = _place(runs[number], row)
+        others = (own for other, own in enumerate(spans) if other != number)
+        return any(a < stop and start < b for own in others for a, b in own.get(place, ()))
+
+    return [
+        [row for row in rows if not is_shared(number, row)] for number, rows in enumerate(found)
+    ]
+
+
+def _place(run: Description, row: int) -> tuple[str, str]:
+    matches = run["matches"]
+    return run["datasets"][matches["dataset"][row]], matches["trajectory"][row]
+
+
+def _span(run: Description, row: int) -> tuple[int, int]:
+    return run["matches"]["start"][row], run["matches"]["stop"][row]
+
+
+def tell_apart(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each path: the last part in which all differ, else the whole.
+
+    >>> tell_apart([Path("/a/bc/evaluation/task-0"), Path("/a/strap/evaluation/task-0")])
+    ['bc', 'strap']
+    """
+    parts = [path.expanduser().resolve().parts for path in paths]
+    for depth in range(1, min(map(len, parts), default=0)):
+        names = [own[-depth] for own in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def is_evaluation(path: Path) -> bool:
+    """Return whether a folder is what `strap evaluate` wrote."""
+    return (path / DESCRIPTION).is_file()
+
+
+def describe_evaluations(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the rollouts of one or more policies on one task."""
+    for path in paths:
+        if not is_evaluation(path):
+            raise StrapError(f"'{path}' holds no evaluation: make one with `strap evaluate`")
+    for other in paths[1:]:
+        require_same_task(paths[0], other)
+    records = [_read(path) for path in paths]
+    names = tell_apart(paths)
+    about = read_json(paths[0] / DESCRIPTION)
+    evaluations = [
+        {
+            "name": name,
+            "episodes": [_episode(path, own[state]) for state in sorted(own)],
+        }
+        for name, path, own in zip(names, paths, records, strict=True)
+    ]
+    return {
+        "kind": "evaluation",
+        "title": str(about.get("task", "")) or names[0],
+        "name": " and ".join(names),
+        "read_only": True,
+        "facts": _evaluation_facts(about, names, records),
+        "fps": FPS,
+        "evaluations": evaluations,
+    }
+
+
+def find_video(path: Path, state: int) -> Path:
+    """Return the video of the episode that began from an initial state."""
+    row = _read(path).get(state)
+    if row is None:
+        raise StrapError(f"'{path}' has no episode from initial state {state}")
+    file = _video(path, row)
+    if file is None:
+        raise StrapError(f"the episode from initial state {state} of '{path}' was not filmed")
+    return file
+
+
+def _read(path: Path) -> dict[int, Mapping[str, Any]]:
+    """Return the episodes of an evaluation by initial state; raise where they are damaged."""
+    try:
+        rows = read_records(path)
+        for row in rows.values():
+            if type(row["success"]) is not bool or type(row["steps"]) is not int:
+                raise TypeError(f"success {row['success']!r}, steps {row['steps']!r}")
+            if not isinstance(row.get("goals", {}), dict):
+                raise TypeError(f"goals {row['goals']!r}")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise StrapError(
+            f"'{path / 'episodes.jsonl'}' is damaged ({printable(repr(error))[:80]}): put back a "
+            "copy of it, or evaluate again"
+        ) from error
+    return rows
+
+
+def _episode(path: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    goals = row.get("goals", {}).items()
+    return {
+        "state": int(row["state"]),
+        "success": row["success"],
+        "steps": row["steps"],
+        "sub_goals": sorted(
+            ({"name": name, "step": step} for name, step in goals if type(step) is int),
+            key=lambda goal: goal["step"],
+        ),
+        "video": _video(path, row) is not None,
+    }
+
+
+def _video(path: Path, row: Mapping[str, Any]) -> Path | None:
+    """Return an episode's video; None where there is none, or none inside the folder."""
+    name = row.get("video")
+    if not isinstance(name, str) or "\0" in name:
+        return None
+    file, folder = (path / name).resolve(), (path / "videos").resolve()
+    return file if file.parent == folder and file.suffix == ".mp4" and file.is_file() else None
+
+
+def _evaluation_facts(
+    about: Mapping[str, Any],
+    names: Sequence[str],
+    records: Sequence[Mapping[int, Mapping[str, Any]]],
+) -> list[list[str]]:
+    facts = [[name, str(about[name])] for name in ("suite", "horizon") if name in about]
+    successes = [{state: own[state]["success"] for state in own} for own in records]
+    for name, own in zip(names, successes, strict=True):
+        low, high = wilson(sum(own.values()), len(own))
+        facts.append([name, f"{sum(own.values())} of {len(own)} succeed ({low:.0%} to {high:.0%})"])
+    if len(successes) == 2:
+        found = mcnemar(*successes)
+        facts += [
+            [f"only {names[0]}", str(found.first_only)],
+            [f"only {names[1]}", str(found.second_only)],
+            ["p of the difference", f"{found.p_value:.2g}"],
+        ]
+    return facts
+
+
+def describe_dataset(dataset: Dataset) -> dict[str, Any]:
+    """Return the episodes of a dataset."""
+    if not len(dataset):
+        raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
+    episodes, tasks = [], Counter[str]()
+    for trajectory in dataset:
+        tasks[trajectory.instruction] += 1
+        named = {"id": trajectory.id, "instruction": trajectory.instruction}
+        episodes.append({**named, "length": trajectory.length})
+    first = dataset[dataset.ids[0]]
+    return {
+        "kind": "dataset",
+        "title": dataset.path.name,
+        "name": dataset.path.resolve().name,
+        "read_only": True,
+        "facts": _dataset_facts(dataset, first, episodes, len(tasks)),
+        "cameras": list(first.cameras),
+        "fps": first.fps or FRAME_RATE,
+        "episodes": episodes,
+    }
+
+
+def _dataset_facts(
+    dataset: Dataset, first: Trajectory, episodes: Sequence[Mapping[str, Any]], n_tasks: int
+) -> list[list[str]]:
+    sizes = [f"{name} {c.shape[2]}×{c.shape[1]}" for name, c in first.cameras.items()]
+    facts = {
+        "format": dataset.format,
+        "episodes": f"{len(episodes):,}",
+        "frames": f"{sum(episode['length'] for episode in episodes):,}",
+        "instructions": f"{n_tasks:,}",
+        "frames a second": f"{first.fps:g}" if first.fps else "",
+        "cameras": ", ".join(sizes),
+        "proprioception": ", ".join(first.proprioception),
+        "numbers of an action": str(first.actions.shape[1]) if len(first.actions.shape) > 1 else "",
+    }
+    return [[name, text] for name, text in facts.items() if text]
