@@ -16,6 +16,7 @@ EXTRAS = {
     "libero": ("libero", "mujoco", "robosuite", "bddl"),
     "report": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
+    "rerun": ("rerun",),
     "ray": ("ray",),
     "zarr": ("zarr", "numcodecs"),
 }

@@ -5,12 +5,9 @@ RUN/
   matches.parquet    what was found
   augmented.hdf5     target ∪ retrieved as robomimic HDF5; or
   augmented/         the same as a LeRobot dataset
-<<<<<<< HEAD
   report.html        the matches beside their queries
-=======
   choices.json       what was accepted, rejected and re-weighed by hand (`strap.choices`)
   boundaries.json    where demonstrations are cut, once borders were moved by hand
->>>>>>> view
   policy/            what `strap train RUN` trained
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """

@@ -17,14 +17,9 @@ from strap.extras import explain_missing
 COMMANDS = {
     "demo": "see it work on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
-<<<<<<< HEAD
-    "view": "look at a retrieval in the browser: matches beside their queries, in lock-step",
-    "report": "write that page as one file, to keep or to mail",
-    "figures": "draw a retrieval for a paper or a talk",
-=======
     "view": "look at runs, rollouts and datasets in the browser; keep and reject matches",
-    "report": "show a retrieval on one page",
->>>>>>> view
+    "report": "write a run's page as one file, to keep or to mail",
+    "figures": "draw a retrieval for a paper or a talk",
     "score": "how good a retrieval is, by what the robot was doing in every frame",
     "cache": "decode datasets once, for many trainings",
     "train": "train a policy on your demonstrations and what was retrieved for them",

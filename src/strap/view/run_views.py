@@ -77,12 +77,11 @@ class RunView:
         """The run as it is on disk."""
         return self._saved.sources.run
 
-<<<<<<< HEAD
     @property
     def sources(self) -> Sources:
         """The run as it is on disk, and its datasets."""
         return self._saved.sources
-=======
+
     def prepare(self) -> None:
         """Compile what traces paths, and search by the present borders where that is soon done.
 
@@ -98,7 +97,6 @@ class RunView:
         with suppress(StrapError):  # who asks for the path is told why it cannot be had
             if len(self.run.matches):
                 self.alignment(0, 0)
->>>>>>> view
 
     def contents(self) -> Mapping[str, Any]:
         """Return the run as plain data."""
