@@ -4,49 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import h5py
 import pytest
+from tests.view.browsing import Tab, needs_browser, open_browser, serve, wait_for
 
 from strap.choices import open_choices
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import open_run
 from strap.synthetic import make_planted
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
+pytestmark = needs_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"> put the \x1b[31mred mug away"
 """an instruction that is shown as text, or else the page's title changes"""
 PIECE = 48
 """frames on a sheet of the player: a shorter film is one sheet, so its frames can be counted"""
+READY = "window.strapView?.player.shown && strapView.player.pairs.length > 1"
+"""a pair is shown, and the path is known"""
 SCREENS = {"wide": (1600, 1000), "narrow": (390, 844)}
 
-RECORD_DRAWINGS = """
-(() => {
-  // What is really drawn: the number of the frame that each film's canvas shows.
-  window.drawn = {};
-  const original = CanvasRenderingContext2D.prototype.drawImage;
-  CanvasRenderingContext2D.prototype.drawImage = function (picture, ...places) {
-    const role = this.canvas.getAttribute("aria-label")?.split(":")[0];
-    if (places.length === 8 && (role === "Query" || role === "Match")) {
-      const [x, y, width, height] = places;
-      window.drawn[role] = (y / height) * (picture.width / width) + x / width;
-    }
-    return original.call(this, picture, ...places);
-  };
-})();
-"""
 WATCH = """
 async (seconds) => {
   // The pair on the canvases at every picture that the browser shows.
@@ -78,67 +59,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where `strap view` serves the run."""
-    command = [sys.executable, "-m", "strap", "view", str(place), "--no-browser"]
-    cache = {"STRAP_CACHE": str(tmp_path_factory.mktemp("cache"))}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=os.environ | cache
-    ) as server:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        yield next(word for word in line.split() if word.startswith("http://"))
-        server.terminate()
+    with serve(place, cache=tmp_path_factory.mktemp("cache")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as tools:
-        found = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+    with open_browser() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
 def page(browser: Any, address: str) -> Iterator[Any]:
-    """A tab that must have no error and ask nobody else for anything."""
-    with Tab(browser, address) as found:
+    with Tab(browser, address, ready=READY) as found:
         yield found
-
-
-class Tab:
-    """A tab of the browser, and what went wrong in it."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1600, "height": 1000}, **options)
-        self.address = address
-        self.errors: list[str] = []
-        self.hosts: set[str] = set()
-
-    def __enter__(self) -> Any:
-        self.context.add_init_script(RECORD_DRAWINGS)
-        page = self.context.new_page()
-        page.on("console", lambda message: self._note(message.type, message.text))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
-        page.goto(self.address)
-        _wait(page, "window.strapView?.player.shown && strapView.player.pairs.length > 1")
-        return page
-
-    def _note(self, kind: str, text: str) -> None:
-        if kind in {"error", "warning"}:
-            self.errors.append(text)
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-        assert not self.errors
-        assert self.hosts <= {urlsplit(self.address).netloc, ""}
-
-
-def _wait(page: Any, condition: str, seconds: float = 30) -> None:
-    """Wait until something holds; playwright's own way needs `eval`, which the page forbids."""
-    until = time.monotonic() + seconds
-    while not page.evaluate(f"Boolean({condition})"):
-        assert time.monotonic() < until, f"not within {seconds} s: {condition}"
-        page.wait_for_timeout(30)
 
 
 def _alignment(address: str, row: int) -> Any:
@@ -167,7 +101,7 @@ def test_choosing_a_query_and_a_match_shows_both(page: Any) -> None:
 def test_a_link_leads_to_a_match(page: Any, address: str) -> None:
     page.goto(f"{address}#query=3&match=7")
     page.reload()
-    _wait(page, "window.strapView?.player.shown")
+    wait_for(page, "window.strapView?.player.shown")
     assert page.evaluate("strapView.page.alignment.shownKey").split()[1] == "7"
 
 
@@ -180,7 +114,7 @@ def test_hostile_instructions_are_shown_as_text(page: Any) -> None:
 def test_films_are_in_lock_step_along_the_path_at_every_moment(page: Any, address: str) -> None:
     for key in ("ArrowDown", "ArrowRight"):
         page.keyboard.press(key)
-        _wait(page, "strapView.player.shown && strapView.player.pairs.length > 1")
+        wait_for(page, READY)
         path = _path_of_shown(page, address)
         page.keyboard.press("Space")
         shown = {tuple(pair) for pair in page.evaluate(WATCH, 2)}
@@ -211,23 +145,23 @@ def test_rejecting_is_kept_in_the_run_and_undone(page: Any, place: Path) -> None
     row = int(page.evaluate("strapView.state.match"))
     page.keyboard.press("r")
     assert page.locator(".card.is-chosen .card-standing").inner_text() == "✕ rejected"
-    _wait(page, "!strapView.page.choices.pending")
+    wait_for(page, "!strapView.page.choices.pending")
     assert page.inner_text(".kept") == "11 of 12 matches kept"
     assert row not in open_choices(place).rows(open_run(place).matches)
     page.keyboard.press("u")
-    _wait(page, "strapView.page.choices.now.kept === 12")
+    wait_for(page, "strapView.page.choices.now.kept === 12")
     assert page.locator(".card.is-chosen .card-standing").is_hidden()
 
 
 def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
-    with Tab(browser, address) as other:
+    with Tab(browser, address, ready=READY) as other:
         other.keyboard.press("r")
-        _wait(other, "!strapView.page.choices.pending")
+        wait_for(other, "!strapView.page.choices.pending")
         page.evaluate("window.dispatchEvent(new Event('focus'))")
-        _wait(page, "strapView.page.choices.now.kept === 11")
+        wait_for(page, "strapView.page.choices.now.kept === 11")
         page.keyboard.press("u")
         other.evaluate("window.dispatchEvent(new Event('focus'))")
-        _wait(other, "strapView.page.choices.now.kept === 12")
+        wait_for(other, "strapView.page.choices.now.kept === 12")
 
 
 def test_k_is_counted_while_the_slider_moves_and_as_the_server_says(page: Any) -> None:
@@ -235,10 +169,10 @@ def test_k_is_counted_while_the_slider_moves_and_as_the_server_says(page: Any) -
     slider.evaluate("own => { own.value = 7; own.dispatchEvent(new Event('input')); }")
     assert page.inner_text(".kept") == "7 of 12 matches kept"
     slider.evaluate("own => own.dispatchEvent(new Event('change'))")
-    _wait(page, "!strapView.page.choices.pending")
+    wait_for(page, "!strapView.page.choices.pending")
     assert page.inner_text(".kept") == "7 of 12 matches kept"
     page.keyboard.press("u")
-    _wait(page, "strapView.page.choices.now.kept === 12")
+    wait_for(page, "strapView.page.choices.now.kept === 12")
 
 
 def test_dragging_a_border_gives_new_segments_until_it_is_put_back(page: Any) -> None:
@@ -250,11 +184,11 @@ def test_dragging_a_border_gives_new_segments_until_it_is_put_back(page: Any) ->
     page.mouse.down()
     page.mouse.move(x + 25, y, steps=5)
     page.mouse.up()
-    _wait(page, "strapView.page.rows.contents.draft")
+    wait_for(page, "strapView.page.rows.contents.draft")
     draft = page.evaluate("strapView.page.rows.contents")
     assert draft["queries"][0]["stop"] == draft["draft"]["boundaries"][0] > before[0]["stop"]
     page.get_by_role("button", name="Put them back").click()
-    _wait(page, "!strapView.page.rows.contents.draft")
+    wait_for(page, "!strapView.page.rows.contents.draft")
     assert page.evaluate("strapView.page.rows.contents.queries") == before
 
 
@@ -263,12 +197,12 @@ def test_a_border_moves_by_keyboard(page: Any) -> None:
     page.locator(".border").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    _wait(page, "strapView.page.rows.contents.draft")
+    wait_for(page, "strapView.page.rows.contents.draft")
     assert page.evaluate("strapView.page.rows.contents.queries[0].stop") == before + 2
     label = page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert label == "Border 1 of demo_0"
     page.get_by_role("button", name="Put them back").click()
-    _wait(page, "!strapView.page.rows.contents.draft")
+    wait_for(page, "!strapView.page.rows.contents.draft")
 
 
 def test_a_bar_filters_and_lifts_the_filter(page: Any) -> None:
@@ -292,7 +226,7 @@ def test_nothing_is_wider_than_the_screen(
     """Take a picture too, into $STRAP_SCREENSHOTS where that is set."""
     folder = Path(os.environ.get("STRAP_SCREENSHOTS", tmp_path))
     width, height = SCREENS[screen]
-    with Tab(browser, address, color_scheme=scheme) as page:
+    with Tab(browser, address, ready=READY, color_scheme=scheme) as page:
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_timeout(500)
         page.screenshot(path=folder / f"{screen}-{scheme}.png")

@@ -185,6 +185,7 @@ def test_damaged_data_is_told_in_one_line_without_a_traceback(broken: TestClient
 def test_a_fault_of_ours_shows_nothing_of_the_machine(broken: TestClient) -> None:
     answer = broken.get("/api/alignment?match=0")
     assert answer.status_code == 500
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert "Traceback" not in answer.text
     assert "fault" not in answer.text
 

@@ -20,6 +20,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from strap.errors import StrapError
 from strap.processors import processors
@@ -52,7 +53,7 @@ STATUS = {NotThereError: 404, BadRequestError: 400}
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(subject: Subject, port: int) -> Starlette:
+def make_app(subject: Subject, port: int) -> ASGIApp:
     """Return the application that shows a subject at this port.
 
     Args:
@@ -73,11 +74,9 @@ def make_app(subject: Subject, port: int) -> Starlette:
         Route("/", answers.page, middleware=packed),
         Route("/{name}", answers.page, middleware=packed),
     ]
-    return Starlette(
-        routes=routes,
-        middleware=[Middleware(Guard, port=port)],
-        exception_handlers={StrapError: _explain, TooLargeError: _too_large},
-    )
+    handlers: dict[Any, Any] = {StrapError: _explain, TooLargeError: _too_large}
+    # Around everything: what goes wrong inside is answered with the same headers.
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), port)
 
 
 def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:

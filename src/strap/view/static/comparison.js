@@ -17,6 +17,11 @@ const OUTCOMES = /^(seconds|matches|queries|why .*)$/;
 export class ComparisonPage {
   constructor(contents) {
     this.runs = contents.runs.map((own, number) => new Rows(own, number));
+    /** for each query of the first run: the query of each run, and the rows only it has */
+    this.pairings = contents.alignment.map(({ queries, only }) => ({
+      queries,
+      only: only.map((rows) => new Set(rows)),
+    }));
     this.cameras = this.runs[0].contents.cameras;
     this.timelines = new Timelines(null);
     this.alignment = new AlignmentPane(this.cameras);
@@ -49,11 +54,7 @@ export class ComparisonPage {
 
   build() {
     this.heading = make("h2", {});
-    this.scope = make("button", {
-      type: "button",
-      class: "button",
-      onclick: () => this.toggleScope(),
-    });
+    this.subheading = make("p", { class: "subheading" });
     const left = make(
       "section",
       { class: "pane pane-demonstrations", "aria-label": "Demonstrations" },
@@ -66,7 +67,8 @@ export class ComparisonPage {
     const middle = make(
       "section",
       { class: "pane pane-matches", "aria-label": "Matches of each run" },
-      make("div", { class: "matches-head" }, this.heading, this.scope),
+      this.heading,
+      this.subheading,
       columns,
     );
     this.panes = new Panes([
@@ -83,32 +85,32 @@ export class ComparisonPage {
   }
 
   onState(changed) {
-    if (this.query() === null) return update({ query: 0 });
+    const query = this.query();
+    if (query === null) {
+      update({ query: 0 });
+      return;
+    }
     const camera = this.cameras.includes(state.camera) ? state.camera : this.cameras[0];
-    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const lists = this.lists();
     const chosen = this.chosen(lists);
     this.timelines.mark();
-    const query = this.query();
-    this.heading.textContent = query === "all" ? "All matches" : `Query ${query + 1}`;
-    this.scope.textContent = query === "all" ? "One query" : "All queries";
+    this.heading.textContent = `Query ${query + 1}`;
+    this.subheading.textContent = this.runs[0].query(query).name;
     for (const column of this.columns) this.showColumn(column, lists, chosen, camera);
     this.alignment.show(this.runs[chosen.run], chosen.row, camera);
     if (changed.has("query")) this.panes.open("matches");
-    return undefined;
   }
 
   showColumn({ rows, grid, counts }, lists, chosen, camera) {
     const { number } = rows;
     const list = lists[number];
-    const isShared = sharedWith(this.runs, lists, number);
-    const only = list.filter((row) => !isShared(row)).length;
-    counts.textContent = `${list.length} matches, ${only} only here`;
+    const only = this.pairings[this.query()].only[number];
+    counts.textContent = `${list.length} matches, ${only.size} only here`;
     const row = chosen.run === number ? chosen.row : null;
     grid.show(rows, list, {
       camera,
       chosen: row,
-      isOfAll: state.query === "all",
-      marks: (own) => (isShared(own) ? null : "only here"),
+      marks: (own) => (only.has(own) ? "only here" : null),
       emptyText: "This run has no matches for this query.",
     });
     if (row !== null) grid.reveal();
@@ -123,50 +125,35 @@ export class ComparisonPage {
     return first < 0 ? { run: 0, row: null } : { run: first, row: lists[first][0] };
   }
 
-  /** The chosen query of the first run: its number, "all", or null. */
+  /** The chosen query of the first run; null where there is none of that number. */
   query() {
-    if (state.query === "all") return "all";
     const number = numberOf("query");
-    return number !== null && number < this.runs[0].contents.queries.length ? number : null;
+    return number !== null && number < this.pairings.length ? number : null;
   }
 
-  /** The query of another run with most frames in common; null where it has none. */
-  queryIn(rows) {
-    const query = this.query();
-    if (query === "all" || rows.number === 0) return query;
-    const wanted = this.runs[0].query(query);
-    let [best, most] = [null, 0];
-    rows.contents.queries.forEach((_, number) => {
-      const own = rows.query(number);
-      if (own.trajectory !== wanted.trajectory) return;
-      const common = Math.min(own.stop, wanted.stop) - Math.max(own.start, wanted.start);
-      if (common > most) [best, most] = [number, common];
-    });
-    return best;
-  }
-
-  toggleScope() {
-    update({ query: state.query === "all" ? 0 : "all", match: null });
+  /** For each run the rows of the chosen query, cheapest first. */
+  lists() {
+    const { queries } = this.pairings[this.query()];
+    return this.runs.map((rows, number) => rows.of(queries[number]));
   }
 
   stepMatch(step) {
-    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const lists = this.lists();
     const { run, row } = this.chosen(lists);
     const place = Math.min(lists[run].length - 1, Math.max(0, lists[run].indexOf(row) + step));
     if (lists[run].length) update({ run, match: lists[run][place] });
   }
 
   stepRun(step) {
-    const lists = this.runs.map((rows) => rows.of(this.queryIn(rows)));
+    const lists = this.lists();
     const count = this.runs.length;
     const run = (this.chosen(lists).run + step + count) % count;
     if (lists[run].length) update({ run, match: lists[run][0] });
   }
 
   stepQuery(step) {
-    if (state.query === "all") return;
     const next = this.query() + step;
-    if (this.runs[0].byQuery[next]) update({ query: next, match: null });
+    if (this.pairings[next]) update({ query: next, match: null });
   }
 
   keys() {
@@ -180,7 +167,6 @@ export class ComparisonPage {
       ["Space", "play and pause", () => this.player.toggle()],
       [",", "one pair back and forward", () => this.player.seek(this.player.step - 1)],
       [".", "one pair back and forward", () => this.player.seek(this.player.step + 1)],
-      ["q", "one query, all queries", () => this.toggleScope()],
     ];
   }
 }
@@ -195,25 +181,4 @@ function ownFacts(runs, number) {
     .filter((fact) => !OUTCOMES.test(fact[0]) && !isShared(fact))
     .map(([name, text]) => `${name} ${text}`)
     .join(" · ");
-}
-
-/** Return which rows of run `number` another run has too: overlapping frames of the same
- *  trajectory of the same dataset. */
-function sharedWith(runs, lists, number) {
-  const key = ({ contents, matches }, row) =>
-    `${contents.datasets[matches.dataset[row]]}\n${matches.trajectory[row]}`;
-  const others = new Map();
-  runs.forEach((rows, other) => {
-    if (other === number) return;
-    for (const row of lists[other]) {
-      const own = key(rows, row);
-      if (!others.has(own)) others.set(own, []);
-      others.get(own).push([rows.matches.start[row], rows.matches.stop[row]]);
-    }
-  });
-  const { start, stop } = runs[number].matches;
-  return (row) =>
-    (others.get(key(runs[number], row)) ?? []).some(
-      ([low, high]) => low < stop[row] && start[row] < high,
-    );
 }

@@ -114,6 +114,8 @@ export class Distributions {
     const { rows } = this;
     const values = (list) => list.map((row) => rows.value(chart.name, row));
     const bins = binsOf(chart, values(this.list));
+    // A bin ends before its second number, and lengths are whole.
+    const last = bins[bins.length - 1][1] - (chart.name === "length" ? 1 : 0);
     const totals = countInto(bins, values(this.list));
     const counts = countInto(bins, values(rows.passing(this.list, state, chart.name)));
     const most = Math.max(1, ...totals);
@@ -128,7 +130,7 @@ export class Distributions {
         "p",
         { class: "axis" },
         make("span", {}, this.text(chart, bins[0][0])),
-        make("span", {}, this.text(chart, bins[bins.length - 1][1])),
+        make("span", {}, this.text(chart, last)),
       ),
     );
     this.focusAgain(chart.element, focused);
@@ -137,7 +139,8 @@ export class Distributions {
   makeBar(chart, [low, high], count, total, most) {
     const range = `${low}..${high}`;
     const isPressed = state[chart.name] === range;
-    const about = `${this.text(chart, low)} to ${this.text(chart, high)} ${chart.unit}`;
+    const end = chart.name === "length" ? high - 1 : high;
+    const about = `${this.text(chart, low)} to ${this.text(chart, end)} ${chart.unit}`;
     const label = `${about}: ${count} ${count === 1 ? "match" : "matches"}`;
     const whole = make("span", { class: "bar-all" });
     const part = make("span", { class: "bar-part" });
