@@ -43,15 +43,8 @@ class Command:
         "what is given, what is made": ("data", "out", "json"),
         "what it learns from": (
             *("method", "prior", "tasks", "episodes", "alpha", "match_weights", "choices"),
-            *(
-                "pretrain_steps",
-                "finetune_steps",
-                "holdout",
-                "windows",
-                "cameras",
-                "proprioception",
-                "image_size",
-            ),
+            *("pretrain_steps", "finetune_steps", "holdout", "windows", "cameras"),
+            *("proprioception", "image_size"),
         ),
         "the policy": (
             *("preset", "kind", "vision", "history", "chunk", "normalize", "text_encoder"),

@@ -171,8 +171,7 @@ def contact_sheet(
         for part, match in zip(parts[1:], own, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             images = trajectory.frames(camera, match.segment.start, match.segment.stop)
-            cost = match.cost / len(query)
-            text = f"#{match.rank}, cost {cost:.3g} a frame: {match.instruction}"
+            text = f"#{match.rank}, cost {match.cost_per_frame:.3g} a frame: {match.instruction}"
             paired = pair_frames(trace(match), shown, len(query), len(images))
             _film(part, images[paired], text, BLUE, limit)
     return figure
