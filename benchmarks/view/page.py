@@ -6,7 +6,7 @@ For each run, median of the rounds, each in a browser with an empty cache, the f
 
     first picture    from asking for the page to the first frames of query and match being drawn
     another match    from choosing a match that was not looked at yet to its first frame
-    scrolling        frames a second while all matches are scrolled through in five seconds
+    scrolling        frames a second while all matches are scrolled at 5,000 pixels a second, twelve rows of cards
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 IS_DRAWN = "() => window.strapView?.player?.shown"
 SCROLL = """async () => {
   const scroller = document.querySelector(".grid-scroll");
-  const begun = performance.now(), times = [];
-  const end = scroller.scrollHeight - scroller.clientHeight;
+  const begun = performance.now(), times = [], end = scroller.scrollHeight - scroller.clientHeight;
   await new Promise((done) => {
     const step = (now) => {
       times.push(now);
-      const share = (now - begun) / 5000;
-      scroller.scrollTop = share * end;
-      if (share < 1) requestAnimationFrame(step); else done();
+      scroller.scrollTop = Math.min(end, 5 * (now - begun));
+      if (now - begun < 5000) requestAnimationFrame(step); else done();
     };
     requestAnimationFrame(step);
   });
   const gaps = times.slice(1).map((time, i) => time - times[i]).sort((a, b) => a - b);
   const seconds = (times.at(-1) - times[0]) / 1000;
-  return { fps: gaps.length / seconds, slowest: gaps.at(-1), pixels: end };
+  return { fps: gaps.length / seconds, slowest: gaps.at(-1) };
 }"""
 
 
@@ -88,7 +86,7 @@ def visit(page: Page, address: str) -> dict[str, float]:
     first = time.perf_counter() - begun
     page.wait_for_timeout(1500)
     count = page.evaluate("() => strapView.page.rows.count ?? strapView.page.rows.length ?? 0")
-    others = [another_match(page, number) for number in range(1, 5)]
+    others = [another_match(page) for _ in range(4)]
     page.get_by_role("button", name="All queries").click()
     page.wait_for_timeout(500)
     scrolled: dict[str, Any] = page.evaluate(SCROLL)
@@ -101,7 +99,7 @@ def visit(page: Page, address: str) -> dict[str, float]:
     }
 
 
-def another_match(page: Page, number: int) -> float:
+def another_match(page: Page) -> float:
     """Choose the next card; return the seconds until its film is drawn."""
     before = page.evaluate("() => location.hash")
     begun = time.perf_counter()
