@@ -6,7 +6,7 @@ For each run, median of the rounds, each in a browser with an empty cache, the f
 
     first picture    from asking for the page to the first frames of query and match being drawn
     another match    from choosing a match that was not looked at yet to its first frame
-    scrolling        frames a second while all matches are scrolled at 5,000 pixels a second, twelve rows of cards
+    scrolling        frames a second while all matches are scrolled at 5,000 pixels a second
 """
 
 from __future__ import annotations
