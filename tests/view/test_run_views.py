@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from tests.view.conftest import HOST, PORT
 
 from strap.choices import open_choices
+from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run, open_run
 from strap.synthetic import Planted
@@ -155,6 +156,14 @@ def test_preparing_searches_by_the_present_borders_and_shows_nothing_new(own_run
     before = json.dumps(view.contents())
     view.prepare()
     assert json.dumps(view.contents()) == before
+
+
+def test_a_closed_view_searches_no_more(own_run: Run) -> None:
+    view = RunView.open(own_run.path)
+    view.close()
+    view.prepare()
+    with pytest.raises(StrapError, match="the viewer was ended"):
+        view.change("borders", MOVED)
 
 
 def test_choices_among_older_matches_are_not_applied(own_run: Run, page: TestClient) -> None:

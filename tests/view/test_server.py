@@ -156,6 +156,9 @@ class Broken:
     def prepare(self) -> None:
         raise AssertionError("only what is served is prepared")
 
+    def close(self) -> None:
+        raise AssertionError("only what is served is closed")
+
     def contents(self) -> Mapping[str, Any]:
         raise strap.StrapError("'x.hdf5' is damaged:\ncopy it again")
 

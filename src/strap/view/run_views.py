@@ -61,6 +61,7 @@ class RunView:
         self._search: BorderSearch | None = None  # opened when the first border is moved
         self._changing = threading.Lock()
         self._searching = threading.Lock()
+        self._is_closed = threading.Event()
 
     @classmethod
     def open(cls, path: Path, films: Films | None = None) -> RunView:
@@ -91,6 +92,10 @@ class RunView:
         with suppress(StrapError):  # who moves a border is told why it cannot be searched by
             if self.run.manifest["seconds"].get("search", 0.0) <= SOON:
                 self._draft({})
+
+    def close(self) -> None:
+        """End a search that is going on."""
+        self._is_closed.set()
 
     def prepare_paths(self) -> None:
         """Open the features, and compile what traces paths."""
@@ -165,7 +170,11 @@ class RunView:
         with self._searching:
             if self._search is None:
                 self._search = BorderSearch.of(self.run)
-            return draft_borders(self._search, boundaries)
+            return draft_borders(self._search, boundaries, progress=self._require_open)
+
+    def _require_open(self, *_: object) -> None:
+        if self._is_closed.is_set():
+            raise StrapError("the viewer was ended")
 
     def _demonstration(self, number: Any) -> str:
         ids = self._saved.sources.target.ids

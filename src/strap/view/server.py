@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +99,12 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
         )
         threading.Thread(target=subject.prepare, daemon=True).start()
         ready(f"http://{ADDRESS}:{own}/")
-        with suppress(KeyboardInterrupt):
+        try:
             uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass  # that is how it ends
+        finally:
+            subject.close()
 
 
 def _listen(port: int) -> socket.socket:

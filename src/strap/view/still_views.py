@@ -44,6 +44,9 @@ class ComparisonView:
         for view in self.views:
             view.prepare_paths()
 
+    def close(self) -> None:
+        """Do nothing: no search is going on."""
+
     def contents(self) -> Mapping[str, Any]:
         """Return the runs as plain data, and which of their queries belong together."""
         return self.description
@@ -89,6 +92,9 @@ class EvaluationView:
 
     def prepare(self) -> None:
         """Do nothing: videos are files already."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def contents(self) -> Mapping[str, Any]:
         """Return the episodes as plain data; those that were finished meanwhile too."""
@@ -139,6 +145,9 @@ class DatasetView:
 
     def prepare(self) -> None:
         """Do nothing: nothing is computed."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def contents(self) -> Mapping[str, Any]:
         """Return the episodes as plain data."""

@@ -19,6 +19,9 @@ class Subject(Protocol):
     def prepare(self) -> None:
         """Do what the first change would wait for; called once, while somebody looks already."""
 
+    def close(self) -> None:
+        """Stop preparing: nobody looks any more."""
+
     def contents(self) -> Mapping[str, Any]:
         """Return everything but pictures, paths and costs of single matches, as JSON-able data."""
 

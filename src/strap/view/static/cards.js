@@ -58,6 +58,8 @@ export class Card {
     this.mark = make("span", { class: "card-mark" });
     this.quality = make("span", { class: "card-quality" });
     this.cost = make("span", { class: "card-cost" });
+    this.marker = make("span", { class: "card-marker" });
+    this.spread = make("span", { class: "card-spread" }, this.marker);
     this.title = make("span", { class: "card-title" });
     this.place = make("span", { class: "card-place" });
     this.trajectory = make("span", { class: "card-trajectory" });
@@ -72,7 +74,7 @@ export class Card {
         onclick: () => this.actions.choose(this.row),
       },
       make("span", { class: "card-film" }, this.canvas, this.rank, this.standing, this.mark),
-      make("span", { class: "card-verdict" }, this.quality, this.cost),
+      make("span", { class: "card-verdict" }, this.quality, this.cost, this.spread),
       this.title,
       this.place,
       this.segment,
@@ -109,6 +111,8 @@ export class Card {
     this.quality.dataset.quality = quality;
     this.cost.textContent = rows.costText(row);
     this.cost.title = "cost per frame";
+    this.spread.title = `${Math.round(100 * rows.spread(row))} % of this run's matches cost less`;
+    this.marker.style.left = `${100 * rows.spread(row)}%`;
     this.title.textContent = rows.instruction(row);
     this.title.title = rows.instruction(row);
     this.place.textContent = rows.dataset(row);

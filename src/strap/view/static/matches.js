@@ -37,6 +37,7 @@ export class MatchGrid {
     const isNew = rows !== this.rows || list !== this.list || camera !== this.camera;
     Object.assign(this, { rows, list, camera, chosen, isOfAll, marks });
     if (isNew) this.recycle(() => true);
+    if (!camera) this.aspect = 4; // nothing to see: the cards need not be high
     this.empty.hidden = list.length > 0;
     this.empty.textContent = emptyText;
     this.render();

@@ -24,6 +24,8 @@ export class Rows {
     const cost = this.matches.cost_per_frame;
     this.all = Array.from({ length: this.count }, (_, row) => row);
     this.all.sort((a, b) => cost[a] - cost[b] || a - b);
+    this.places = new Float64Array(this.count);
+    this.all.forEach((row, place) => (this.places[row] = place / Math.max(1, this.count - 1)));
   }
 
   /** Rows of a query, cheapest first; of all queries for "all". */
@@ -50,6 +52,11 @@ export class Rows {
     const { good, poor } = this.contents.quality;
     if (cost <= good) return "good";
     return cost > poor ? "poor" : "doubtful";
+  }
+
+  /** Where a match lies in the run's spread of costs: 0 the cheapest, 1 the dearest. */
+  spread(row) {
+    return this.places[row];
   }
 
   costText(row) {

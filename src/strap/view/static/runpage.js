@@ -9,13 +9,13 @@ import { Filters } from "./filters.js";
 import { Keeping } from "./keeping.js";
 import { MatchGrid } from "./matches.js";
 import { Panes } from "./panes.js";
-import { Rows } from "./rows.js";
+import { FILTERS, Rows } from "./rows.js";
 import { numberOf, state, subscribe, update } from "./state.js";
 import { Timelines } from "./timelines.js";
 import { Verdict } from "./verdict.js";
 
 /** rem of a card below its film: with and without the controls that change something */
-const TEXT_HEIGHT = { changing: 10.25, reading: 7.75 };
+const TEXT_HEIGHT = { changing: 10.6, reading: 8.1 };
 const BUSY = {
   borders: "Finding the matches of the new segments …",
   "borders/keep": "Making the run again with these borders …",
@@ -135,13 +135,12 @@ export class RunPage {
     const query = this.query();
     if (query === null) {
       const first = this.rows.byQuery.findIndex((own) => own.length);
-      if (first >= 0) update({ query: this.queryOfMatch() ?? first });
-      return first < 0;
+      update({ query: this.queryOfMatch() ?? (first < 0 ? "all" : first) });
+      return false;
     }
     const camera = contents.cameras.includes(state.camera) ? state.camera : contents.cameras[0];
     this.camera = camera ?? null;
-    this.scopeRows = this.rows.of(query);
-    this.list = this.rows.passing(this.scopeRows, state);
+    this.findRows(query);
     const row = numberOf("match");
     const isThere = row !== null && row < this.rows.count;
     const isOfQuery = isThere && (query === "all" || this.rows.matches.query[row] === query);
@@ -150,6 +149,17 @@ export class RunPage {
     if (first === null && state.match === null) return true;
     update({ match: first });
     return false;
+  }
+
+  /** Find the rows to list; another match of the same list leaves everything as it is. */
+  findRows(query) {
+    const key = JSON.stringify([query, ...FILTERS.map((name) => state[name])]);
+    if (key === this.listKey && this.listed === this.rows) return;
+    this.listKey = key;
+    this.listed = this.rows;
+    this.scopeRows = this.rows.of(query);
+    this.list = this.rows.passing(this.scopeRows, state);
+    this.distributions.show(this.rows, this.scopeRows);
   }
 
   /** The chosen query: its number, "all", or null. */
@@ -175,12 +185,11 @@ export class RunPage {
       query === "all" ? `${count} of all queries` : `${count} of ${this.rows.query(query).name}`;
     this.scope.textContent = query === "all" ? "One query" : "All queries";
     this.filters.mark();
-    this.distributions.show(this.rows, this.scopeRows);
     this.grid.show(this.rows, this.list, {
       camera: this.camera,
       chosen: row,
       isOfAll: state.query === "all",
-      emptyText: this.scopeRows.length ? undefined : "This query has no matches.",
+      emptyText: this.scopeRows.length ? undefined : "There are no matches.",
     });
     this.verdict.show(row);
     this.alignment.show(this.rows, row, this.camera);
