@@ -62,7 +62,7 @@ export async function change(name, body) {
 }
 
 function answerOf(address) {
-  if (!(address in answers)) throw new Error("This report does not hold that.");
+  if (!(address in answers)) throw new Error("This report does not hold that: open the run with `strap view`.");
   return answers[address];
 }
 
