@@ -77,12 +77,13 @@ def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> 
         ["store", "info", "store"],
         [*run, "--top-k", "4", "--out", "run"],
         ["export", "run", "--as", "manifest", "--out", "matches.json"],
+        ["report", "run"],
         ["doctor"],
     ):
         done = call(words, tmp_path)
         assert done.returncode == 0, done.stderr
-    report = call(["report", "run"], tmp_path)
-    assert (report.returncode, "[report]" in report.stderr) == (2, True)
+    figures = call(["figures", "run"], tmp_path)
+    assert (figures.returncode, "[report]" in figures.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
