@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-GL_PACKAGES := libegl1 libgl1-mesa-dri
+SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
 
-.PHONY: help demo test check lint format bench soak fuzz chaos audit opengl clean
+.PHONY: help demo test check lint format bench soak fuzz chaos audit system clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -34,13 +34,13 @@ $(VENV)/.bench: $(VENV)/.demo
 	$(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
-# The simulator renders through OpenGL, which is no Python package.
-opengl:
-	@if dpkg -s $(GL_PACKAGES) >/dev/null 2>&1 || ! command -v apt-get >/dev/null; then true; \
+# The simulator renders through OpenGL, and the viewer is tested in a browser: no Python packages.
+system:
+	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1 || ! command -v apt-get >/dev/null; then true; \
 	elif [ "$$(id -u)" = 0 ]; then \
-		apt-get update -qq && apt-get install -y -qq $(GL_PACKAGES) >/dev/null; \
+		apt-get update -qq && apt-get install -y -qq $(SYSTEM_PACKAGES) >/dev/null; \
 	else \
-		echo "the simulator needs OpenGL; run: sudo apt-get install -y $(GL_PACKAGES)"; exit 1; \
+		echo "the tests need OpenGL and a browser; run: sudo apt-get install -y $(SYSTEM_PACKAGES)"; exit 1; \
 	fi
 
 demo: $(VENV)/.demo
@@ -50,7 +50,7 @@ demo: $(VENV)/.demo
 # bytecode is kept, whatever the environment says.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-test: opengl $(VENV)/.test
+test: system $(VENV)/.test
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90
 
 check: lint
