@@ -75,7 +75,7 @@ soak: $(VENV)/.demo
 	$(BIN)/python tests/soak.py --minutes 10
 
 # A quarter of an hour of kills, second starts and full disks; the next run must give the same.
-chaos: opengl $(VENV)/.test
+chaos: system $(VENV)/.test
 	$(BIN)/python tests/chaos.py --kills 300 --seed 0
 
 # Ten minutes of damaged inputs; each is refused in one line, or read as the data it is.
