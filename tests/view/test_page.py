@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,3 +239,33 @@ def test_nothing_is_wider_than_the_screen(
             ".filter((own) => own.getBoundingClientRect().right > innerWidth + 1).length"
         )
         assert screen == "wide" or wide == 0
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, out of its npm package."""
+    folder = tmp_path_factory.mktemp("axe")
+    if (npm := shutil.which("npm")) is None:
+        pytest.skip("no npm is installed, which fetches axe-core")
+    words = [npm, "pack", "--silent", "axe-core@4"]
+    if subprocess.run(words, cwd=folder, capture_output=True, check=False).returncode:
+        pytest.skip("npm cannot fetch axe-core")
+    with tarfile.open(next(folder.glob("axe-core-*.tgz"))) as package:
+        found = package.extractfile("package/axe.min.js")
+        assert found is not None
+        return found.read().decode()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_nothing_keeps_anybody_out(
+    browser: Any, address: str, axe: str, screen: str, scheme: str
+) -> None:
+    width, height = SCREENS[screen]
+    with Tab(browser, address, ready=READY, color_scheme=scheme) as page:
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(300)
+        page.evaluate(axe)
+        found = page.evaluate("axe.run().then((results) => results.violations)")
+        grave = [rule["id"] for rule in found if rule["impact"] in {"serious", "critical"}]
+        assert grave == []

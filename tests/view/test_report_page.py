@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.view.browsing import Tab, needs_browser, open_browser, wait_for
 
 from strap.view.run_views import RunView
 from strap.view.single_file import write_single_file
-from tests.view.browsing import Tab, needs_browser, open_browser, wait_for
 
 pytestmark = [pytest.mark.slow, needs_browser]
 
