@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -23,6 +24,7 @@ from tests.datasets.writers import (
 )
 
 from strap.datasets.lerobot import containers
+from strap.datasets.lerobot.video import list_keyframes
 from strap.errors import StrapError
 
 DISGUISED = {
@@ -45,6 +47,24 @@ def test_playlists_named_mp4_are_not_opened(v3: Path, kind: str) -> None:
             assert container.streams.video[0].width == 64
     with pytest.raises(StrapError, match=r"front.*file-000.mp4' is no mp4, mov, mkv or webm video"):
         read_all(v3)
+
+
+def test_keyframes_are_the_same_without_an_index(v3: Path) -> None:
+    """PyAV before 16 shows no index: then packets are read."""
+
+    class WithoutIndex:
+        index_entries = None
+
+    with av.open(str(v3 / FRONT)) as container:
+        stream = container.streams.video[0]
+        known = list_keyframes(container, stream)
+        demux, seek = container.demux, container.seek
+        older = SimpleNamespace(
+            demux=lambda _: demux(stream), seek=lambda time, **_: seek(time, stream=stream)
+        )
+        assert list_keyframes(older, WithoutIndex()) == known
+        assert known
+        assert next(container.decode(stream)).pts == 0  # it is at the beginning again
 
 
 def test_other_containers(v3: Path) -> None:

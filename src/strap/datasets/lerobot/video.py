@@ -60,6 +60,21 @@ def import_av() -> ModuleType:
     return module
 
 
+def list_keyframes(container: Any, stream: Any) -> list[int]:
+    """Return the decoding times of a video's keyframes, in ticks.
+
+    They are in the file's index; PyAV before 16 does not show that, so all packets are read, which
+    decodes nothing.
+    """
+    index = getattr(stream, "index_entries", None)
+    if index is not None:
+        return sorted(entry.timestamp for entry in index if entry.is_keyframe)
+    packets = container.demux(stream)
+    times = [p.dts for p in packets if p.is_keyframe and p.dts is not None]
+    container.seek(0, stream=stream)
+    return sorted(times)
+
+
 class Decoder:
     """One open video file, read by frame times.
 
@@ -101,7 +116,7 @@ class Decoder:
         # A damaged picture is an error, not a grey guess.
         context.options = {"err_detect": "explode", "max_pixels": OPENING["max_pixels"]}
         self._tick = Fraction(self._stream.time_base)
-        self._keys = sorted(e.timestamp for e in self._stream.index_entries if e.is_keyframe)
+        self._keys = list_keyframes(self._container, self._stream)
         # One converter for all frames: making one per frame costs a tenth of the time.
         self._convert = av.video.reformatter.VideoReformatter()
         self._frames = self._forward()
