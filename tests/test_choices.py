@@ -76,7 +76,7 @@ def folder(tmp_path: Path, matches: Matches) -> Path:
 def test_nothing_chosen_keeps_everything(folder: Path, matches: Matches) -> None:
     choices = open_choices(folder)
     assert choices.describe(matches) == {**NOTHING, "kept": 10}
-    assert choices.select(matches) == matches
+    assert choices.rows(matches) == list(range(len(matches)))
     assert choices.weights(matches) == [1.0] * 10
     assert not (folder / "choices.json").exists()
     chosen = choose_matches(folder, matches)
@@ -107,7 +107,7 @@ def test_each_change_says_what_it_says(folder: Path, matches: Matches) -> None:
     choices = open_choices(folder)
     assert choices.describe(matches) == said
     # Two of each query are within the share; 0 and 2 are of the rejected task; 3 is accepted.
-    assert choices.select(matches) == Matches((matches[1], matches[3], matches[6]))
+    assert choices.rows(matches) == [1, 3, 6]
     assert choices.weights(matches) == [0.5, 1.0, 0.5]
     assert change(clear=[8, 3])["match_weights"] == {"0": 2.0}
     assert change(clear_task="place")["rejected_tasks"] == []
@@ -137,7 +137,7 @@ def test_top_k_keeps_what_a_retrieval_of_so_many_keeps(planted: Planted, tmp_pat
         found[top_k] = run.matches
     for top_k in (7, 5):
         choices = change_choices(tmp_path / "12", found[12], {"top_k": top_k})
-        assert choices.select(found[12]) == found[top_k]
+        assert Matches(tuple(found[12][row] for row in choices.rows(found[12]))) == found[top_k]
 
 
 def test_undo_and_redo_lead_back_and_forth(folder: Path, matches: Matches) -> None:
@@ -223,7 +223,7 @@ def test_choices_of_other_matches_are_not_applied(folder: Path, matches: Matches
     change_choices(folder, matches, {"reject": [0]})
     other = make_matches(4)
     with pytest.raises(StrapError, match="made among other matches than these 8"):
-        open_choices(folder).select(other)
+        open_choices(folder).rows(other)
     with pytest.warns(UserWarning, match=r"it is not\s+applied; choose again with `strap view`"):
         chosen = choose_matches(folder, other)
     assert (len(chosen.matches), chosen.to_json()) == (8, None)

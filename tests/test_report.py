@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from strap.choices import change_choices
 from strap.cli import main
 from strap.errors import StrapError
 from strap.figures.moving import write_moving_picture
@@ -66,6 +67,12 @@ class TestSingleFile:
         assert len(kept["contents"]["matches"]["query"]) == 12  # in words all of them
         assert address_of("alignment", {"match": 0}) in kept  # the best first
         assert write_single_file(run.path / "none.html", view, max_bytes=0).n_filmed == 0
+
+    def test_rejected_matches_are_filmed_last(self, run: Run) -> None:
+        change_choices(run.path, run.matches, {"reject": [0]})
+        page = write_single_file(run.path / "r.html", RunView.open(run.path), max_bytes=60_000)
+        assert 0 < page.n_filmed < 12
+        assert address_of("alignment", {"match": 0}) not in answers_of(page.path)
 
     def test_nothing_to_report(self, run: Run) -> None:
         Matches(()).to_parquet(run.path / "matches.parquet")
@@ -150,7 +157,31 @@ class TestFigures:
     def test_one_at_a_time(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
         words = ["figures", str(run.path), "--moving", "a.webp", "--rerun", "a.rrd"]
         assert main(words) == 2
-        assert "each is written instead, take one" in capsys.readouterr().err
+        assert "--moving and --rerun cannot be combined" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--rows", "2"], "--rows is for --moving: leave it out"),
+            (["--matches", "2"], "--matches is for --moving and --rerun: leave it out"),
+            (["--moving", "a.gif", "--rows", "0"], "--rows is 0: it must be at least 1"),
+            (["--moving", "a.gif", "--matches", "-1"], "--matches is -1: it must be at least 1"),
+            (["--moving", "a.gif", "--formats", "pdf"], "--formats is for figures"),
+            (["--moving", "a.mp4"], "unknown kind of moving picture '.mp4'"),
+            (["--rerun", "a.mp4"], "unknown kind of recording '.mp4'"),
+        ],
+    )
+    def test_what_is_wrong_is_named(
+        self, run: Run, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["figures", str(run.path), *words]) == 2
+        assert said in capsys.readouterr().err
+
+    def test_choices_are_kept_to(self, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+        change_choices(run.path, run.matches, {"reject": list(range(12))})
+        assert main(["figures", str(run.path), "--formats", "png"]) == 2
+        assert "--choices ignore" in capsys.readouterr().err
+        assert main(["figures", str(run.path), "--formats", "png", "--choices", "ignore"]) == 0
 
     def test_frames_beside_each_other_are_pairs_of_the_path(self) -> None:
         path = [(0, 0), (0, 1), (1, 2), (3, 3), (4, 5)]  # it jumps over 2, and over 4 of the match

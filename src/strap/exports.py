@@ -1,7 +1,7 @@
 """Other ways out of a retrieval, so that any trainer can use it without copying images.
 
     manifest   one row per stretch of frames: dataset, episode, start, stop, weight
-    weights    one row per frame of one dataset: index, weight (LeRobot's static sample weighting)
+    weights    one row per frame of one dataset: index, weight (for a sampler)
     filter     per dataset the episodes and frame ranges to keep
 
 A segment that was retrieved twice weighs 2, as it would when it is copied twice; where matches have
@@ -19,11 +19,14 @@ import numpy as np
 
 from strap.atomic import replacing, write_json
 from strap.datasets.base import Dataset, natural
-from strap.errors import StrapError
+from strap.errors import StrapError, unknown
 from strap.types import Matches, Segment
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+ENDINGS = (".json", ".parquet")
+"""of a manifest's file"""
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,14 @@ def _total_weights(
 def write_manifest(
     out: str | Path, target: Dataset, matches: Matches, weights: Sequence[float] | None = None
 ) -> Path:
-    """The stretches as `.json`, or as a table with any other ending (Parquet)."""
+    """The stretches as `.json` or `.parquet`."""
     import pyarrow as pa
 
-    out, rows = Path(out), [asdict(row) for row in stretches(target, matches, weights)]
-    if out.suffix == ".json":
+    out = Path(out)
+    if out.suffix.lower() not in ENDINGS:
+        raise unknown("ending of a manifest", out.suffix or out.name, ENDINGS)
+    rows = [asdict(row) for row in stretches(target, matches, weights)]
+    if out.suffix.lower() == ".json":
         write_json(out, rows)
     else:
         _write_table(out, pa.Table.from_pylist(rows))

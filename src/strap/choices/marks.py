@@ -56,10 +56,6 @@ class Choices:
         """Return whether these are choices among the given matches; empty ones are of any."""
         return self.fingerprint is None or self.fingerprint == fingerprint_matches(matches)
 
-    def select(self, matches: Matches) -> Matches:
-        """Return the matches that remain."""
-        return Matches(tuple(matches[row] for row in self.rows(matches)))
-
     def weights(self, matches: Matches) -> list[float]:
         """Return the weight of each match that remains: its own times its task's."""
         return [self._weight(row, matches[row]) for row in self.rows(matches)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.choices import choose_matches
+from strap.choices import Use, choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
 from strap.datasets import Dataset
@@ -17,6 +17,10 @@ from strap.errors import StrapError
 from strap.runs import Run
 from strap.types import Match
 from strap.view.run_views import RunView
+
+FORMATS = ("pdf", "png")
+ROWS, BEST = 3, 3
+"""Queries of a moving picture, and matches of each of them."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +40,30 @@ class Command:
     """a folder that `strap retrieve` wrote"""
     out: Path | None = None
     """the folder for the figures (default: RUN/figures)"""
-    formats: tuple[Literal["pdf", "png", "svg"], ...] = ("pdf", "png")
-    """as which kinds of file each is written"""
+    formats: tuple[Literal["pdf", "png", "svg"], ...] = ()
+    """as which kinds of file each is written (default: pdf png)"""
     moving: Path | None = None
-    """write this moving picture (.webp or .gif) instead: queries and their best matches"""
+    """instead of the figures: a moving picture (.webp or .gif) of queries and their best matches"""
     rerun: Path | None = None
-    """write this recording (.rrd) for Rerun's viewer instead: all queries and their best matches"""
-    rows: int = 3
-    """queries of the moving picture"""
-    matches: int = 3
-    """best matches of each query, in a moving picture or a recording"""
+    """instead of the figures: a recording (.rrd) for Rerun's viewer, of all queries"""
+    rows: int | None = None
+    """with --moving: how many queries (default: 3)"""
+    matches: int | None = None
+    """with --moving or --rerun: how many matches of each query (default: 3)"""
+    choices: Use = "use"
+    """leave out what was rejected in `strap view`; ignore: draw all matches"""
     json: Json = False
     """print where the files lie as JSON"""
 
     def run(self) -> None:
         """Open the run and its datasets, draw what is kept of it, and say where the files are."""
-        if self.moving is not None and self.rerun is not None:
-            raise StrapError("--moving and --rerun are given: each is written instead, take one")
+        self._check()
         view = RunView.open(self.run_folder)
         whole, target, priors = view.sources.run, view.sources.target, view.sources.priors
         numbers = {match: row for row, match in enumerate(whole.matches)}
-        run = replace(whole, matches=choose_matches(whole.path, whole.matches).matches)
+        run = replace(
+            whole, matches=choose_matches(whole.path, whole.matches, self.choices).matches
+        )
 
         def trace(match: Match) -> list[tuple[int, int]] | None:
             path = view.alignment(numbers[match], 0)["path"]
@@ -69,10 +76,28 @@ class Command:
         else:
             print("\n".join(map(str, files)))
 
+    def _check(self) -> None:
+        """Raise where options contradict each other, or would do nothing."""
+        if self.moving is not None and self.rerun is not None:
+            raise StrapError("--moving and --rerun cannot be combined: give one")
+        makes_figures = self.moving is None and self.rerun is None
+        for name, is_used, use in (
+            ("rows", self.moving is not None, "--moving"),
+            ("matches", not makes_figures, "--moving and --rerun"),
+            ("formats", makes_figures, "figures, not for --moving or --rerun"),
+            ("out", makes_figures, "figures, not for --moving or --rerun"),
+        ):
+            if getattr(self, name) and not is_used:
+                raise StrapError(f"--{name} is for {use}: leave it out")
+        for name in ("rows", "matches"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise StrapError(f"--{name} is {value}: it must be at least 1")
+
     def _write(
         self, run: Run, target: Dataset, priors: Sequence[Dataset], **options: Any
     ) -> Sequence[Path]:
-        data, ranks = (run, target, priors), self.matches
+        data, ranks = (run, target, priors), self.matches or BEST
         if self.rerun is not None:
             from strap.figures.rerun_recording import write_recording
 
@@ -81,9 +106,11 @@ class Command:
             from strap.figures.moving import write_moving_picture
 
             return [
-                write_moving_picture(self.moving, *data, queries=self.rows, ranks=ranks, **options)
+                write_moving_picture(
+                    self.moving, *data, queries=self.rows or ROWS, ranks=ranks, **options
+                )
             ]
         from strap.figures.retrieval import write_figures
 
         out = self.out or run.path / "figures"
-        return write_figures(out, *data, formats=self.formats, **options)
+        return write_figures(out, *data, formats=self.formats or FORMATS, **options)

@@ -38,7 +38,7 @@ class Command:
     out: Path | None = None
     """the file (default: RUN/report.html)"""
     megabytes: float = MAX_BYTES / 1e6
-    """of films"""
+    """size of the films in it"""
     json: Json = False
     """print where the page lies as JSON"""
 

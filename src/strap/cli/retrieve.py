@@ -31,7 +31,8 @@ class Command:
 
     Embeds what is not embedded yet, cuts the target into segments, searches every prior trajectory,
     and writes matches.parquet and the augmented dataset (target ∪ retrieved) into RUN. Killed,
-    it goes on where it was; run again, it does nothing that is done.
+    it goes on where it was; run again, it does nothing that is done. Then: `strap view RUN`, `strap
+    train RUN`.
     """
 
     EXAMPLES: ClassVar = (

@@ -32,7 +32,7 @@ class Command:
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH …")]
     """folders that `strap retrieve` or `strap evaluate` wrote, or a dataset"""
     against: Path | None = None
-    """another one, to be shown beside"""
+    """a second run or evaluation, shown beside the first"""
     port: int = 0
     """where the page is served; 0: any free port"""
     browser: bool = True

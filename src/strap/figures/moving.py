@@ -14,7 +14,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
-from strap.figures.retrieval import Tracing, pair_frames, telling_queries
+from strap.figures.retrieval import Tracing, pair_frames, representative_queries
 from strap.figures.style import BLUE, ORANGE
 from strap.progress import Progress, silent
 from strap.runs import Run
@@ -96,7 +96,7 @@ def _collect(
     by_name = run.matches.locate(priors)
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
     rows = []
-    known = telling_queries(run.matches, len(run.matches.queries))
+    known = representative_queries(run.matches, len(run.matches.queries))
     places = np.unique(np.linspace(0, len(known) - 1, queries).round().astype(int))
     for query in (known[place] for place in places):
         shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)

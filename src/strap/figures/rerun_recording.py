@@ -11,7 +11,7 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
-from strap.errors import StrapError
+from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.figures.retrieval import Tracing, pair_frames
 from strap.positions import positions
@@ -51,9 +51,11 @@ def write_recording(
         raise missing_extra("--rerun needs rerun-sdk", "rerun") from error
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to record")
+    path = Path(path).expanduser()
+    if path.suffix.lower() != ".rrd":
+        raise unknown("kind of recording", path.suffix or path.name, (".rrd",))
     by_name = run.matches.locate(priors)
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
-    path = Path(path).expanduser()
     with replacing(path) as temporary:
         stream = rerun.RecordingStream("strap")
         stream.save(str(temporary))

@@ -152,7 +152,7 @@ def contact_sheet(
     Of a match those frames are shown that its path pairs with them. Shown are the queries of one
     demonstration, in order, where enough of them have a match.
     """
-    chosen = telling_queries(matches, queries)
+    chosen = representative_queries(matches, queries)
     several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
     ranks = ranks if 2 * several >= len(chosen) else 1
     width, limit = 11.0, 190 // (1 + ranks)  # inches, letters that fit above a strip
@@ -177,7 +177,7 @@ def contact_sheet(
     return figure
 
 
-def telling_queries(matches: Matches, count: int) -> list[Segment]:
+def representative_queries(matches: Matches, count: int) -> list[Segment]:
     """Up to `count` queries: those of the demonstration that has most, else evenly spaced ones."""
     own = Counter(query.trajectory_id for query in matches.queries)
     name, most = max(own.items(), key=lambda item: item[1])

@@ -10,10 +10,10 @@ from strap.datasets import open_dataset
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.store import is_store
-from strap.view.comparisons import is_evaluation
+from strap.view.descriptions import is_evaluation
 from strap.view.films import Films
+from strap.view.read_only_views import ComparisonView, DatasetView, EvaluationView
 from strap.view.run_views import RunView
-from strap.view.still_views import ComparisonView, DatasetView, EvaluationView
 from strap.view.subjects import Subject
 
 Kind = Literal["run", "evaluation", "dataset"]
@@ -27,6 +27,8 @@ def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subje
         against: another of the same kind, to be shown beside.
     """
     given = [path.expanduser() for path in (*paths, *([against] if against else []))]
+    if double := next((path for path in given if given.count(path) > 1), None):
+        raise StrapError(f"'{double}' is named twice: name each once")
     if not given:
         raise StrapError("nothing to view: name a run, an evaluation or a dataset")
     kinds = {path: _kind(path) for path in given}
@@ -44,7 +46,11 @@ def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subje
         return ComparisonView.open(given, films) if many else RunView.open(given[0], films)
     if len(given) > 1:
         raise StrapError(f"{len(given)} datasets are named: view them one at a time")
-    return DatasetView.open(open_dataset(given[0]), films)
+    try:
+        dataset = open_dataset(given[0])
+    except StrapError as error:
+        raise StrapError(f"'{given[0]}' is no run and no evaluation, and {error}") from error
+    return DatasetView.open(dataset, films)
 
 
 def _kind(path: Path) -> Kind:
@@ -60,4 +66,8 @@ def _kind(path: Path) -> Kind:
         raise StrapError(f"'{path}' holds embeddings, no pictures: view the dataset itself")
     if any((path / name).is_file() for name in ("matches.parquet", "manifest.json")):
         return "run"
+    if (path / "segments.json").is_file():
+        raise StrapError(
+            f"the retrieval into '{path}' was not finished: run the same `strap retrieve` again"
+        )
     return "dataset"

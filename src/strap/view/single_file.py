@@ -23,7 +23,7 @@ from strap.view.subjects import Subject
 
 PAGE = Path(__file__).parent / "static"
 MAX_BYTES = 20_000_000
-"""of a file's films: what most mail servers take"""
+"""Bytes of a file's films: what most mail servers take."""
 FILM_SIZE, SHEET_FRAMES = 192, 48
 """`SIZE` of a report and `PIECE` in static/films.js: what the player asks for"""
 THUMBNAIL_SIZE, THUMBNAIL_FRAMES = 192, 8
@@ -85,7 +85,7 @@ def _collect(
     the player shows.
     """
     films = _Films(subject)
-    order = _best_first(contents["matches"])
+    order = _best_first(contents)
     total = 2 * len(order)
     for done, row in enumerate(order):
         progress("filming matches", done, total)
@@ -126,10 +126,11 @@ class _Films:
         return True
 
 
-def _best_first(matches: Mapping[str, list[Any]]) -> list[int]:
-    """Return the rows of all queries' best matches, then of the second best, and so on."""
-    rank, query = matches["rank"], matches["query"]
-    return sorted(range(len(rank)), key=lambda row: (rank[row], query[row]))
+def _best_first(contents: Mapping[str, Any]) -> list[int]:
+    """Return all rows: every query's best match, then the second best, …; rejected ones last."""
+    rank, query = contents["matches"]["rank"], contents["matches"]["query"]
+    rejected = set(contents["choices"]["rejected"])
+    return sorted(range(len(rank)), key=lambda row: (row in rejected, rank[row], query[row]))
 
 
 def _thumbnail_of(contents: Mapping[str, Any], row: int) -> FilmRequest:

@@ -54,7 +54,7 @@ def import_av() -> ModuleType:
         import av
     except ImportError as error:
         raise StrapError(
-            "reading and writing videos needs PyAV: pip install 'av>=14' (tables work without)"
+            "reading and writing videos needs PyAV: pip install 'av>=15' (tables work without)"
         ) from error
     module: ModuleType = av
     return module

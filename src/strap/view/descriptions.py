@@ -32,11 +32,11 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
         descriptions: each of them as plain data, with its demonstrations, queries and matches.
     """
     for run in runs[1:]:
-        targets = [str(own.manifest["arguments"]["target"]) for own in (runs[0], run)]
+        targets = [_describe_target(own) for own in (runs[0], run)]
         if targets[0] != targets[1]:
             raise StrapError(
-                f"'{runs[0].path}' and '{run.path}' have other targets ({', '.join(targets)}): "
-                "only runs of the same demonstrations can be compared"
+                f"'{runs[0].path}' and '{run.path}' have different targets ({targets[0]}; "
+                f"{targets[1]}): only runs of the same demonstrations can be compared"
             )
     first, names = descriptions[0], tell_apart([run.path for run in runs])
     rows = [_rows_of_queries(run) for run in descriptions]
@@ -54,6 +54,14 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
         "runs": own,
         "alignment": alignment,
     }
+
+
+def _describe_target(run: Run) -> str:
+    """Return which demonstrations a run was made for."""
+    arguments = run.manifest["arguments"]
+    chosen = arguments.get("target_selection") or {}
+    parts = [str(arguments["target"]), *chosen.get("tasks", ())]
+    return printable(", ".join([*parts, *filter(None, [chosen.get("episodes")])]))
 
 
 def _query(run: Description, number: int) -> tuple[str, int, int]:

@@ -19,7 +19,7 @@ from strap.runs import Run
 from strap.segments import Segmentation, read_segments
 from strap.synthetic import Planted
 from strap.types import Match
-from strap.view.comparisons import (
+from strap.view.descriptions import (
     describe_comparison,
     describe_dataset,
     describe_evaluations,
@@ -124,7 +124,7 @@ def test_runs_of_other_targets_are_not_compared(runs: list[Run]) -> None:
     arguments = {**runs[1].manifest["arguments"], "target": "/other"}
     other = replace(runs[1], manifest={**runs[1].manifest, "arguments": arguments})
     with pytest.raises(
-        StrapError, match=r"have other targets \(.*, /other\): only runs of the same"
+        StrapError, match=r"have different targets \(.*; /other\): only runs of the same"
     ):
         describe_comparison([runs[0], other], [describe(run) for run in runs[:2]])
 

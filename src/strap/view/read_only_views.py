@@ -9,7 +9,7 @@ from typing import Any
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
-from strap.view.comparisons import (
+from strap.view.descriptions import (
     describe_comparison,
     describe_dataset,
     describe_evaluations,
