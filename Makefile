@@ -23,11 +23,11 @@ $(BIN)/python:
 
 # One stamp per set of extras, so that `make demo` does not wait for the simulator.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[encoders,report,train,view]'
+	$(PIP_INSTALL) -e '.[encoders,figures,train,view]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev,encoders,report,train,view,rerun,zarr,libero,ray]'
+	$(PIP_INSTALL) -e '.[dev,encoders,figures,train,view,rerun,zarr,libero,ray]'
 	@touch $@ $(VENV)/.demo
 
 $(VENV)/.bench: $(VENV)/.demo

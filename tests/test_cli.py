@@ -251,7 +251,7 @@ def test_a_picture_without_matplotlib(
     words = ["segment", str(planted.target), "--out", str(tmp_path / "s.json")]
     shown = fails([*words, "--plot", str(tmp_path / "s.png")], capsys)
     assert shown.startswith("strap: error: --plot needs matplotlib: pip install ")
-    assert "[report]" in shown
+    assert "[figures]" in shown
     assert not (tmp_path / "s.json").exists()
 
 

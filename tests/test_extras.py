@@ -83,7 +83,7 @@ def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> 
         done = call(words, tmp_path)
         assert done.returncode == 0, done.stderr
     figures = call(["figures", "run"], tmp_path)
-    assert (figures.returncode, "[report]" in figures.stderr) == (2, True)
+    assert (figures.returncode, "[figures]" in figures.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

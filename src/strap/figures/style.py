@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from strap.types import Array
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -18,6 +22,11 @@ STYLE: Any = {
     "savefig.bbox": "tight",
     "text.parse_math": False,  # instructions are texts, dollar signs included
 }
+
+
+def space_evenly(length: int, count: int) -> Array:
+    """Return up to `count` different numbers from 0 to length − 1, evenly spaced, with both ends."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
 
 
 def make_figure(width: float, height: float) -> Figure:

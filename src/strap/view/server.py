@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -27,10 +26,9 @@ from strap.view.films import FilmRequest
 from strap.view.guards import MAX_BODY, Guard, TooLargeError
 from strap.view.parameters import Parameters
 from strap.view.refusals import BadRequestError, NotThereError
-from strap.view.subjects import Subject
+from strap.view.subjects import PAGE, Subject
 
 ADDRESS = "127.0.0.1"
-PAGE = Path(__file__).parent / "static"
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -19,9 +19,8 @@ from strap.atomic import replacing
 from strap.errors import StrapError
 from strap.progress import Progress, silent
 from strap.view.films import FilmRequest
-from strap.view.subjects import Subject
+from strap.view.subjects import PAGE, Subject
 
-PAGE = Path(__file__).parent / "static"
 MAX_BYTES = 20_000_000
 """Bytes of a file's films: what most mail servers take."""
 FILM_SIZE, SHEET_FRAMES = 192, 48

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from strap.view.films import Film, FilmRequest
 
+PAGE = Path(__file__).parent / "static"
+"""The files of the page that shows a subject."""
+
 
 class Subject(Protocol):
     """What a page shows. Methods may be called by several threads at a time."""
