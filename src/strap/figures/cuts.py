@@ -13,7 +13,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.figures.style import BLUE, ORANGE, space_evenly, styled
+from strap.figures.style import BLUE, ORANGE, make_figure, space_evenly, styled
 from strap.segments import Cuts, Segmentation
 from strap.stops import Movements, measure_movements
 from strap.types import Segment

@@ -25,7 +25,7 @@ STYLE: Any = {
 
 
 def space_evenly(length: int, count: int) -> Array:
-    """Return up to `count` different numbers from 0 to length − 1, evenly spaced, with both ends."""
+    """Return up to `count` numbers from 0 to length − 1, evenly spaced, both ends included."""
     return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
 
 
