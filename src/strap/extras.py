@@ -16,6 +16,7 @@ EXTRAS = {
     "libero": ("libero", "mujoco", "robosuite", "bddl"),
     "report": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
+    "serve": ("websockets", "msgpack"),
     "rerun": ("rerun",),
     "ray": ("ray",),
     "zarr": ("zarr", "numcodecs"),
@@ -70,5 +71,6 @@ NEEDED_BY = {
     "libero": ("libero",),
     "report": ("report",),
     "view": ("view",),
+    "serve": ("encoders", "train", "serve"),
 }
 """command -> the extras that it cannot do without"""
