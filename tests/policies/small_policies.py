@@ -41,7 +41,7 @@ def save_small_policy(folder: Path, kind: str = "transformer", **changes: Any) -
     """Write a checkpoint; `changes` are of its interface."""
     torch.manual_seed(0)
     interface, settings = replace(INTERFACE, **changes), SETTINGS[kind]
-    told = Instructions(("pick", "place"), torch.randn(2, 8), "words")
+    told = Instructions(("pick", "place"), torch.randn(2, interface.language_size), "words")
     projection = Projection(torch.zeros(272), torch.randn(272, 3))
     policy = build_policy(interface, settings)
     save_checkpoint(folder, Checkpoint(policy, interface, settings, told, projection))

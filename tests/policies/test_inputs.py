@@ -11,7 +11,7 @@ from tests.policies.small_policies import observe, save_small_policy
 
 import strap
 from strap.errors import StrapError
-from strap.policies import Policy, load_policy
+from strap.policies import Policy, acting, load_policy
 from strap.policies.images import fit
 from strap.policies.inputs import MAX_INSTRUCTION
 from strap.synthetic import Planted
@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "extra camera": (
         {"images": {"front": IMAGE, "wrist": IMAGE}},
-        "camera 'wrist' is none of this policy's, which would not look at it: give front alone",
+        "camera 'wrist' is not looked at by this policy, whose cameras are: front; leave it out",
     ),
     "missing proprioception": (
         {"proprioception": {"ee_pos": np.zeros(3)}},
@@ -132,6 +132,31 @@ def test_a_failed_batch_changes_no_stream(tmp_path: Path, kind: str) -> None:
         with pytest.raises(StrapError, match="the policy's action is not finite"):
             policy.act_many({0: observe(moment), 1: observe(9, proprioception=far)})
         np.testing.assert_array_equal(policy.act(observe(moment)), other.act(observe(moment)))
+
+
+@pytest.mark.parametrize("kind", ["transformer", "diffusion"])
+def test_a_frame_that_is_far_off_stays_in_no_history(tmp_path: Path, kind: str) -> None:
+    """Also where a chunk is under way and nothing is planned on it."""
+    folder = save_small_policy(tmp_path, kind)
+    policy, other = load_policy(folder, device="cpu"), load_policy(folder, device="cpu")
+    far = {"ee_pos": np.full(3, 1e30), "gripper": np.zeros(2)}
+    for moment in range(8):
+        np.testing.assert_array_equal(policy.act(observe(moment)), other.act(observe(moment)))
+        with pytest.raises(StrapError, match="far from anything it was trained on"):
+            policy.act(observe(9, proprioception=far))
+
+
+def test_vectors_of_new_instructions_are_not_kept_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "MAX_LANGUAGE", 2)
+    policy = load_policy(save_small_policy(tmp_path, language_size=64), device="cpu")
+    first = policy.act(observe(1, instruction="word 0"))
+    for number in range(5):
+        policy.act(observe(1, instruction=f"word {number}"))
+    assert [policy.knows(f"word {number}") for number in range(5)] == [False] * 3 + [True] * 2
+    assert all(map(policy.knows, policy.instructions))
+    np.testing.assert_array_equal(policy.act(observe(1, instruction="word 0")), first)
 
 
 @pytest.mark.parametrize("rate", [None, 20, 20.5, 19.01])

@@ -30,7 +30,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from strap.cli import main
 from strap.errors import StrapError
-from strap.policies import Observation, Policy, load_policy
+from strap.policies import Observation, Policy, acting, load_policy
 from strap.serving import websocket
 from strap.serving.batching import Batcher, act_together
 from strap.serving.contract import (
@@ -280,12 +280,40 @@ def test_one_that_spoils_a_batch_spoils_its_own_answer_alone(folder: Path) -> No
         assert "needs camera 'front'" in str(outcomes[2])
 
 
+def test_nobody_waits_while_another_s_instruction_is_embedded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_small_policy(tmp_path, language_size=64)
+    policy, embed = load_policy(folder, device="cpu"), acting.embed_instructions
+    begun, go_on = threading.Event(), threading.Event()
+
+    def embed_slowly(*words: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return embed(*words)
+
+    monkeypatch.setattr(acting, "embed_instructions", embed_slowly)
+    with serving(policy) as port, raw(port) as slow:
+        slow.send(pack(as_message(observe(0, instruction="stir the soup"))))
+        assert begun.wait(30)
+        robot = OwnClient("127.0.0.1", port)
+        np.testing.assert_allclose(act_over(robot, 0), act_alone(folder, 0), atol=1e-5)
+        robot._ws.close()
+        go_on.set()
+        assert unpack(slow.recv())["actions"].shape == (1, 4)
+
+
 GARBAGE: dict[str, tuple[bytes | str, str]] = {
     "text": ("hello", "the message is text: send a binary frame of msgpack"),
-    "empty": (b"", "the message of 0 bytes is no msgpack"),
-    "noise": (b"\xc1" * 9, "the message of 9 bytes is no msgpack"),
-    "cut off": (pack({"prompt": "pick"})[:-1], "is no msgpack"),
-    "deep": (b"\x91" * 100_000, "is no msgpack"),
+    "empty": (b"", "the message of 0 bytes cannot be read as msgpack"),
+    "noise": (b"\xc1" * 9, "the message of 9 bytes cannot be read as msgpack"),
+    "cut off": (pack({"prompt": "pick"})[:-1], "cannot be read as msgpack"),
+    "deep": (b"\x91" * 100_000, "cannot be read as msgpack"),
+    "a long list": (msgpack.packb({"prompt": [0] * 10**6}), "exceeds max_array_len"),
+    "a million dictionaries": (
+        msgpack.packb({"prompt": [[{}] * 1000] * 1000}),
+        "the message holds more than 256 lists and dictionaries: send flat arrays",
+    ),
     "a list": (msgpack.packb([1, 2]), "the message is list, no dictionary with names"),
     "an array": (pack({"a": np.zeros(2)})[3:], "the message is ndarray, no dictionary"),
     "numbered": (msgpack.packb({b"a": 1}), "no dictionary with names"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from strap.policies.inputs import Observation, require_observation
 
 Action = npt.NDArray[np.float64]
 
+MAX_FEATURE = 1e12
+"""beyond which float32 products of features overflow"""
 MAX_LANGUAGE = 1000
 """instructions, besides those of the training, whose vectors are kept"""
 
@@ -122,6 +125,8 @@ class Policy:
         state = torch.stack([self._state(one) for one in seen]).to(self.device)
         language = torch.stack([self.language(one.instruction) for one in seen]).to(self.device)
         features = self.module.observation(images, state[:, None], language)[:, 0]
+        # Kept in the history, such a frame would spoil later actions, too.
+        _require_finite(features, MAX_FEATURE)
         for stream, vector in zip(streams, features, strict=True):
             # The first frame stands for those before it, as in training.
             count = 1 if stream.features else self.settings.history
@@ -130,11 +135,7 @@ class Policy:
     def _plan(self, streams: Sequence[_Stream]) -> None:
         features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
         actions = self.module.predict(features, [own.generator for own in streams])
-        if not torch.isfinite(actions).all():
-            raise StrapError(
-                "the policy's action is not finite: its weights are damaged, or what it sees is "
-                "far from anything it was trained on; train again, or check what goes in"
-            )
+        _require_finite(actions, math.inf)
         begin, count = -self.settings.first_action, self.settings.execute
         for own, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
             own.plans.appendleft(plan)
@@ -159,6 +160,10 @@ class Policy:
         parts = [as_tensor(seen.proprioception[key]) for key in self.interface.proprioception]
         return torch.cat(parts) if parts else torch.zeros(0)
 
+    def knows(self, instruction: object) -> bool:
+        """Whether an instruction needs not be embedded any more."""
+        return isinstance(instruction, str) and instruction in self._language
+
     def language(self, instruction: str) -> Tensor:
         """The instruction's vector, embedded on first use where training did not have it."""
         if instruction not in self._language:
@@ -170,9 +175,17 @@ class Policy:
                     f"{self.interface.language_size}: give one of its own instructions"
                 )
             if len(self._language) >= len(self.instructions) + MAX_LANGUAGE:
-                self._language.pop(list(self._language)[len(self.instructions)])
+                self._language.pop(list(self._language)[len(self.instructions)], None)
             self._language[instruction] = torch.from_numpy(vector)
         return self._language[instruction]
+
+
+def _require_finite(numbers: Tensor, limit: float) -> None:
+    if not (numbers.abs() < limit).all():
+        raise StrapError(
+            "the policy's action is not finite: its weights are damaged, or what it sees is far "
+            "from anything it was trained on; train again, or check what goes in"
+        )
 
 
 def load_policy(

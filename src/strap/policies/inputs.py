@@ -68,8 +68,8 @@ def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
     if extra := [str(name) for name in images if name not in interface.cameras]:
         known = ", ".join(interface.cameras) or "none"
         raise StrapError(
-            f"camera '{printable(shorten(extra[0]))}' is none of this policy's, which would not "
-            f"look at it: give {known} alone, or train with that camera"
+            f"camera '{printable(shorten(extra[0]))}' is not looked at by this policy, whose "
+            f"cameras are: {known}; leave it out, or train with it"
         )
 
 

@@ -71,6 +71,7 @@ class Batcher:
         self._waiting: asyncio.Queue[_Ticket] = asyncio.Queue()
         # One thread: the policy's streams are touched by nobody else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
+        self._embedding = ThreadPoolExecutor(1, thread_name_prefix="instructions")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -83,10 +84,15 @@ class Batcher:
             with suppress(asyncio.CancelledError):
                 await task
             self._thread.shutdown()
+            self._embedding.shutdown()
 
     async def act(self, stream: int, request: Request) -> Answer:
         """Return a stream's next action, once its batch has been run."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if not self._policy.knows(request.observation.instruction):
+            # Embedding it takes its time; those whose instruction is known need not wait for it.
+            await loop.run_in_executor(self._embedding, self._policy.check, request.observation)
+        answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.put_nowait(_Ticket(stream, request, answer))
         return await answer
 

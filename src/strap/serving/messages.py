@@ -6,6 +6,7 @@ number of numpy {b"__npgeneric__": True, b"data": 0.5, b"dtype": "<f4"}.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -20,6 +21,10 @@ from strap.types import Array
 NUMBERS = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
 """the dtypes that are read: numbers alone, no objects, no text, no records"""
 MAX_AXES = 8
+MAX_ITEMS = 1024
+"""of a list or dictionary; whoever has more numbers sends an array"""
+MAX_CONTAINERS = 256
+"""lists, dictionaries and arrays in a message: small things by the million would take seconds"""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -32,13 +37,24 @@ def unpack(data: bytes | str) -> dict[str, Any]:
     """Return the message that a client sent; raise where it is none."""
     if isinstance(data, str):
         raise StrapError("the message is text: send a binary frame of msgpack")
+    counter = itertools.count(1)
+
+    def count(value: Any) -> Any:
+        if next(counter) > MAX_CONTAINERS:
+            raise StrapError(
+                f"the message holds more than {MAX_CONTAINERS} lists and dictionaries: send flat "
+                "arrays"
+            )
+        return _restore_array(value) if isinstance(value, dict) else value
+
+    limits = {"max_array_len": MAX_ITEMS, "max_map_len": MAX_ITEMS}
     try:
-        message = msgpack.unpackb(data, object_hook=_restore_array)
+        message = msgpack.unpackb(data, object_hook=count, list_hook=count, **limits)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         reason = printable(shorten(str(error) or type(error).__name__))
         raise StrapError(
-            f"the message of {len(data)} bytes is no msgpack ({reason}): send a dictionary packed "
-            "as openpi_client.msgpack_numpy does"
+            f"the message of {len(data)} bytes cannot be read as msgpack ({reason}): send a "
+            "dictionary packed as openpi_client.msgpack_numpy does"
         ) from error
     if not isinstance(message, dict) or not all(isinstance(name, str) for name in message):
         raise StrapError(
