@@ -53,6 +53,7 @@ def call(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         ("retrieve --target TARGET --prior PRIOR --encoder clip-vit-b16 --out run", "encoders"),
         ("embed TARGET --encoder pixels --engine ray --out store", "ray"),
         ("view TARGET --no-browser", "view"),
+        ("serve policy", "encoders,train,serve"),
     ],
 )
 def test_a_command_names_its_extra_in_one_line(

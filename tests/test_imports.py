@@ -54,6 +54,7 @@ ORDER = (
     "training",
     "libero",
     "evaluation",
+    "serving",
     "experiments",
     "view",
     "diagnosis",

@@ -16,6 +16,7 @@ EXTRAS = {
     "libero": ("libero", "mujoco", "robosuite", "bddl"),
     "figures": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
+    "serve": ("websockets", "msgpack"),
     "rerun": ("rerun",),
     "ray": ("ray",),
     "zarr": ("zarr", "numcodecs"),
@@ -70,5 +71,6 @@ NEEDED_BY = {
     "libero": ("libero",),
     "figures": ("figures",),
     "view": ("view",),
+    "serve": ("encoders", "train", "serve"),
 }
 """command -> the extras that it cannot do without"""

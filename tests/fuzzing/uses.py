@@ -169,7 +169,8 @@ def act(path: Path, _out: Path, digest: Digest) -> None:
     digest.layout(policy.interface.cameras, tuple(policy.interface.proprioception.items()))
     rng = np.random.default_rng(0)
     for _ in range(2):
-        images = {name: rng.integers(0, 255, (32, 32, 3), np.uint8) for name in CAMERAS}
+        pictures = {name: rng.integers(0, 255, (32, 32, 3), np.uint8) for name in CAMERAS}
+        images = {name: pictures[name] for name in CAMERAS if name in policy.interface.cameras}
         state = {"ee_pos": rng.random(3), "gripper_states": rng.random(2)}
         action = policy.act(Observation(images, state, INSTRUCTION))
         if not np.isfinite(action).all():

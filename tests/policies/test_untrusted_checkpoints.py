@@ -170,6 +170,7 @@ INTERFACES: dict[str, tuple[Any, str]] = {
     "map_size": (3, "TypeError"),
     "language_size": (-1, "language_size is -1"),
     "fps": ("fast", "fps is 'fast'"),
+    "frame_sizes": ([3], r"frame_sizes is \[3\]: it must be camera -> height and width"),
 }
 
 
@@ -179,6 +180,16 @@ def test_a_forged_interface_is_refused(folder: Path, name: str) -> None:
     configure(folder, "interface", **{name: value})
     with pytest.raises(StrapError, match=rf"config\.json' is damaged .*{message}"):
         load_policy(folder)
+
+
+def test_forged_frame_sizes_are_refused(folder: Path) -> None:
+    for sizes, message in (
+        ({"front": [10**9, 3]}, "frame_sizes is 1000000000"),
+        ({"a": 3}, "Type"),
+    ):
+        configure(folder, "interface", frame_sizes=sizes)
+        with pytest.raises(StrapError, match=rf"config\.json' is damaged .*{message}"):
+            load_policy(folder)
 
 
 def test_sizes_are_compared_before_memory_is_taken(folder: Path) -> None:

@@ -14,7 +14,8 @@ import torch
 
 from strap.errors import StrapError
 from strap.evaluation.simulators import Maker, TimeStep, serve_simulator
-from strap.policies.acting import Observation, Policy
+from strap.policies.acting import Policy
+from strap.policies.inputs import Observation
 from strap.processors import processors
 from strap.progress import Progress, silent
 from strap.types import Array
@@ -203,13 +204,16 @@ class _Rollout:
     def _act(self, shown: Mapping[Worker, tuple[int, TimeStep]]) -> None:
         if not shown:
             return
-        observations = {
-            slot: Observation(seen.images, seen.proprioception, self.instruction)
-            for slot, seen in shown.values()
-        }
+        observations = {slot: self._select(seen) for slot, seen in shown.values()}
         actions = self.policy.act_many(observations)
         for worker, (slot, _) in shown.items():
             worker.send(("step", actions[slot]))
+
+    def _select(self, seen: TimeStep) -> Observation:
+        """Return what the policy looks at: it may have been trained with some of the cameras."""
+        cameras = self.policy.interface.cameras
+        images = {name: image for name, image in seen.images.items() if name in cameras}
+        return Observation(images, seen.proprioception, self.instruction)
 
     def _seed(self, state: int) -> int:
         return self.seed * 100_000 + state

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from strap.policies.acting import Observation, Policy, load_policy
+from strap.policies.acting import Policy, load_policy
 from strap.policies.batch import Batch
 from strap.policies.checkpoints import Checkpoint, build_policy, load_checkpoint
+from strap.policies.inputs import Observation
 from strap.policies.settings import Interface, PolicySettings, policy_preset
 
 __all__ = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,24 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from strap.encoders.language import embed_instructions
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError
 from strap.policies.checkpoints import Checkpoint, Which, as_tensor, load_checkpoint
 from strap.policies.frozen import FrozenVision
 from strap.policies.images import centre, fit
-from strap.types import Array
+from strap.policies.inputs import Observation, require_observation
 
 Action = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """What a robot sees at one moment."""
-
-    images: Mapping[str, Array]
-    """camera -> uint8 [h w 3], upright"""
-    proprioception: Mapping[str, Array]
-    """key -> [d]"""
-    instruction: str
+MAX_FEATURE = 1e12
+"""beyond which float32 products of features overflow"""
+MAX_LANGUAGE = 1000
+"""instructions, besides those of the training, whose vectors are kept"""
 
 
 @dataclass(eq=False)
@@ -45,11 +40,22 @@ class _Stream:
     pending: list[Action] = field(default_factory=list)
     instruction: str = ""
 
+    def continued(self, instruction: str) -> _Stream:
+        """Return a copy that goes on; empty where the robot is told something else than before."""
+        generator = torch.Generator()
+        generator.set_state(self.generator.get_state())
+        if instruction == self.instruction:
+            features, plans, pending = self.features.copy(), self.plans.copy(), [*self.pending]
+            return _Stream(generator, features, plans, pending, instruction)
+        features, plans = deque(maxlen=self.features.maxlen), deque(maxlen=self.plans.maxlen)
+        return _Stream(generator, features, plans, [], instruction)
+
 
 class Policy:
     """Acts on observations: `policy.act(observation)` gives the next action [a].
 
-    Keeps the frames it has seen; call `reset` when an episode begins.
+    Keeps the frames it has seen; call `reset` when an episode begins. An observation on which it
+    would act wrongly is refused (`policies/inputs.py`), and every stream stays as it was.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> None:
@@ -61,6 +67,8 @@ class Policy:
         self._projection = checkpoint.projection
         self._encoder = checkpoint.instructions.encoder
         told = checkpoint.instructions
+        self.instructions = told.texts
+        """those it was trained on"""
         self._language: dict[str, Tensor] = dict(zip(told.texts, told.vectors, strict=True))
         self._frozen: FrozenVision | None = None
         self._streams: dict[int, _Stream] = {}
@@ -70,6 +78,15 @@ class Policy:
         generator = torch.Generator().manual_seed(seed)
         seen = deque[Tensor](maxlen=self.settings.history)
         self._streams[stream] = _Stream(generator, seen, deque(maxlen=self.settings.blend))
+
+    def forget(self, stream: int) -> None:
+        """Drop a stream that will not come back."""
+        self._streams.pop(stream, None)
+
+    def check(self, observation: Observation) -> None:
+        """Raise where the policy would act wrongly on an observation; nothing is changed."""
+        require_observation(observation, self.interface)
+        self.language(observation.instruction)
 
     def change(self, **settings: Any) -> None:
         """Act otherwise than it was trained to: `execute`, `acting`, `blend`, `acting_std`.
@@ -87,42 +104,38 @@ class Policy:
     @torch.inference_mode()
     def act_many(self, observations: Mapping[int, Observation]) -> dict[int, Action]:
         """The next action of each stream, all in one batch."""
-        for stream, seen in observations.items():
-            self._check(seen)
-            if stream not in self._streams:
-                self.reset(stream)
-            own = self._streams[stream]
-            if own.instruction != seen.instruction:
-                own.features.clear()
-                own.plans.clear()
-                own.pending.clear()
-                own.instruction = seen.instruction
-        self._look(observations)
-        waiting = [s for s in observations if not self._streams[s].pending]
-        if waiting:
+        for seen in observations.values():
+            self.check(seen)
+        # Streams are changed as copies, kept once all has gone well.
+        streams = {number: self._continue(number, seen) for number, seen in observations.items()}
+        self._look(list(streams.values()), list(observations.values()))
+        if waiting := [stream for stream in streams.values() if not stream.pending]:
             self._plan(waiting)
-        return {stream: self._streams[stream].pending.pop(0) for stream in observations}
+        actions = {number: stream.pending.pop(0) for number, stream in streams.items()}
+        self._streams.update(streams)
+        return actions
 
-    def _look(self, observations: Mapping[int, Observation]) -> None:
-        seen = list(observations.values())
+    def _continue(self, number: int, seen: Observation) -> _Stream:
+        if number not in self._streams:
+            self.reset(number)
+        return self._streams[number].continued(seen.instruction)
+
+    def _look(self, streams: Sequence[_Stream], seen: Sequence[Observation]) -> None:
         images = {name: self._images(name, seen) for name in self.interface.cameras}
         state = torch.stack([self._state(one) for one in seen]).to(self.device)
         language = torch.stack([self.language(one.instruction) for one in seen]).to(self.device)
         features = self.module.observation(images, state[:, None], language)[:, 0]
-        for stream, vector in zip(observations, features, strict=True):
-            past = self._streams[stream].features
+        # Kept in the history, such a frame would spoil later actions, too.
+        _require_finite(features, MAX_FEATURE)
+        for stream, vector in zip(streams, features, strict=True):
             # The first frame stands for those before it, as in training.
-            past.extend([vector] * (1 if past else self.settings.history))
+            count = 1 if stream.features else self.settings.history
+            stream.features.extend([vector] * count)
 
-    def _plan(self, waiting: Sequence[int]) -> None:
-        streams = [self._streams[stream] for stream in waiting]
+    def _plan(self, streams: Sequence[_Stream]) -> None:
         features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
         actions = self.module.predict(features, [own.generator for own in streams])
-        if not torch.isfinite(actions).all():
-            raise StrapError(
-                "the policy's action is not finite: its weights are damaged, or what it sees is "
-                "far from anything it was trained on; train again, or check what goes in"
-            )
+        _require_finite(actions, math.inf)
         begin, count = -self.settings.first_action, self.settings.execute
         for own, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
             own.plans.appendleft(plan)
@@ -147,6 +160,10 @@ class Policy:
         parts = [as_tensor(seen.proprioception[key]) for key in self.interface.proprioception]
         return torch.cat(parts) if parts else torch.zeros(0)
 
+    def knows(self, instruction: object) -> bool:
+        """Whether an instruction needs not be embedded any more."""
+        return isinstance(instruction, str) and instruction in self._language
+
     def language(self, instruction: str) -> Tensor:
         """The instruction's vector, embedded on first use where training did not have it."""
         if instruction not in self._language:
@@ -157,43 +174,17 @@ class Policy:
                     f"{instruction!r}; this policy was trained with "
                     f"{self.interface.language_size}: give one of its own instructions"
                 )
+            if len(self._language) >= len(self.instructions) + MAX_LANGUAGE:
+                self._language.pop(list(self._language)[len(self.instructions)], None)
             self._language[instruction] = torch.from_numpy(vector)
         return self._language[instruction]
 
-    def _check(self, seen: Observation) -> None:
-        for name in self.interface.cameras:
-            if name not in seen.images:
-                raise StrapError(
-                    f"this policy needs {unknown('camera', name, seen.images)}".replace(
-                        "unknown ", ""
-                    )
-                )
-            _check_image(name, np.asarray(seen.images[name]))
-        for key, size in self.interface.proprioception.items():
-            if key not in seen.proprioception:
-                known = ", ".join(seen.proprioception) or "none"
-                raise StrapError(f"this policy needs proprioception '{key}'; there is: {known}")
-            _check_state(key, np.asarray(seen.proprioception[key]), size)
 
-
-def _check_image(name: str, image: Array) -> None:
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+def _require_finite(numbers: Tensor, limit: float) -> None:
+    if not (numbers.abs() < limit).all():
         raise StrapError(
-            f"camera '{name}' gives {image.dtype} {image.shape}: give an image of uint8 "
-            "[height width 3], upright"
-        )
-
-
-def _check_state(key: str, values: Array, size: int) -> None:
-    if values.ndim != 1 or len(values) != size:
-        count = len(values) if values.ndim == 1 else f"shape {values.shape} of"
-        raise StrapError(
-            f"proprioception '{key}' has {count} numbers; this policy was trained with {size}"
-        )
-    if values.dtype.kind not in "fiub" or not np.isfinite(values).all():
-        raise StrapError(
-            f"proprioception '{key}' is {values.tolist()}: a policy acts on finite numbers alone; "
-            "check that sensor, or hold its last good reading"
+            "the policy's action is not finite: its weights are damaged, or what it sees is far "
+            "from anything it was trained on; train again, or check what goes in"
         )
 
 

@@ -159,6 +159,9 @@ class Interface:
     map_size: tuple[int, int] = (0, 0)
     """frozen vision: (positions, channels) of a camera's feature map"""
     fps: float | None = None
+    frame_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """camera -> (height, width) of the training data's images, where known; a camera that is not
+    named here has square ones of `image_size`"""
     extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -184,6 +187,12 @@ class Interface:
             _require_whole(size, "map_size or proprioception", 0, MAX_WIDTH)
         if values.get("fps") is not None:
             _require_real(values["fps"], "fps", 1e6)
+        sizes = values.get("frame_sizes", {})
+        if not isinstance(sizes, Mapping):
+            raise StrapError(f"frame_sizes is {sizes!r:.60}: it must be camera -> height and width")
+        for height, width in sizes.values():
+            for side in (height, width):
+                _require_whole(side, "frame_sizes", 1, MAX_SIDE)
         return cls(
             cameras=tuple(cameras),
             image_size=values["image_size"],
@@ -192,6 +201,7 @@ class Interface:
             language_size=values["language_size"],
             map_size=(places, channels),
             fps=values.get("fps"),
+            frame_sizes={name: (height, width) for name, (height, width) in sizes.items()},
         )
 
     def difference(self, other: Interface) -> str | None:

@@ -148,6 +148,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         language_size=language.shape[1],
         map_size=_prepare_maps(data, out, cameras, options),
         fps=first.fps,
+        frame_sizes=find_frame_sizes(first, cameras),
     )
     cache = FrameCache(
         out,
@@ -162,6 +163,12 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
     for file, (shape, dtype) in _arrays(interface, cache.rows, options.vision).items():
         _reserve(out / file, shape, dtype)
     write_json(out / "content.json", cache.to_json())
+
+
+def find_frame_sizes(trajectory: Trajectory, cameras: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return (height, width) of each camera's images."""
+    shapes = {name: trajectory.camera(name).shape for name in cameras}
+    return {name: (shape[1], shape[2]) for name, shape in shapes.items()}
 
 
 def place_clips(

@@ -12,7 +12,7 @@ from strap.encoders.language import embed_instructions
 from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
-from strap.training.cache_builder import place_clips, stamp
+from strap.training.cache_builder import find_frame_sizes, place_clips, stamp
 from strap.training.compatibility import choose_keys, short
 from strap.training.data import Clip, TrainingData
 from strap.types import Array
@@ -59,6 +59,7 @@ def select_clips(
             proprioception=sizes,
             language_size=vectors.shape[1],
             fps=first.fps,
+            frame_sizes=find_frame_sizes(first, chosen),
         ),
         clips=clips,
         retrieved=data.retrieved,

@@ -1,0 +1,1 @@
+"""A policy behind a websocket, as openpi's clients speak it: `strap serve`."""

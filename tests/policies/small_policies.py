@@ -1,0 +1,59 @@
+"""Untrained policies, small enough to act in milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from strap.policies import Checkpoint, Interface, Observation, PolicySettings, build_policy
+from strap.policies.checkpoints import Instructions, save_checkpoint
+from strap.policies.frozen import Projection
+
+INTERFACE = Interface(
+    ("front",), 32, {"ee_pos": 3, "gripper": 2}, 4, 8, (4, 3), 20.0, {"front": (48, 64)}
+)
+SETTINGS = {
+    "transformer": PolicySettings(
+        vision="frozen", history=3, chunk=3, layers=1, width=16, heads=2, modes=2, keypoints=4
+    ),
+    "diffusion": PolicySettings(
+        kind="diffusion",
+        vision="frozen",
+        history=2,
+        chunk=8,
+        execute=3,
+        first_action=-1,
+        keypoints=4,
+        channels=(8, 16),
+        groups=2,
+        kernel=3,
+        diffusion_steps=4,
+        language=False,
+    ),
+}
+
+
+def save_small_policy(folder: Path, kind: str = "transformer", **changes: Any) -> Path:
+    """Write a checkpoint; `changes` are of its interface."""
+    torch.manual_seed(0)
+    interface, settings = replace(INTERFACE, **changes), SETTINGS[kind]
+    told = Instructions(("pick", "place"), torch.randn(2, interface.language_size), "words")
+    projection = Projection(torch.zeros(272), torch.randn(272, 3))
+    policy = build_policy(interface, settings)
+    save_checkpoint(folder, Checkpoint(policy, interface, settings, told, projection))
+    return folder
+
+
+def observe(number: int, **changes: Any) -> Observation:
+    """Return what a robot sees at some moment."""
+    rng = np.random.default_rng(number)
+    values: dict[str, Any] = {
+        "images": {"front": rng.integers(0, 256, (32, 32, 3), np.uint8)},
+        "proprioception": {"ee_pos": rng.standard_normal(3), "gripper": rng.random(2)},
+        "instruction": "pick",
+    }
+    return Observation(**{**values, **changes})
