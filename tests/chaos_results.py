@@ -5,6 +5,7 @@ Files are equal byte for byte, but for what follows from when and how often a co
     manifest.json       `seconds` (a run), `shards` (a store: a killed writer's work is a shard of
                         its own)
     a store's shards/   the same trajectories with the same vectors, however they lie
+    report.html         the seconds that its run took
     log.jsonl           `steps_per_second`, `time`
     events.out.tfevents…  of TensorBoard: named after the start; as many of them
     episodes.jsonl      `seconds`, and the order
@@ -101,6 +102,10 @@ def _manifest(path: Path) -> Any:
     return {key: own for key, own in value.items() if key not in ("seconds", "shards")}
 
 
+def _report(path: Path) -> str:
+    return re.sub(r'\["seconds", "[^"]*"\]', "", path.read_text())
+
+
 def _log(path: Path) -> Any:
     rows = map(json.loads, path.read_text().splitlines())
     return [{k: v for k, v in row.items() if k not in ("steps_per_second", "time")} for row in rows]
@@ -134,6 +139,7 @@ def _plain(value: Any) -> Any:
 
 CONTENTS: dict[str, Callable[[Path], Any]] = {
     "manifest.json": _manifest,
+    "report.html": _report,
     "log.jsonl": _log,
     "episodes.jsonl": _episodes,
     ".hdf5": _hdf5,

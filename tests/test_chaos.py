@@ -15,9 +15,9 @@ from tests.chaos_results import compare
 from tests.chaos_trials import Outcome, Session, Trial, run_trial
 
 
-def test_ten_kills_a_second_start_and_a_full_disk(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["embed", "retrieve", "convert", "export-robomimic"]
-    code = chaos.main(["--kills", "10", "--others", "1", "--seed", "0", "--only", *quick])
+def test_a_kill_of_each_a_second_start_and_a_full_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["embed", "retrieve", "convert-lerobot", "export-robomimic"]
+    code = chaos.main(["--kills", "4", "--others", "1", "--seed", "0", "--only", *quick])
     shown = capsys.readouterr().out
     assert code == 0, shown
     assert "every second run as undisturbed" in shown
@@ -56,6 +56,9 @@ def test_a_hidden_file_more_or_a_byte_is_a_difference(tmp_path: Path) -> None:
         (tmp_path / name / "video.mp4").write_bytes(b"packets")
         value = {"matches": 3, "seconds": {"search": seconds}}
         (tmp_path / name / "manifest.json").write_text(json.dumps(value))
+        (tmp_path / name / "report.html").write_text(
+            f'[["matches", "3"], ["seconds", "{seconds}"]]'
+        )
     one, other = tmp_path / "a", tmp_path / "b"
     assert not compare(one, other)
     (one / ".video.mp4.1a2b.tmp").write_bytes(b"pack")
@@ -64,4 +67,5 @@ def test_a_hidden_file_more_or_a_byte_is_a_difference(tmp_path: Path) -> None:
     (one / ".video.mp4.1a2b.tmp").unlink()
     (one / "video.mp4").write_bytes(b"packetz")
     (one / "manifest.json").write_text(json.dumps({"matches": 4, "seconds": {}}))
-    assert compare(one, other).changed == ["manifest.json", "video.mp4"]
+    (one / "report.html").write_text('[["matches", "4"], ["seconds", "2.5"]]')
+    assert compare(one, other).changed == ["manifest.json", "report.html", "video.mp4"]

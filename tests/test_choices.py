@@ -175,6 +175,7 @@ def test_what_changes_nothing_is_no_step(folder: Path, matches: Matches) -> None
 def test_history_is_bounded(
     folder: Path, matches: Matches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(changes, "MAX_STEPS", 20)
     for step in range(changes.MAX_STEPS + 5):
         change_choices(folder, matches, {"reject" if step % 2 else "clear": [1, 2, 3]})
         change_choices(folder, matches, {"accept": [1, 2, 3]})

@@ -21,8 +21,10 @@ from strap.synthetic import Planted
 
 
 def retrieve(planted: Planted, out: Path, *more: object) -> list[str]:
+    """The words of a retrieval; without a page, unless `more` says so."""
     words = ["retrieve", "--target", planted.target, "--prior", planted.prior, "--out", out]
-    return [str(w) for w in (*words, "--encoder", "pixels", "--top-k", 12, *more)]
+    words += ["--encoder", "pixels", "--top-k", 12, "--report", "none"]
+    return [str(word) for word in (*words, *more)]
 
 
 def test_overview(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +65,10 @@ def test_the_whole_path(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main(retrieve(planted, out)) == 0
+    assert main(retrieve(planted, out, "--report", "page")) == 0
     shown = capsys.readouterr().out
     assert "12 matches of 6 queries" in shown
+    assert (out / "report.html").stat().st_size > 10_000
     table = pq.read_table(out / "matches.parquet").to_pylist()
     best = {
         (row["query_trajectory"], row["query_start"], row["query_stop"]): row

@@ -24,10 +24,11 @@ SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini"
 
 @pytest.fixture(scope="module")
 def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of README's own `strap retrieve`."""
+    """The matches of README's own `strap retrieve`."""
     out = tmp_path_factory.mktemp("readme") / "my-run"
     words = ["--target", str(SAMPLE / "target/mug-mug"), "--prior", str(SAMPLE / "prior")]
     words += ["--encoder", "pixels", "--top-k", "20", "--stores", str(out.parent / "stores")]
+    words += ["--report", "none", "--augmented", "none"]
     assert main(["retrieve", *words, "--out", str(out)]) == 0
     return out
 

@@ -477,8 +477,8 @@ def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         write_lerobot(tmp_path / "out", [made("demo_0")])
 
 
-def test_two_gigabytes_under_a_limit_of_one(tmp_path: Path) -> None:
-    """84 episodes of 25 MB are generated as they are read; allocations may not exceed 1 GB."""
+def test_half_a_gigabyte_is_written_in_half_of_that(tmp_path: Path) -> None:
+    """20 episodes of 25 MB are generated as they are read; the process stays below 250 MB."""
     script = textwrap.dedent("""
         import resource, sys
         from pathlib import Path
@@ -488,7 +488,7 @@ def test_two_gigabytes_under_a_limit_of_one(tmp_path: Path) -> None:
         from strap.types import LazyArray, Source, Trajectory, lazy
         out, length, size = Path(sys.argv[1]), 112, (240, 320)
         kept = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (kept + 2**30, kept + 2**30))
+        resource.setrlimit(resource.RLIMIT_AS, (kept + 2**29, kept + 2**29))
         plain = np.zeros((1, *size, 3), np.uint8)
         def frames(start, stop):
             return np.repeat(plain + np.uint8(start % 200), stop - start, axis=0)
@@ -496,16 +496,16 @@ def test_two_gigabytes_under_a_limit_of_one(tmp_path: Path) -> None:
             return Trajectory(f"t{i}", length, "go", {"front": LazyArray((length, *size, 3),
                 np.dtype(np.uint8), frames)}, {}, lazy(np.zeros((length, 7), np.float32)),
                 Source(out, "x"), fps=10.0)
-        count = 84
-        assert count * length * size[0] * size[1] * 3 > 2e9
+        count = 20
+        assert count * length * size[0] * size[1] * 3 > 5e8
         write_lerobot(out, (one(i) for i in range(count)))
         _, reader = open_lerobot(out)
-        for name in list(reader.ids)[::20]:
+        for name in list(reader.ids)[::5]:
             reader.read(name).cameras["front"][5:9]
         # Of this program alone: ru_maxrss begins with what the process that started it had.
         status = open("/proc/self/status").read()
         peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
-        assert peak < 1e9, peak
+        assert peak < 2.5e8, peak
         print(f"peak {peak / 1e6:.0f} MB")
     """)
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "out")], check=True, timeout=280)

@@ -1,4 +1,4 @@
-"""A tiny table by the real commands, simulator and all."""
+"""A tiny table by the real commands, one of every kind, simulator and all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strap.cli import main
+from strap.experiments.description import STAGES
 from strap.types import Matches
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "libero-mini"
@@ -42,13 +43,10 @@ device = "cpu"
 Mug-Mug = "put the white mug on the left plate and put the yellow and white mug on the right plate"
 
 [[methods]]
-name = "FT"
-train = "ft"
-
-[[methods]]
 name = "STRAP"
 train = "strap"
 retrieval = "strap"
+pretrained = true
 """
 
 
@@ -62,17 +60,16 @@ def test_a_table_is_run_kept_and_reported(
     run = [*words, "--out", str(tmp_path / "work"), "--keep", str(kept), "--workers", "1"]
     code = main([*run, "--no-mps", "--evaluations", "2"])
     assert code == 0, capsys.readouterr().out
-    cells = {path.parent.name: path.parent for path in kept.glob("cells/*/*/manifest.json")}
-    assert set(cells) == {"FT-seed1234", "STRAP-k4-seed1234"}
-    for name, folder in cells.items():
-        (row,) = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
-        assert row["state"] == 1
-        assert row["steps"] == 2
-        if "k4" in name:
-            matches = Matches.from_parquet(folder / "matches.parquet")
-            assert len(matches) == 4
-            assert {match.dataset for match in matches} <= {"soup-sauce", "soup-cheese"}
+    (manifest,) = kept.glob("cells/*/*/manifest.json")
+    assert manifest.parent.name == "STRAP-k4-seed1234"
+    assert set(json.loads(manifest.read_text())["seconds"]) == set(STAGES)
+    (row,) = map(json.loads, (manifest.parent / "episodes.jsonl").read_text().splitlines())
+    assert row["state"] == 1
+    assert row["steps"] == 2
+    matches = Matches.from_parquet(manifest.parent / "matches.parquet")
+    assert len(matches) == 4
+    assert {match.dataset for match in matches} <= {"soup-sauce", "soup-cheese"}
     assert main([*words, "--out", str(kept), "--report"]) == 0
     page = (kept / "report" / "results.md").read_text()
-    assert "| task | FT | STRAP |" in page
+    assert "| task | STRAP |" in page
     assert "missing" not in page
