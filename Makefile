@@ -9,7 +9,7 @@ SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
-	@echo "make test    everything, offline, with coverage"
+	@echo "make test    everything, offline; COVERAGE=1 measures coverage too"
 	@echo "make check   between edits: lint, types and the quick tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   speeds against named peers, in one run"
@@ -52,8 +52,10 @@ demo: $(VENV)/.demo
 # bytecode is kept, whatever the environment says.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
+# Measuring coverage makes tests take two fifths longer; .ci/run asks for it.
+COVERAGE ?=
 test: system $(VENV)/.test
-	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=90
+	$(PYTEST) $(if $(COVERAGE),--cov --cov-report=term:skip-covered --cov-fail-under=90)
 
 check: lint
 	$(PYTEST) -m "not slow"
