@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -23,7 +21,7 @@ from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, Source, prepare_features
 from strap.folders import cache_folder
 from strap.locks import LOCK, alone, is_free
-from strap.progress import Progress, silent
+from strap.progress import Clock, Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
 from strap.retrieval.roughness import drop_rough
@@ -217,7 +215,7 @@ def _fill(
     progress: Progress,
 ) -> dict[str, Any]:
     """Write segments, matches and the augmented dataset; return what the manifest says of them."""
-    clock, datasets = _Clock(), [prior.dataset for prior in priors]
+    clock, datasets = Clock(), [prior.dataset for prior in priors]
     reasons: dict[str, str | None] = {}
     with clock("segment"):
         cuts = cut_dataset(ours.dataset, options.segmentation)
@@ -345,16 +343,3 @@ def _finished(
     if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
         return None
     return run if run.augmented or arguments["augmented"] == "none" else None
-
-
-class _Clock:
-    """Seconds spent in each part."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[part] = round(time.perf_counter() - start, 3)
