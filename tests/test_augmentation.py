@@ -17,8 +17,9 @@ from strap.augmentation import estimate_size
 from strap.conversion import convert
 from strap.datasets.slicing import slice_trajectory
 from strap.errors import StrapError
+from strap.lazy_arrays import lazy
 from strap.synthetic import Planted, make_planted
-from strap.types import Match, Matches, Segment, Source, Trajectory, lazy
+from strap.types import Match, Matches, Segment, Source, Trajectory
 
 
 def matches_of(planted: Planted, *segments: Segment) -> Matches:

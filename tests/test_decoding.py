@@ -21,8 +21,9 @@ from strap.embeddings import decoding
 from strap.embeddings.frames import FrameSpan, read_frames, split_job
 from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
+from strap.lazy_arrays import lazy
 from strap.synthetic import Planted
-from strap.types import Source, Trajectory, lazy
+from strap.types import Source, Trajectory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's memory files")
 CAMERAS = ("front", "wrist")

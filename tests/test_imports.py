@@ -26,6 +26,7 @@ ORDER = (
     "workers",
     "ray",
     "tables",
+    "lazy_arrays",
     "types",
     "jit",
     "dtw",

@@ -22,7 +22,8 @@ from strap.datasets.lerobot import open_lerobot
 from strap.datasets.rlds import open_rlds
 from strap.errors import StrapError
 from strap.inspection import inspect, position_candidates, write_contact_sheet
-from strap.types import LazyArray, Source, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Source, Trajectory
 
 
 def opened(opener, path: Path, **options: object) -> Dataset:

@@ -10,10 +10,11 @@ import pytest
 
 import strap
 from strap.errors import StrapError
+from strap.lazy_arrays import lazy
 from strap.positions import joint_candidates, moving_columns, position_candidates
 from strap.segments import PAPER_EPSILON, Segmentation, cut_dataset, with_default_epsilon
 from strap.stops import Movements, choose_threshold, explain_stops, measure_movements
-from strap.types import Source, Trajectory, lazy
+from strap.types import Source, Trajectory
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini"
 SO100 = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from strap.errors import StrapError, unknown
-from strap.types import LazyArray, Match, Matches, Segment, Source, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Match, Matches, Segment, Source, Trajectory
 
 
 def counted(array: np.ndarray) -> tuple[LazyArray, list[tuple[int, int]]]:

@@ -41,7 +41,8 @@ from strap.embeddings import decoding
 from strap.embeddings.frames import read_ahead, read_frames, split_job
 from strap.embeddings.work import EmbeddingJob
 from strap.encoders import Encoder, EncoderSpec
-from strap.types import LazyArray, Source, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Source, Trajectory
 
 EPISODE = 250
 

@@ -25,7 +25,8 @@ from machine import describe, rates, ratio
 
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import open_lerobot, write_lerobot
-from strap.types import LazyArray, Source, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Source, Trajectory
 
 SIZE = (256, 256)
 EPISODE = 200

@@ -15,9 +15,10 @@ from strap.datasets.base import Dataset
 from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
 from strap.errors import StrapError, unknown
+from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
-from strap.types import LazyArray, Match, Matches, Segment, Trajectory
+from strap.types import Match, Matches, Segment, Trajectory
 
 Format = Literal["robomimic", "lerobot"]
 VIDEO_SHARE = 0.02

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from strap.errors import StrapError, unknown
-from strap.types import Array, LazyArray, Trajectory
+from strap.lazy_arrays import LazyArray
+from strap.types import Array, Trajectory
 
 Kind = Literal["end effector", "joints", "columns"]
 """what moves: an end effector's position, joints, or columns of which only the name is known"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError, printable, unknown
+from strap.lazy_arrays import LazyArray
 from strap.tables import Kind, read_rows
 
 if TYPE_CHECKING:
@@ -21,42 +22,6 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Orientation = Literal["upright", "flipped"]
 """How images lie on disk: `upright`, or `flipped` (bottom row first, as OpenGL and LIBERO do)."""
-
-
-@dataclass(frozen=True, eq=False)
-class LazyArray:
-    """One recorded array, first axis time, read only where it is indexed.
-
-    `array[10:20]` reads those ten rows and nothing else; `array[:]` reads all.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    read: Callable[[int, int], Array] = field(repr=False)
-    """(start, stop) -> [stop-start, …]"""
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, key: int | slice) -> Array:
-        if isinstance(key, slice):
-            start, stop, step = key.indices(len(self))
-            if step < 0:
-                return self.read(0, len(self))[key]
-            return self.read(start, max(start, stop))[::step]
-        index = key + len(self) if key < 0 else key
-        if not 0 <= index < len(self):
-            raise IndexError(f"frame {key} of {len(self)}")
-        row: Array = self.read(index, index + 1)[0]
-        return row
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        return np.asarray(self.read(0, len(self)), dtype=dtype)
-
-
-def lazy(array: Array) -> LazyArray:
-    """An array already in memory, in the lazy interface."""
-    return LazyArray(array.shape, array.dtype, lambda start, stop: array[start:stop])
 
 
 @dataclass(frozen=True)

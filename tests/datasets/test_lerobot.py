@@ -38,7 +38,8 @@ from strap.datasets.lerobot import pieces as pieces_module
 from strap.datasets.lerobot.statistics import PictureStats, aggregate, number_stats
 from strap.datasets.lerobot.video import Decoder, DecoderPool, pool
 from strap.errors import StrapError
-from strap.types import Source, Trajectory, lazy
+from strap.lazy_arrays import lazy
+from strap.types import Source, Trajectory
 
 LENGTHS = (9, 1, 14)
 RATES = {"29.97": Fraction(2997, 100), "ntsc": Fraction(30000, 1001), "12.5": Fraction(25, 2)}

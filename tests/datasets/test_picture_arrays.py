@@ -24,7 +24,7 @@ from tests.datasets.writers import (
 import strap
 from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.errors import StrapError
-from strap.types import lazy
+from strap.lazy_arrays import lazy
 
 COUNT = 4
 BYTES = np.stack([picture(i) for i in range(COUNT)])

@@ -16,12 +16,13 @@ from strap.datasets import open_dataset
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.inspection import inspect
+from strap.lazy_arrays import LazyArray
 from strap.policies import Observation, load_policy
 from strap.runs import open_run
 from strap.segments import read_segments
 from strap.store import upkeep
 from strap.training.data import open_training_data
-from strap.types import LazyArray, Segment, Trajectory
+from strap.types import Segment, Trajectory
 
 CAMERAS = ("left", "right")
 ENCODER_SIDE = 2

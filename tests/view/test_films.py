@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from strap.types import Array, LazyArray, Source, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Array, Source, Trajectory
 from strap.view import films
 from strap.view.films import Film, FilmRequest, Films, draw_sheet
 from strap.view.refusals import BadRequestError, NotThereError

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from strap.errors import StrapError
-from strap.types import Array, LazyArray
+from strap.lazy_arrays import LazyArray
+from strap.types import Array
 
 PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
 """parts of the names of cameras"""

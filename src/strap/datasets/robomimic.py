@@ -15,10 +15,11 @@ import numpy as np
 from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
+from strap.lazy_arrays import LazyArray
 from strap.locks import alone
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
-from strap.types import LazyArray, Orientation, Trajectory
+from strap.types import Orientation, Trajectory
 
 PLAN = "strap_plan"
 """the attribute of the file that tells from what and how it was written"""

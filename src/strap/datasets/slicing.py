@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from strap.errors import StrapError
-from strap.types import Array, LazyArray, Segment, Trajectory, lazy
+from strap.lazy_arrays import LazyArray, lazy
+from strap.types import Array, Segment, Trajectory
 
 HISTORY = 5
 """Frames kept before a retrieved segment: the policy's history."""

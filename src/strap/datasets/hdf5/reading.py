@@ -33,7 +33,8 @@ from strap.datasets.hdf5.links import follow, has_member, member_names, members_
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.errors import StrapError
-from strap.types import LazyArray, Orientation, Source, Trajectory
+from strap.lazy_arrays import LazyArray
+from strap.types import Orientation, Source, Trajectory
 
 SUFFIXES = (".hdf5", ".h5")
 FORMAT = "HDF5"

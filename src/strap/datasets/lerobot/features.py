@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from strap.datasets.lerobot.layout import BOOKKEEPING, IMAGES
 from strap.errors import StrapError
-from strap.types import Array, LazyArray, Trajectory
+from strap.lazy_arrays import LazyArray
+from strap.types import Array, Trajectory
 
 STATE = "observation.state"
 _BOOKKEEPING_TYPES = dict.fromkeys(BOOKKEEPING, "int64") | {"timestamp": "float32"}

@@ -29,7 +29,8 @@ from strap.datasets.lerobot.video import pool
 from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, name_some, unknown
-from strap.types import Array, LazyArray, Orientation, Source, Trajectory
+from strap.lazy_arrays import LazyArray
+from strap.types import Array, Orientation, Source, Trajectory
 
 
 @dataclass(frozen=True)

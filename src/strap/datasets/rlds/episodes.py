@@ -20,7 +20,8 @@ from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.records import read_record
 from strap.datasets.rlds.structure import NUMBERS, STEPS, Field, Structure
 from strap.errors import StrapError
-from strap.types import Array, LazyArray
+from strap.lazy_arrays import LazyArray
+from strap.types import Array
 
 KEPT_BYTES = 64 << 20
 """records kept in memory per process, so that the arrays of one episode read its record once"""

@@ -40,7 +40,8 @@ from strap.datasets.zarr.layout import PICTURES, Layout, read_layout
 from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
-from strap.types import Array, LazyArray, Orientation, Source, Trajectory
+from strap.lazy_arrays import LazyArray
+from strap.types import Array, Orientation, Source, Trajectory
 
 ENDS = "meta/episode_ends"
 ACTIONS = ("action", "actions")

@@ -1,0 +1,48 @@
+"""Recorded arrays that are read only where they are indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class LazyArray:
+    """One recorded array, first axis time, read only where it is indexed.
+
+    `array[10:20]` reads those ten rows and nothing else; `array[:]` reads all.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int, int], npt.NDArray[Any]] = field(repr=False)
+    """(start, stop) -> [stop-start, …]"""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: int | slice) -> npt.NDArray[Any]:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step < 0:
+                return self.read(0, len(self))[key]
+            return self.read(start, max(start, stop))[::step]
+        index = key + len(self) if key < 0 else key
+        if not 0 <= index < len(self):
+            raise IndexError(f"frame {key} of {len(self)}")
+        row: npt.NDArray[Any] = self.read(index, index + 1)[0]
+        return row
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        return np.asarray(self.read(0, len(self)), dtype=dtype)
+
+
+def lazy(array: npt.NDArray[Any]) -> LazyArray:
+    """An array already in memory, in the lazy interface."""
+    return LazyArray(array.shape, array.dtype, lambda start, stop: array[start:stop])
