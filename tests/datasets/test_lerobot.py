@@ -486,7 +486,8 @@ def test_half_a_gigabyte_is_written_in_half_of_that(tmp_path: Path) -> None:
         import numpy as np
         import av, pyarrow.parquet, PIL.Image
         from strap.datasets.lerobot import open_lerobot, write_lerobot
-        from strap.types import LazyArray, Source, Trajectory, lazy
+        from strap.lazy_arrays import LazyArray, lazy
+        from strap.types import Source, Trajectory
         out, length, size = Path(sys.argv[1]), 112, (240, 320)
         kept = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (kept + 2**29, kept + 2**29))
