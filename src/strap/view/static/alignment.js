@@ -6,7 +6,7 @@ import { Film } from "./films.js";
 import { CostMatrix } from "./matrix.js";
 import { Paths } from "./paths.js";
 import { Player, evenPairs } from "./player.js";
-import { SHAPES } from "./rows.js";
+import { MEANINGS, SHAPES } from "./rows.js";
 import { Signals } from "./signals.js";
 import { update } from "./state.js";
 
@@ -23,6 +23,7 @@ export class AlignmentPane {
     this.paths = new Paths();
     this.signals = new Signals();
     this.shownKey = null;
+    this.reason = "";
     this.build();
     this.player.listen(() => this.onPair());
   }
@@ -34,7 +35,9 @@ export class AlignmentPane {
     films.classList.toggle("is-blank", !this.cameras.length);
     this.matrixPart = makePart(
       "Cost matrix and warping path",
-      "Drag to move both films along the path. Faded columns lie outside the match.",
+      "Rows: frames of the query. Columns: frames of the match's trajectory; faded ones lie " +
+        "outside the match. Drag to move both films along the path.",
+      this.matrix.key,
       this.matrix.canvas,
     );
     this.pathsPart = makePart("End effectors", null, this.paths.canvas, this.makeJoin());
@@ -112,6 +115,13 @@ export class AlignmentPane {
     await this.align(rows, row, key, query, match);
   }
 
+  /** Say what stands in for the warping path, unless there are no films to play at all. */
+  showNote(text) {
+    this.reason = text;
+    this.note.hidden = text === "" || Boolean(this.player.problem);
+    this.note.textContent = text;
+  }
+
   describe(rows, row) {
     const { matches } = rows;
     const query = rows.query(matches.query[row]);
@@ -122,13 +132,15 @@ export class AlignmentPane {
       stop: matches.stop[row],
     };
     const quality = rows.quality(row);
-    const verdict = `${SHAPES[quality]} ${quality} · ${rows.costText(row)} a frame`;
+    const cost = `cost ${rows.costText(row)} per frame`;
+    const verdict = rows.isGraded ? `${SHAPES[quality]} ${quality} · ${cost}` : cost;
     this.sides[0].describe(query.instruction, query.name, `${query.stop - query.start} frames`);
     this.sides[1].describe(
       rows.instruction(row),
       rows.segment(row),
       `${match.stop - match.start} frames · ${rows.dataset(row)}`,
       verdict,
+      rows.isGraded ? MEANINGS[quality] : "",
     );
     return { query, match };
   }
@@ -145,7 +157,7 @@ export class AlignmentPane {
 
   /** Load the warping path and everything that is drawn along it. */
   async align(rows, row, key, query, match) {
-    this.note.hidden = true;
+    this.showNote("");
     let alignment;
     try {
       alignment = await load("alignment", { match: row, run: rows.number });
@@ -155,8 +167,7 @@ export class AlignmentPane {
     if (this.shownKey !== key) return;
     const { path, reason } = alignment;
     const pairs = path ?? evenPairs(query.stop - query.start, match.stop - match.start);
-    this.note.hidden = Boolean(path);
-    this.note.textContent = path ? "" : `Both films are played evenly: ${reason}`;
+    this.showNote(path ? "" : `Both films are played evenly: ${reason}`);
     this.slider.max = pairs.length - 1;
     this.matrixPart.hidden = !path;
     if (path) this.matrix.show(alignment, query, match);
@@ -177,11 +188,9 @@ export class AlignmentPane {
     const { player } = this;
     this.button.textContent = player.playing ? "❚❚" : "▶";
     this.button.setAttribute("aria-label", player.playing ? "Pause" : "Play");
-    if (player.problem) {
-      this.note.hidden = false;
-      this.note.textContent = player.problem;
-    }
-    if (!player.shown) return;
+    for (const side of this.sides) side.setProblem(player.problem);
+    this.showNote(this.reason);
+    if (!player.shown) return this.clearPair();
     const { step, query, match } = player.shown;
     this.slider.value = step;
     const place = `pair ${step + 1} of ${player.pairs.length}`;
@@ -193,6 +202,14 @@ export class AlignmentPane {
     this.matrix.setStep(step);
     this.paths.setPair(query, match);
     this.signals.setStep(step);
+    return undefined;
+  }
+
+  clearPair() {
+    this.slider.value = 0;
+    this.slider.removeAttribute("aria-valuetext");
+    this.where.textContent = "";
+    for (const side of this.sides) side.setFrame(null);
   }
 }
 
@@ -200,6 +217,7 @@ export class AlignmentPane {
 function makeSide(role) {
   const canvas = make("canvas", { role: "img", "aria-label": role, width: 384, height: 384 });
   const frame = make("span", { class: "frame-number" });
+  const problem = make("p", { class: "film-problem", hidden: true });
   const title = make("p", { class: "film-title" });
   const place = make("p", { class: "film-place" });
   const size = make("p", { class: "film-size" });
@@ -209,22 +227,27 @@ function makeSide(role) {
     "figure",
     { class: "film" },
     make("div", { class: "film-head" }, make("span", { class: "film-role" }, mark, role), frame),
-    make("div", { class: "film-screen" }, canvas),
+    make("div", { class: "film-screen" }, canvas, problem),
     make("figcaption", {}, title, place, size, verdict),
   );
   return {
     element,
     canvas,
-    describe(instruction, name, text, judgement = "") {
+    describe(instruction, name, text, judgement = "", meaning = "") {
       title.textContent = instruction;
       title.title = instruction;
       place.textContent = name;
       size.textContent = text;
       verdict.textContent = judgement;
+      verdict.title = meaning;
       canvas.setAttribute("aria-label", `${role}: ${instruction}, ${name}`);
       frame.textContent = "";
     },
-    setFrame: (number) => (frame.textContent = `frame ${number}`),
+    setFrame: (number) => (frame.textContent = number === null ? "" : `frame ${number}`),
+    setProblem(text) {
+      problem.hidden = !text;
+      problem.textContent = text ?? "";
+    },
   };
 }
 

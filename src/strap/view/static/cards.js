@@ -2,7 +2,7 @@
 
 import { make, setOptions } from "./elements.js";
 import { THUMBNAIL, drawFrame, thumbnails } from "./films.js";
-import { SHAPES } from "./rows.js";
+import { MEANINGS, SHAPES } from "./rows.js";
 
 export const WEIGHTS = [0.25, 0.5, 1, 2, 4];
 /** Milliseconds between two frames of a thumbnail. */
@@ -53,6 +53,7 @@ export class Card {
 
   build() {
     this.canvas = make("canvas", { "aria-hidden": "true", width: 4, height: 4 });
+    this.nothing = make("span", { class: "card-nothing", hidden: true }, "no film here");
     this.rank = make("span", { class: "card-rank" });
     this.standing = make("span", { class: "card-standing" });
     this.mark = make("span", { class: "card-mark" });
@@ -73,7 +74,7 @@ export class Card {
         "data-plays": true,
         onclick: () => this.actions.choose(this.row),
       },
-      make("span", { class: "card-film" }, this.canvas, this.rank, this.standing, this.mark),
+      this.makeScreen(),
       make("span", { class: "card-verdict" }, this.quality, this.cost, this.spread),
       this.title,
       this.place,
@@ -81,6 +82,11 @@ export class Card {
     );
     this.element = make("div", { class: "card", role: "listitem" }, this.button);
     if (this.actions.accept) this.element.append(this.makeControls());
+  }
+
+  makeScreen() {
+    const signs = [this.nothing, this.rank, this.standing, this.mark];
+    return make("span", { class: "card-film" }, this.canvas, ...signs);
   }
 
   makeControls() {
@@ -109,8 +115,11 @@ export class Card {
     const quality = rows.quality(row);
     this.quality.textContent = `${SHAPES[quality]} ${quality}`;
     this.quality.dataset.quality = quality;
+    this.quality.title = MEANINGS[quality];
+    this.quality.hidden = !rows.isGraded;
     this.cost.textContent = rows.costText(row);
     this.cost.title = "cost per frame";
+    this.spread.hidden = !rows.isGraded;
     this.spread.title = `${Math.round(100 * rows.spread(row))} % of this run's matches cost less`;
     this.marker.style.left = `${100 * rows.spread(row)}%`;
     this.title.textContent = rows.instruction(row);
@@ -140,6 +149,7 @@ export class Card {
     this.mark.textContent = mark ?? "";
     this.mark.hidden = !mark;
     this.element.classList.toggle("is-out", !["kept", "accepted"].includes(standing));
+    this.element.classList.toggle("is-rejected", standing === "rejected");
     this.standing.textContent = SIGNS[standing] ?? standing;
     this.standing.hidden = standing === "kept";
     this.standing.dataset.standing = standing;
@@ -161,13 +171,14 @@ export class Card {
     if (key === this.filmKey) return;
     this.filmKey = key;
     this.film = film;
+    this.nothing.hidden = true;
     this.setSheet(thumbnails.get(film));
     if (this.sheet || !film.camera) return;
     this.canvas.classList.add("is-loading");
     const isWanted = () => this.filmKey === key && this.element.isConnected;
     thumbnails.ask(film, isWanted, (sheet) => {
       if (!isWanted()) return;
-      this.canvas.classList.remove("is-loading");
+      this.nothing.hidden = sheet !== null;
       this.setSheet(sheet);
     });
   }

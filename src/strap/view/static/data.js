@@ -9,6 +9,8 @@ const answers = embedded ? JSON.parse(embedded.textContent) : null;
 
 export const isReport = answers !== null;
 
+const NO_FILM = "No film of this match in the report: open the run with `strap view`.";
+
 /** Write a request's address: its name, and its parameters in alphabetical order. */
 export function addressOf(name, parameters = {}) {
   const given = Object.entries(parameters)
@@ -29,6 +31,7 @@ export async function load(name, parameters) {
 export async function loadSheet(parameters, signal) {
   const address = addressOf("film", parameters);
   if (isReport) {
+    if (!(address in answers)) throw new Error(NO_FILM);
     const { jpeg, frames, columns, rows } = answerOf(address);
     const image = new Image();
     image.src = jpeg;

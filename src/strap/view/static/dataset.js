@@ -109,7 +109,10 @@ export class DatasetPage {
     this.button.setAttribute("aria-label", player.playing ? "Pause" : "Play");
     this.problem.hidden = !player.problem;
     this.problem.textContent = player.problem ?? "";
-    if (!player.shown) return;
+    if (!player.shown) {
+      this.where.textContent = "";
+      return;
+    }
     this.slider.value = player.shown.step;
     this.where.textContent = `frame ${player.shown.step} of ${player.pairs.length}`;
   }

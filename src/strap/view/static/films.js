@@ -36,13 +36,18 @@ export class Film {
     this.pieces = new Map();
     this.loading = new Map();
     this.stopped = new AbortController();
-    /** why the frames cannot be shown, once that is known */
-    this.problem = null;
+    /** why a piece's frames cannot be shown, where that is known */
+    this.problems = new Map();
   }
 
   /** Whether frame `index` (0 is the segment's first) can be drawn at once. */
   has(index) {
     return this.isBlank || this.pieces.has(Math.floor(index / PIECE));
+  }
+
+  /** Why frame `index` cannot be shown, or null. */
+  problemAt(index) {
+    return this.problems.get(Math.floor(index / PIECE)) ?? null;
   }
 
   draw(canvas, index) {
@@ -67,7 +72,7 @@ export class Film {
       if (this.stopped.signal.aborted) sheet.bitmap.close();
       else this.pieces.set(piece, sheet);
     } catch (problem) {
-      if (problem.name !== "AbortError") this.problem = problem.message;
+      if (problem.name !== "AbortError") this.problems.set(piece, problem.message);
     }
   }
 

@@ -3,7 +3,7 @@
 
 import { describeFilters } from "./distributions.js";
 import { make, makeSelect, setOptions } from "./elements.js";
-import { FILTERS, QUALITIES, SHAPES } from "./rows.js";
+import { FILTERS, MEANINGS, QUALITIES, SHAPES } from "./rows.js";
 import { state, update } from "./state.js";
 
 export class Filters {
@@ -36,6 +36,7 @@ export class Filters {
     this.dataset.hidden = names.length < 2;
     const words = QUALITIES.map((word) => [word, `${SHAPES[word]} ${word}`]);
     setOptions(this.quality, [["", "Any quality"], ...words]);
+    this.quality.title = QUALITIES.map((word) => `${word}: ${MEANINGS[word]}`).join("\n");
   }
 
   /** Show the state's filters. */

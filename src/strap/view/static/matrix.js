@@ -11,13 +11,17 @@
 import { make, oncePerFrame, sharpContext, unitOf } from "./elements.js";
 import { channels, colour } from "./theme.js";
 
-const LEFT = 40; // units for the query's frame numbers
-const BOTTOM = 22; // and for the match's
+const LEFT = 52; // units for the query's frame numbers and what they are
+const BOTTOM = 38; // and for the match's
 
 export class CostMatrix {
   constructor(onSeek) {
     this.onSeek = onSeek;
     this.canvas = make("canvas", { class: "matrix", role: "img", "aria-label": "Cost matrix" });
+    this.least = make("span", {});
+    this.most = make("span", {});
+    const ramp = make("span", { class: "matrix-ramp", "aria-hidden": "true" });
+    this.key = make("p", { class: "matrix-key" }, this.least, ramp, this.most);
     this.redraw = oncePerFrame(() => this.draw());
     this.data = null;
     this.step = 0;
@@ -42,6 +46,8 @@ export class CostMatrix {
     this.values = Uint8Array.from(atob(costs.values), (letter) => letter.charCodeAt(0));
     this.picture = null;
     const number = (cost) => cost.toPrecision(3);
+    this.least.textContent = `alike ${number(costs.least)}`;
+    this.most.textContent = `unlike ${number(costs.most)}`;
     this.canvas.setAttribute(
       "aria-label",
       `Cost matrix: ${costs.rows} query frames by ${costs.columns} frames of the match's ` +
@@ -75,6 +81,7 @@ export class CostMatrix {
     this.drawSurroundings(context, frame);
     this.drawPath(context, frame);
     this.drawNumbers(context, frame);
+    this.drawNames(context, frame);
   }
 
   /** Paint one pixel per cell: the cheaper, the closer to the page's ground. */
@@ -172,6 +179,20 @@ export class CostMatrix {
     context.fillText(match.start, Math.max(start, frame.left), bottom + 6);
     context.textAlign = isWide ? "right" : "left";
     context.fillText(match.stop - 1, stop, bottom + 6);
+  }
+
+  /** Name the axes: the query's along the left edge, the match's below. */
+  drawNames(context, frame) {
+    const name = "match's trajectory, frames →";
+    context.textAlign = "center";
+    context.textBaseline = "bottom";
+    context.fillText(name, frame.left + frame.across / 2, frame.top + frame.down + BOTTOM);
+    context.save();
+    context.translate(0, frame.top + frame.down / 2);
+    context.rotate(-Math.PI / 2);
+    context.textBaseline = "top";
+    context.fillText("← query, frames", 0, 0);
+    context.restore();
   }
 
   /** Move to the pair of the path that is nearest to the pointer. */

@@ -17,6 +17,8 @@ export class Player {
     /** The pair on the canvases: {step, query, match}, frames counted from each segment's
      *  first. Null while nothing is shown. */
     this.shown = null;
+    /** Why the present pair cannot be shown, or null. */
+    this.problem = null;
     this.listeners = new Set();
     this.clock = null;
     this.tick = this.tick.bind(this);
@@ -48,8 +50,18 @@ export class Player {
     for (const film of this.films ?? []) film.close();
     this.films = null;
     this.pairs = [];
-    this.shown = null;
     this.step = 0;
+    this.clear();
+    this.tell();
+  }
+
+  /** Empty the canvases: frames of one match must not stand below the name of another. */
+  clear(problem = null) {
+    for (const canvas of this.canvases) {
+      canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
+    }
+    this.shown = null;
+    this.problem = problem;
   }
 
   /** Show pair `step` of the path. */
@@ -73,6 +85,7 @@ export class Player {
       film.draw(this.canvases[which], pair[which]);
       film.prefetch(pair[which]);
     });
+    this.problem = null;
     this.shown = { step, query: pair[0], match: pair[1] };
     this.tell();
     return true;
@@ -80,21 +93,22 @@ export class Player {
 
   async wait(films, pair) {
     await Promise.all(films.map((film, which) => film.load(pair[which])));
-    const isMissing = films.some((film) => film.problem);
     // Meanwhile another match or another pair may have been chosen.
-    if (this.films !== films) return;
-    if (isMissing) this.pause();
-    else if (this.pairs[this.step] === pair && this.shown?.step !== this.step) this.show();
-    if (isMissing) this.tell();
+    if (this.films !== films || this.pairs[this.step] !== pair) return;
+    const problems = films.map((film, which) => film.problemAt(pair[which]));
+    const problem = problems.find(Boolean) ?? null;
+    if (problem) this.fail(problem);
+    else if (this.shown?.step !== this.step) this.show();
   }
 
-  /** Why the films cannot be shown, or null. */
-  get problem() {
-    return (this.films ?? []).map((film) => film.problem).find(Boolean) ?? null;
+  fail(problem) {
+    this.playing = false;
+    this.clear(problem);
+    this.tell();
   }
 
   play() {
-    if (this.playing || !this.films) return;
+    if (this.playing || !this.films || this.problem) return;
     this.playing = true;
     this.clock = null;
     requestAnimationFrame(this.tick);

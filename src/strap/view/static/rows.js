@@ -1,8 +1,14 @@
 // The matches of a run: which row is what, which rows pass the filters, in order of cost.
 
-export const QUALITIES = ["good", "doubtful", "poor"];
+export const QUALITIES = ["good", "middle", "poor"];
+/** What the words mean: they compare matches of one run. */
+export const MEANINGS = {
+  good: "the cheapest third of this run's matches",
+  middle: "the middle third of this run's matches, by cost",
+  poor: "the dearest third of this run's matches",
+};
 /** Shapes beside the words, so that nobody depends on colours. */
-export const SHAPES = { good: "●", doubtful: "◐", poor: "○" };
+export const SHAPES = { good: "●", middle: "◐", poor: "○" };
 export const RANGES = ["start", "end", "length", "cost"];
 export const FILTERS = ["text", "task", "dataset", "quality", ...RANGES];
 
@@ -51,7 +57,12 @@ export class Rows {
     const cost = this.matches.cost_per_frame[row];
     const { good, poor } = this.contents.quality;
     if (cost <= good) return "good";
-    return cost > poor ? "poor" : "doubtful";
+    return cost > poor ? "poor" : "middle";
+  }
+
+  /** Whether the words of quality say something: of several runs, each has its own thirds. */
+  get isGraded() {
+    return this.number === null;
   }
 
   /** Where a match lies in the run's spread of costs: 0 the cheapest, 1 the dearest. */

@@ -40,9 +40,13 @@ function listSignals(query, match) {
     actions?.length && index < actions[0].length ? actions.map((action) => action[index]) : null;
   names.forEach((name, index) => {
     const own = [column(query.actions, index), column(match.actions, index)];
-    if (own.some(Boolean)) signals.push([`action ${name}`, ...own]);
+    if (own.some(Boolean)) signals.push([actionName(name), ...own]);
   });
   return signals;
+}
+
+function actionName(name) {
+  return name.startsWith("action") ? name : `action ${name}`;
 }
 
 function makeChart([name, query, match], pairs) {

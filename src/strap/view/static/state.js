@@ -9,7 +9,7 @@ const NAMES = [
   "text",
   "task", // an instruction
   "dataset", // a dataset's short name
-  "quality", // good, doubtful or poor
+  "quality", // good, middle or poor
   "start", // "0.2..0.3": where in its trajectory a match starts; the same for the others
   "end",
   "length",
