@@ -156,6 +156,27 @@ def test_rejecting_is_kept_in_the_run_and_undone(page: Any, place: Path) -> None
     assert page.locator(".card.is-chosen .card-standing").is_hidden()
 
 
+def test_a_match_that_the_filters_hide_is_not_chosen(page: Any) -> None:
+    page.keyboard.press("q")
+    page.get_by_label("Quality").select_option("good")
+    page.get_by_label("Quality").select_option("poor")
+    row = int(page.evaluate("strapView.state.match"))
+    assert page.evaluate(f"strapView.page.list.includes({row})")
+    assert page.evaluate(f"strapView.page.rows.quality({row})") == "poor"
+    page.keyboard.press("r")
+    wait_for(page, "!strapView.page.choices.pending")
+    assert page.evaluate("strapView.page.choices.now.rejected") == [row]
+    page.keyboard.press("u")
+    wait_for(page, "strapView.page.choices.now.kept === 12")
+    page.evaluate("location.hash = 'query=all&text=nothing-is-called-so'")
+    wait_for(page, "!strapView.page.list.length")
+    for key in ("r", "a"):
+        page.evaluate("document.getElementById('notice').textContent = ''")
+        page.keyboard.press(key)
+        assert page.text_content("#notice") == "No match is chosen."
+    assert page.evaluate("strapView.page.choices.now.kept") == 12
+
+
 def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
     with Tab(browser, address, ready=READY) as other:
         other.keyboard.press("r")
@@ -190,9 +211,16 @@ def test_dragging_a_border_gives_new_segments_until_it_is_put_back(page: Any) ->
     wait_for(page, "strapView.page.rows.contents.draft")
     draft = page.evaluate("strapView.page.rows.contents")
     assert draft["queries"][0]["stop"] == draft["draft"]["boundaries"][0] > before[0]["stop"]
+    resting = "Draft: choices rest until the borders are kept or put back."
+    assert page.inner_text(".kept") == resting
+    for key in ("r", "a"):
+        page.evaluate("document.getElementById('notice').textContent = ''")
+        page.keyboard.press(key)
+        assert page.text_content("#notice") == resting
     page.get_by_role("button", name="Put them back").click()
     wait_for(page, "!strapView.page.rows.contents.draft")
     assert page.evaluate("strapView.page.rows.contents.queries") == before
+    assert page.inner_text(".kept") == "12 of 12 matches kept"
 
 
 def test_a_border_moves_by_keyboard(page: Any) -> None:

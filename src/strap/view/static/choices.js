@@ -4,9 +4,10 @@
 import { change } from "./data.js";
 import { notify } from "./elements.js";
 
+export const RESTING = "Draft: choices rest until the borders are kept or put back.";
+
 export class Choices {
-  constructor(rows, isReadOnly) {
-    this.isReadOnly = isReadOnly;
+  constructor(rows) {
     this.listeners = new Set();
     this.pending = 0;
     this.take(rows);
@@ -15,6 +16,9 @@ export class Choices {
   /** Start from another state of the run, as it lies on disk. */
   take(rows) {
     this.rows = rows;
+    // Choices are about the matches on disk, not about those of a draft.
+    this.isResting = Boolean(rows.contents.draft);
+    this.isReadOnly = Boolean(rows.contents.read_only || this.isResting);
     this.adopt(rows.contents.choices);
   }
 
@@ -54,14 +58,14 @@ export class Choices {
     return standing === "kept" || standing === "accepted";
   }
 
-  /** How many matches would be kept with another K. */
-  countWith(topK) {
+  /** The rows that would be kept with another K. */
+  keptWith(topK) {
     const shares = quotas(this.rows, topK);
     return this.rows.all.filter((row) => {
       const standing = this.standing(row);
       if (standing === "accepted") return true;
       return standing !== "rejected" && standing !== "task left out" && this.isWithin(row, shares);
-    }).length;
+    });
   }
 
   weight(row) {
@@ -95,6 +99,7 @@ export class Choices {
 
   /** Make a change: expected at once, then as the server says. */
   async make(body) {
+    if (this.isResting) notify(RESTING);
     if (this.isReadOnly) return;
     const before = this.now;
     this.pending++;

@@ -1,6 +1,9 @@
 // The line below the matches: how many are kept for training, K, undo and redo.
 
+import { RESTING } from "./choices.js";
 import { make } from "./elements.js";
+
+const LABEL = "Keep the best K in all, spread over the queries";
 
 export class Keeping {
   constructor(choices) {
@@ -11,7 +14,6 @@ export class Keeping {
       type: "range",
       min: 1,
       step: 1,
-      "aria-label": "K: how many of the best matches are kept",
       oninput: () => this.preview(),
       onchange: () => this.ask(),
     });
@@ -21,7 +23,8 @@ export class Keeping {
     };
     this.undo = button("↶", "Undo (u)", () => choices.undo());
     this.redo = button("↷", "Redo (U)", () => choices.redo());
-    const slider = make("label", { class: "top-k" }, "K", this.slider, this.value);
+    const label = make("span", { class: "top-k-label" }, LABEL);
+    const slider = make("label", { class: "top-k" }, label, this.slider, this.value);
     this.controls = [slider, this.undo, this.redo];
     this.element = make("div", { class: "keeping" }, this.kept, ...this.controls);
     choices.listen(() => this.mark());
@@ -33,17 +36,19 @@ export class Keeping {
     this.slider.max = Math.max(1, rows.count);
     this.slider.value = now.top_k ?? rows.count;
     this.value.textContent = now.top_k ?? "all";
-    this.showKept(now.kept);
+    this.showKept(now.kept, this.choices.keptWith(now.top_k));
     this.undo.disabled = !now.undo;
     this.redo.disabled = !now.redo;
     for (const control of this.controls) control.hidden = isReadOnly;
+    if (this.choices.isResting) this.kept.textContent = RESTING;
   }
 
   /** Count while the slider is dragged; it is asked for when it is let go. */
   preview() {
     const topK = this.chosen();
     this.value.textContent = topK ?? "all";
-    this.showKept(this.choices.countWith(topK));
+    const kept = this.choices.keptWith(topK);
+    this.showKept(kept.length, kept);
   }
 
   ask() {
@@ -55,9 +60,14 @@ export class Keeping {
     return value >= this.choices.rows.count ? null : value;
   }
 
-  showKept(count) {
-    const total = this.choices.rows.count;
+  /** Tell how many matches are kept, and how many queries that have some keep none. */
+  showKept(count, kept) {
+    const { rows } = this.choices;
     const strong = make("strong", {}, count.toLocaleString("en"));
-    this.kept.replaceChildren(strong, ` of ${total.toLocaleString("en")} matches kept`);
+    const keeping = new Set(kept.map((row) => rows.matches.query[row]));
+    const none = rows.byQuery.filter((own, query) => own.length && !keeping.has(query)).length;
+    const without = none === 1 ? "1 query keeps none" : `${none} queries keep none`;
+    this.kept.replaceChildren(strong, ` of ${rows.count.toLocaleString("en")} matches kept`);
+    if (none) this.kept.append(make("span", { class: "kept-none" }, without));
   }
 }

@@ -25,7 +25,7 @@ const BUSY = {
 export class RunPage {
   constructor(contents) {
     this.rows = new Rows(contents);
-    this.choices = new Choices(this.rows, contents.read_only);
+    this.choices = new Choices(this.rows);
     const canChange = !contents.read_only;
     this.timelines = new Timelines(
       canChange ? (...borders) => this.moveBorders(...borders) : null,
@@ -113,7 +113,6 @@ export class RunPage {
   /** The present contents have changed: everything is shown again. */
   showContents() {
     const { contents } = this.rows;
-    this.choices.isReadOnly = Boolean(contents.read_only || contents.draft);
     this.timelines.show(this.rows);
     this.filters.offer(this.rows);
     this.keeping.mark();
@@ -141,10 +140,8 @@ export class RunPage {
     const camera = contents.cameras.includes(state.camera) ? state.camera : contents.cameras[0];
     this.camera = camera ?? null;
     this.findRows(query);
-    const row = numberOf("match");
-    const isThere = row !== null && row < this.rows.count;
-    const isOfQuery = isThere && (query === "all" || this.rows.matches.query[row] === query);
-    if (isOfQuery) return true;
+    // What the filters hide is not chosen: nobody rejects a match that is not seen.
+    if (this.list.includes(numberOf("match"))) return true;
     const first = this.list[0] ?? null;
     if (first === null && state.match === null) return true;
     update({ match: first });
@@ -226,7 +223,6 @@ export class RunPage {
   take(contents) {
     this.rows = new Rows(contents);
     this.rows.stamp = performance.now(); // the same row number may be another match now
-    this.choices.isReadOnly = Boolean(contents.read_only || contents.draft);
     this.choices.take(this.rows);
     this.showContents();
     this.timelines.restoreFocus();
@@ -304,7 +300,8 @@ export class RunPage {
   keys() {
     const chosen = (action) => () => {
       const row = numberOf("match");
-      if (row !== null) action(row);
+      if (row === null) notify("No match is chosen.");
+      else action(row);
     };
     const reading = [
       ["ArrowLeft", "previous and next match", () => this.stepMatch(-1)],
