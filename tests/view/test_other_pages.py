@@ -65,6 +65,11 @@ def test_a_comparison_marks_what_only_one_run_has(
         found = page.evaluate("strapView.page.pairings[0].only.map((rows) => rows.size)")
         assert found[0] == 0 < found[1]
         assert columns.nth(1).inner_text().count("only here") == 1 + found[1]
+        assert page.locator(".card-quality:visible").count() == 0  # thirds of each run differ
+        page.get_by_role("button", name="About").click()
+        assert page.locator("dialog[open] h3").all_inner_texts() == ["my-run", "more"]
+        assert page.locator("dialog[open] dt", has_text="top-k").count() == 2
+        page.keyboard.press("Escape")
         page.keyboard.press("]")
         wait_for(page, "strapView.state.run === '1' && strapView.player.pairs.length > 1")
         assert page.locator(".run-column").nth(1).locator(".card.is-chosen").count() == 1

@@ -202,19 +202,34 @@ def _facts(sources: Sources) -> list[list[str]]:
     reasons = manifest.get("reasons", {})
     kept, priors = arguments.get("top_k"), arguments["prior"]
     facts = {
-        "target": Path(arguments["target"]).name,
+        "target": _target(arguments),
         "prior": ", ".join(Path(place).name for place in priors),
         "demonstrations": str(len(sources.target)),
         "queries": str(len(sources.queries)),
         "matches": str(len(sources.run.matches)),
-        "asked for": "" if kept is None else str(kept),
+        "top-k": "" if kept is None else str(kept),
         "method": str(arguments.get("method", "")),
         "encoder": str(arguments.get("encoder") or manifest.get("encoder", {}).get("name", "")),
         "fused": ", ".join(map(str, arguments.get("fuse") or ())),
-        "cut by": str((arguments.get("segmentation") or {}).get("method", "")),
-        "steps": str(arguments.get("steps") or ""),
+        "cut by": _cut(arguments.get("segmentation") or {}),
+        "step set": str(arguments.get("steps") or ""),
         "metric": str(arguments.get("metric") or ""),
         **{f"why {name}": str(reason) for name, reason in reasons.items()},
-        "seconds": f"{sum(manifest['seconds'].values()):.1f}",
+        "retrieved in": f"{sum(manifest['seconds'].values()):.1f} s",
     }
     return [[name, text] for name, text in facts.items() if text]
+
+
+def _target(arguments: Mapping[str, Any]) -> str:
+    """Return the target's name, with the tasks and episodes that were chosen of it."""
+    selection = arguments.get("target_selection") or {}
+    chosen = [f"'{task}'" for task in selection.get("tasks") or ()]
+    if selection.get("episodes"):
+        chosen.append(f"episodes {selection['episodes']}")
+    return ", ".join((Path(arguments["target"]).name, *chosen))
+
+
+def _cut(segmentation: Mapping[str, Any]) -> str:
+    """Return how demonstrations were cut: by stops, with the movement below which one is."""
+    method, epsilon = str(segmentation.get("method", "")), segmentation.get("epsilon")
+    return f"{method}, epsilon {epsilon:g}" if method == "stops" and epsilon else method

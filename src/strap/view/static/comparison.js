@@ -12,7 +12,7 @@ import { Timelines } from "./timelines.js";
 /** rem, of a card and of what stands below its film: there are as many columns as runs */
 const [LEAST_WIDTH, TEXT_HEIGHT] = [8, 8.1];
 /** Facts that say how a run went, and not how it was made. */
-const OUTCOMES = /^(seconds|matches|queries|why .*)$/;
+const OUTCOMES = /^(retrieved in|matches|queries|why .*)$/;
 
 export class ComparisonPage {
   constructor(contents) {

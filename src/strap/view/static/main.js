@@ -55,15 +55,27 @@ function showTitle({ title, name }) {
   heading.title = title;
 }
 
-function makeFacts({ facts }) {
-  if (!facts?.length) return "";
-  const list = make(
-    "dl",
-    { class: "facts" },
-    ...facts.map(([name, text]) => make("div", {}, make("dt", {}, name), make("dd", {}, text))),
-  );
-  const open = makeDialog("About this", list);
+const ABOUT = {
+  run: "About this run",
+  comparison: "About these runs",
+  dataset: "About this dataset",
+  evaluation: "About this evaluation",
+};
+
+/** Make the button that opens what is known of the run, or of each run that is compared. */
+function makeFacts({ kind, facts, runs = [] }) {
+  const lists = facts?.length ? [listFacts(facts)] : [];
+  for (const run of runs) lists.push(make("h3", {}, run.name), listFacts(run.facts));
+  if (!lists.length) return "";
+  const open = makeDialog(ABOUT[kind], ...lists);
   return make("button", { type: "button", class: "button", onclick: open }, "About");
+}
+
+function listFacts(facts) {
+  const lines = facts.map(([name, text]) =>
+    make("div", {}, make("dt", {}, name), make("dd", {}, text)),
+  );
+  return make("dl", { class: "facts" }, ...lines);
 }
 
 function toolButton(sign, label, listener) {
