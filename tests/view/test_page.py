@@ -177,6 +177,38 @@ def test_a_match_that_the_filters_hide_is_not_chosen(page: Any) -> None:
     assert page.evaluate("strapView.page.choices.now.kept") == 12
 
 
+def test_rejecting_with_shift_goes_on_to_the_next_match(page: Any) -> None:
+    page.keyboard.press("q")
+    first, second = page.evaluate("strapView.page.list.slice(0, 2)")
+    page.evaluate(f"location.hash = 'query=all&match={first}'")
+    wait_for(page, f"strapView.state.match === '{first}'")
+    page.keyboard.press("Shift+R")
+    wait_for(page, "!strapView.page.choices.pending")
+    assert page.evaluate("strapView.page.choices.now.rejected") == [first]
+    assert page.evaluate("strapView.state.match") == str(second)
+    page.keyboard.press("u")
+    wait_for(page, "strapView.page.choices.now.kept === 12")
+
+
+def test_what_a_link_says_of_unknown_things_is_ignored(page: Any, address: str) -> None:
+    page.goto(f"{address}#query=99&match=x&quality=best&task=none&cost=cheap&camera=no&dataset=no")
+    page.reload()
+    wait_for(page, READY)
+    assert page.inner_text(".pane-matches h2") == "Query 1"
+    assert page.locator(".card").count() == page.evaluate("strapView.page.rows.of(0).length")
+    assert page.locator(".chips").is_hidden()
+
+
+def test_the_dialog_about_a_run(page: Any) -> None:
+    page.get_by_role("button", name="About").click()
+    assert page.inner_text("dialog[open] h2") == "About this run"
+    names = page.locator("dialog[open] dt").all_inner_texts()
+    facts = dict(zip(names, page.locator("dialog[open] dd").all_inner_texts(), strict=True))
+    assert (facts["top-k"], facts["step set"]) == ("12", "strap")
+    assert facts["cut by"] == "stops, epsilon 0.005"
+    assert facts["retrieved in"].endswith(" s")
+
+
 def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
     with Tab(browser, address, ready=READY) as other:
         other.keyboard.press("r")
@@ -195,6 +227,8 @@ def test_k_is_counted_while_the_slider_moves_and_as_the_server_says(page: Any) -
     slider.evaluate("own => own.dispatchEvent(new Event('change'))")
     wait_for(page, "!strapView.page.choices.pending")
     assert page.inner_text(".kept") == "7 of 12 matches kept"
+    slider.evaluate("own => { own.value = 4; own.dispatchEvent(new Event('input')); }")
+    assert page.inner_text(".kept").split("\n") == ["4 of 12 matches kept", "2 queries keep none"]
     page.keyboard.press("u")
     wait_for(page, "strapView.page.choices.now.kept === 12")
 
@@ -238,15 +272,15 @@ def test_a_border_moves_by_keyboard(page: Any) -> None:
 
 def test_a_bar_filters_and_lifts_the_filter(page: Any) -> None:
     page.keyboard.press("q")
-    assert page.inner_text(".subheading") == "12 matches of all queries"
+    assert page.inner_text(".subheading") == "12 matches"
     bars = page.locator(".chart").nth(2).locator(".bar")
     counts = [int(bar.get_attribute("aria-label").split(": ")[1].split()[0]) for bar in bars.all()]
     place = next(place for place, count in enumerate(counts) if 0 < count < 12)
     bars.nth(place).click()
-    assert page.inner_text(".subheading") == f"{counts[place]} of 12 matches of all queries"
+    assert page.inner_text(".subheading") == f"{counts[place]} of 12 matches"
     assert page.locator(".card").count() == counts[place]
     bars.nth(place).click()
-    assert page.inner_text(".subheading") == "12 matches of all queries"
+    assert page.inner_text(".subheading") == "12 matches"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,7 +1,7 @@
 // The right pane: a query and a match side by side, and how they are aligned.
 
 import { load } from "./data.js";
-import { make, makeSelect } from "./elements.js";
+import { make, makeSelect, makeTail } from "./elements.js";
 import { Film } from "./films.js";
 import { CostMatrix } from "./matrix.js";
 import { Paths } from "./paths.js";
@@ -10,7 +10,7 @@ import { MEANINGS, SHAPES } from "./rows.js";
 import { Signals } from "./signals.js";
 import { update } from "./state.js";
 
-const SPEEDS = [[0.25, "¼ speed"], [0.5, "½ speed"], [1, "1× speed"], [2, "2× speed"]];
+const SPEEDS = [[0.25, "¼×"], [0.5, "½×"], [1, "1×"], [2, "2×"]];
 
 export class AlignmentPane {
   /** @param controls an element below the films, where something can be done with a match */
@@ -77,6 +77,8 @@ export class AlignmentPane {
     });
     this.where = make("p", { class: "where" });
     const speed = makeSelect("Speed", SPEEDS, {
+      title: "Speed",
+      class: "speed",
       onchange: () => (this.player.speed = Number(speed.value)),
     });
     speed.value = "1";
@@ -132,8 +134,8 @@ export class AlignmentPane {
       stop: matches.stop[row],
     };
     const quality = rows.quality(row);
-    const cost = `cost ${rows.costText(row)} per frame`;
-    const verdict = rows.isGraded ? `${SHAPES[quality]} ${quality} · ${cost}` : cost;
+    const cost = `${rows.costText(row)} per frame`;
+    const verdict = `${rows.isGraded ? `${SHAPES[quality]} ${quality} ·` : "cost"} ${cost}`;
     this.sides[0].describe(query.instruction, query.name, `${query.stop - query.start} frames`);
     this.sides[1].describe(
       rows.instruction(row),
@@ -219,7 +221,7 @@ function makeSide(role) {
   const frame = make("span", { class: "frame-number" });
   const problem = make("p", { class: "film-problem", hidden: true });
   const title = make("p", { class: "film-title" });
-  const place = make("p", { class: "film-place" });
+  const place = makeTail("p", "film-place");
   const size = make("p", { class: "film-size" });
   const verdict = make("p", { class: "film-verdict" });
   const mark = make("span", { class: `key key-${role.toLowerCase()}`, "aria-hidden": "true" });
@@ -228,7 +230,7 @@ function makeSide(role) {
     { class: "film" },
     make("div", { class: "film-head" }, make("span", { class: "film-role" }, mark, role), frame),
     make("div", { class: "film-screen" }, canvas, problem),
-    make("figcaption", {}, title, place, size, verdict),
+    make("figcaption", {}, title, place.element, size, verdict),
   );
   return {
     element,
@@ -236,7 +238,8 @@ function makeSide(role) {
     describe(instruction, name, text, judgement = "", meaning = "") {
       title.textContent = instruction;
       title.title = instruction;
-      place.textContent = name;
+      place.text.textContent = name;
+      place.element.title = name;
       size.textContent = text;
       verdict.textContent = judgement;
       verdict.title = meaning;

@@ -1,6 +1,6 @@
 // A card shows one match: a moving thumbnail, what it is, how good, and the user's choice.
 
-import { make, setOptions } from "./elements.js";
+import { make, makeTail, setOptions } from "./elements.js";
 import { THUMBNAIL, drawFrame, thumbnails } from "./films.js";
 import { MEANINGS, SHAPES } from "./rows.js";
 
@@ -63,9 +63,7 @@ export class Card {
     this.spread = make("span", { class: "card-spread" }, this.marker);
     this.title = make("span", { class: "card-title" });
     this.place = make("span", { class: "card-place" });
-    this.trajectory = make("span", { class: "card-trajectory" });
-    this.range = make("span", {});
-    this.segment = make("span", { class: "card-place" }, this.trajectory, this.range);
+    this.segment = makeTail("span", "card-place");
     this.button = make(
       "button",
       {
@@ -78,7 +76,7 @@ export class Card {
       make("span", { class: "card-verdict" }, this.quality, this.cost, this.spread),
       this.title,
       this.place,
-      this.segment,
+      this.segment.element,
     );
     this.element = make("div", { class: "card", role: "listitem" }, this.button);
     if (this.actions.accept) this.element.append(this.makeControls());
@@ -125,10 +123,8 @@ export class Card {
     this.title.textContent = rows.instruction(row);
     this.title.title = rows.instruction(row);
     this.place.textContent = rows.dataset(row);
-    const { trajectory, start, stop } = rows.matches;
-    this.trajectory.textContent = trajectory[row];
-    this.range.textContent = `[${start[row]}:${stop[row]}]`;
-    this.segment.title = rows.segment(row);
+    this.segment.text.textContent = rows.segment(row);
+    this.segment.element.title = rows.segment(row);
     const name = `match ${rows.matches.rank[row]}, ${rows.segment(row)}`;
     this.acceptButton?.setAttribute("aria-label", `Accept ${name}`);
     this.rejectButton?.setAttribute("aria-label", `Reject ${name}`);

@@ -181,6 +181,7 @@ export class DatasetPage {
       ["ArrowLeft", "one frame back and forward", () => this.player.seek(this.player.step - 1)],
       ["ArrowRight", "one frame back and forward", () => this.player.seek(this.player.step + 1)],
       ["/", "search", () => this.search.focus()],
+      ["Escape", "leave the search", null],
     ];
   }
 }

@@ -8,9 +8,10 @@ import { state, update } from "./state.js";
 
 const BINS = 12;
 const FEW_TASKS = 6;
+const SHARE = "share of its trajectory";
 const CHARTS = [
-  { name: "start", title: "Starts at", low: 0, high: 1, unit: "of the trajectory" },
-  { name: "end", title: "Ends at", low: 0, high: 1, unit: "of the trajectory" },
+  { name: "start", title: "Starts at", low: 0, high: 1, unit: "of the trajectory", of: SHARE },
+  { name: "end", title: "Ends at", low: 0, high: 1, unit: "of the trajectory", of: SHARE },
   { name: "length", title: "Length", unit: "frames" },
   { name: "cost", title: "Cost per frame", unit: "" },
 ];
@@ -125,6 +126,7 @@ export class Distributions {
     );
     chart.element.replaceChildren(
       make("h3", {}, chart.title),
+      chart.of ? make("p", { class: "axis" }, chart.of) : "",
       make("div", { class: "bars", role: "group", "aria-label": chart.title }, ...bars),
       make(
         "p",

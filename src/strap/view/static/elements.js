@@ -73,6 +73,13 @@ export function sharpContext(canvas) {
   return { context, width: clientWidth / unit, height: clientHeight / unit };
 }
 
+/** Make a text that is shortened at its beginning: ids differ at their ends. `text` is a node
+ *  whose text can be changed. */
+export function makeTail(tag, className) {
+  const text = make("bdi", { dir: "ltr" });
+  return { element: make(tag, { class: `${className} tail` }, text), text };
+}
+
 let noticeTimer = 0;
 
 /** Tell the user something in one line, for a few seconds. */

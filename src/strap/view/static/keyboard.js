@@ -37,7 +37,15 @@ function belongsToElement({ key, target }) {
   return target.matches("button, select, input[type=checkbox], summary, a, [role=slider]");
 }
 
-const NAMES = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓", Space: "space" };
+const NAMES = {
+  ArrowLeft: "←",
+  ArrowRight: "→",
+  ArrowUp: "↑",
+  ArrowDown: "↓",
+  Space: "space",
+  R: "Shift+R",
+  U: "Shift+U",
+};
 
 /** Make the dialog that lists the keys; returns how to open it. */
 export function makeHelp(keys) {

@@ -53,10 +53,10 @@ export class MatchGrid {
     const offset = this.grid.getBoundingClientRect().top - scroller.getBoundingClientRect().top;
     const y = top + offset + scroller.scrollTop;
     const hadFocus = this.element.contains(document.activeElement);
-    if (y < scroller.scrollTop) scroller.scrollTop = y - gap;
-    else if (y + height > scroller.scrollTop + scroller.clientHeight) {
-      scroller.scrollTop = y + height + gap - scroller.clientHeight;
-    }
+    const covered = parseFloat(getComputedStyle(scroller).scrollPaddingBottom) || 0;
+    const bottom = scroller.scrollTop + scroller.clientHeight - covered;
+    // Its line becomes the first one, so that none is cut off at the top.
+    if (y < scroller.scrollTop || y + height > bottom) scroller.scrollTop = y - gap;
     this.render();
     if (hadFocus) this.cards.get(place)?.button.focus({ preventScroll: true });
   }

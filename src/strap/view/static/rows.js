@@ -110,6 +110,15 @@ export class Rows {
     };
   }
 
+  /** Whether a value of a filter means something in this run; null is no filter. */
+  isFilter(name, value) {
+    if (value === null || name === "text") return true;
+    if (name === "task") return this.contents.instructions.includes(value);
+    if (name === "dataset") return this.datasetNames.includes(value);
+    if (name === "quality") return QUALITIES.includes(value);
+    return rangeOf(value)[0] > -Infinity;
+  }
+
   textTest(wanted) {
     const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
     return (row) => {

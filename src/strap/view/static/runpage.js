@@ -128,9 +128,15 @@ export class RunPage {
     if (changed.has("query")) this.panes.open("matches");
   }
 
-  /** Choose what is missing: a query with matches, and its first match. */
+  /** Choose what is missing: a query with matches, and its first match; filters of a link
+   *  that mean nothing here are lifted. */
   settle() {
     const { contents } = this.rows;
+    const unknown = FILTERS.filter((name) => !this.rows.isFilter(name, state[name]));
+    if (unknown.length) {
+      update(Object.fromEntries(unknown.map((name) => [name, null])));
+      return false;
+    }
     const query = this.query();
     if (query === null) {
       const first = this.rows.byQuery.findIndex((own) => own.length);
@@ -176,10 +182,11 @@ export class RunPage {
     const row = numberOf("match");
     const shown = this.list.length.toLocaleString("en");
     const total = this.scopeRows.length.toLocaleString("en");
-    const count = shown === total ? `${total} matches` : `${shown} of ${total} matches`;
-    this.heading.textContent = query === "all" ? "All matches" : `Query ${query + 1}`;
+    const noun = total === "1" ? "match" : "matches";
+    const count = shown === total ? `${total} ${noun}` : `${shown} of ${total} ${noun}`;
+    this.heading.textContent = query === "all" ? "All queries" : `Query ${query + 1}`;
     this.subheading.textContent =
-      query === "all" ? `${count} of all queries` : `${count} of ${this.rows.query(query).name}`;
+      query === "all" ? count : `${count} for ${this.rows.query(query).name}`;
     this.scope.textContent = query === "all" ? "One query" : "All queries";
     this.filters.mark();
     this.grid.show(this.rows, this.list, {
@@ -297,6 +304,11 @@ export class RunPage {
     update({ camera: cameras[(cameras.indexOf(this.camera) + 1) % cameras.length] });
   }
 
+  rejectAndGoOn(row) {
+    if (this.choices.standing(row) !== "rejected") this.choices.reject(row);
+    if (!this.choices.isResting) this.stepMatch(1);
+  }
+
   keys() {
     const chosen = (action) => () => {
       const row = numberOf("match");
@@ -314,15 +326,19 @@ export class RunPage {
       ["c", "next camera", () => this.stepCamera()],
       ["q", "one query, all queries", () => this.toggleScope()],
       ["/", "search", () => this.filters.focus()],
+      ["Escape", "leave the search", null],
     ];
     if (this.rows.contents.read_only) return reading;
     return [
       ...reading,
       ["a", "accept, again to take it back", chosen((row) => this.choices.accept(row))],
       ["r", "reject, again to take it back", chosen((row) => this.choices.reject(row))],
+      ["R", "reject and go to the next match", chosen((row) => this.rejectAndGoOn(row))],
       ["u", "undo and redo a choice", () => this.choices.undo()],
       ["U", "undo and redo a choice", () => this.choices.redo()],
       ["Tab", "to a border; there ← → move it, Delete removes it, + adds one", null],
+      ["Shift+← →", "at a border: move it ten frames", null],
+      ["double-click", "on a timeline: add a border", null],
     ];
   }
 }

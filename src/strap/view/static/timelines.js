@@ -1,7 +1,7 @@
 // The demonstrations as timelines: segments to choose, the movement that decided the cuts,
 // and borders that can be moved by mouse or keyboard.
 
-import { draw, make } from "./elements.js";
+import { draw, make, makeTail } from "./elements.js";
 import { state, update } from "./state.js";
 
 const [WIDTH, HEIGHT] = [1000, 100];
@@ -56,10 +56,13 @@ export class Timelines {
         this.ask(number, [...borders, frame], length);
       });
     }
+    const name = makeTail("span", "timeline-name");
+    name.text.textContent = id;
+    name.element.title = id;
     const head = make(
       "p",
       { class: "timeline-head" },
-      make("span", { class: "timeline-name" }, id),
+      name.element,
       make("span", { class: "timeline-length" }, `${length} frames`),
     );
     return make("li", { class: "timeline" }, head, track);
