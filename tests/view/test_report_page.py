@@ -35,7 +35,7 @@ def test_a_report_plays_and_asks_nobody(view: RunView, tmp_path: Path) -> None:
         shown = tab.evaluate("strapView.player.shown")
         assert [shown["query"], shown["match"]] == pairs[shown["step"]][:2]
         assert tab.get_by_role("button", name="Reject").count() == 0  # there is nobody to tell
-        assert tab.locator(".card img, .card canvas").count() > 0
+        assert tab.locator(".card-picture:visible").count() > 0
 
 
 def test_a_report_without_films_says_so(view: RunView, tmp_path: Path) -> None:

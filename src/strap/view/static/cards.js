@@ -1,7 +1,7 @@
 // A card shows one match: a moving thumbnail, what it is, how good, and the user's choice.
 
 import { make, makeTail, setOptions } from "./elements.js";
-import { THUMBNAIL, drawFrame, thumbnails } from "./films.js";
+import { THUMBNAIL, thumbnails } from "./films.js";
 import { MEANINGS, SHAPES } from "./rows.js";
 
 export const WEIGHTS = [0.25, 0.5, 1, 2, 4];
@@ -52,7 +52,8 @@ export class Card {
   }
 
   build() {
-    this.canvas = make("canvas", { "aria-hidden": "true", width: 4, height: 4 });
+    // A background and no canvas: the browser would make a layer of each, and scroll slowly.
+    this.picture = make("span", { class: "card-picture", "aria-hidden": "true" });
     this.nothing = make("span", { class: "card-nothing", hidden: true }, "no film here");
     this.rank = make("span", { class: "card-rank" });
     this.standing = make("span", { class: "card-standing" });
@@ -84,7 +85,7 @@ export class Card {
 
   makeScreen() {
     const signs = [this.nothing, this.rank, this.standing, this.mark];
-    return make("span", { class: "card-film" }, this.canvas, ...signs);
+    return make("span", { class: "card-film" }, this.picture, ...signs);
   }
 
   makeControls() {
@@ -170,7 +171,7 @@ export class Card {
     this.nothing.hidden = true;
     this.setSheet(thumbnails.get(film));
     if (this.sheet || !film.camera) return;
-    this.canvas.classList.add("is-loading");
+    this.picture.hidden = true;
     const isWanted = () => this.filmKey === key && this.element.isConnected;
     thumbnails.ask(film, isWanted, (sheet) => {
       if (!isWanted()) return;
@@ -184,9 +185,19 @@ export class Card {
     this.beat = null;
     moving.add(this);
     if (!sheet) return;
-    this.canvas.classList.remove("is-loading");
-    drawFrame(this.canvas, sheet, 0);
-    this.onShape?.(this.canvas.width / this.canvas.height);
+    const { image, url, columns, rows } = sheet;
+    this.picture.hidden = false;
+    this.picture.style.backgroundImage = `url("${url}")`;
+    this.picture.style.backgroundSize = `${100 * columns}% ${100 * rows}%`;
+    this.showFrame(0);
+    this.onShape?.(image.width / columns / (image.height / rows));
+  }
+
+  showFrame(index) {
+    const { columns, rows } = this.sheet;
+    const share = (place, count) => (count > 1 ? (100 * place) / (count - 1) : 0);
+    const [x, y] = [share(index % columns, columns), share(Math.floor(index / columns), rows)];
+    this.picture.style.backgroundPosition = `${x}% ${y}%`;
   }
 
   move(beat) {
@@ -196,7 +207,7 @@ export class Card {
     // A sheet that had to go is loaded again, from the browser's own cache.
     if (thumbnails.get(this.film) !== this.sheet) return this.reload();
     this.beat = beat;
-    if (mayMove) drawFrame(this.canvas, this.sheet, beat % this.sheet.frames);
+    if (mayMove) this.showFrame(beat % this.sheet.frames);
     return undefined;
   }
 

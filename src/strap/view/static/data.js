@@ -29,20 +29,38 @@ export async function load(name, parameters) {
 
 /** Load a sheet of frames: its picture and how the frames lie on it. */
 export async function loadSheet(parameters, signal) {
+  const { url, ...sheet } = await askForSheet(parameters, signal);
+  const image = await decode(url);
+  URL.revokeObjectURL(url);
+  return { bitmap: await createImageBitmap(image), ...sheet };
+}
+
+/** Load a sheet of frames as an image with an address, for a page's backgrounds. Whoever has
+ *  it revokes the address in the end. */
+export async function loadImage(parameters) {
+  const sheet = await askForSheet(parameters);
+  return { image: await decode(sheet.url), ...sheet };
+}
+
+async function askForSheet(parameters, signal) {
   const address = addressOf("film", parameters);
   if (isReport) {
     if (!(address in answers)) throw new Error(NO_FILM);
     const { jpeg, frames, columns, rows } = answerOf(address);
-    const image = new Image();
-    image.src = jpeg;
-    await image.decode();
-    return { bitmap: await createImageBitmap(image), frames, columns, rows };
+    return { url: jpeg, frames, columns, rows };
   }
   const response = await checked(fetch(`api/${address}`, { signal }));
   const [frames, columns, rows] = ["X-Frames", "X-Columns", "X-Rows"].map((name) =>
     Number(response.headers.get(name)),
   );
-  return { bitmap: await createImageBitmap(await response.blob()), frames, columns, rows };
+  return { url: URL.createObjectURL(await response.blob()), frames, columns, rows };
+}
+
+async function decode(url) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
+  return image;
 }
 
 /** Return the address of a rollout's video, or null where there is none. */

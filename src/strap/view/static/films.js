@@ -1,6 +1,6 @@
 // Films: sheets of frames from the server, cut into frames on canvases.
 
-import { addressOf, isReport, loadSheet } from "./data.js";
+import { addressOf, isReport, loadImage, loadSheet } from "./data.js";
 
 /** What a card's moving picture is made of. */
 export const THUMBNAIL = { size: 192, count: 8 };
@@ -125,7 +125,7 @@ class Thumbnails {
     this.running++;
     let sheet = this.get(source);
     try {
-      sheet ??= this.keep(addressOf("film", source), await loadSheet(source));
+      sheet ??= this.keep(addressOf("film", source), await loadImage(source));
     } catch {
       sheet = null; // the card says that it has no picture; the player tells why
     }
@@ -136,12 +136,12 @@ class Thumbnails {
 
   keep(key, sheet) {
     this.sheets.set(key, sheet);
-    this.pixels += sheet.bitmap.width * sheet.bitmap.height;
+    this.pixels += sheet.image.width * sheet.image.height;
     for (const [oldest, old] of this.sheets) {
       if (this.pixels <= KEPT_PIXELS || oldest === key) break;
-      this.pixels -= old.bitmap.width * old.bitmap.height;
+      this.pixels -= old.image.width * old.image.height;
       this.sheets.delete(oldest);
-      old.bitmap.close();
+      URL.revokeObjectURL(old.url);
     }
     return sheet;
   }

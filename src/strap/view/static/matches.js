@@ -76,8 +76,7 @@ export class MatchGrid {
     this.layout = this.measure();
     const { columns, height, gap, film } = this.layout;
     const lines = Math.ceil(this.list.length / columns);
-    this.grid.style.height = `${Math.max(0, lines * (height + gap) - gap)}px`;
-    this.grid.style.setProperty("--film-height", `${film}px`);
+    this.setSize(Math.max(0, lines * (height + gap) - gap), film);
     const top = this.grid.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(-top / (height + gap)) - SPARE) * columns;
     const last = (Math.ceil((window.innerHeight - top) / (height + gap)) + SPARE) * columns;
@@ -85,6 +84,15 @@ export class MatchGrid {
     this.recycle((place) => place < first || place >= stop);
     // From the last to the first, so that each card finds the one it stands before.
     for (let place = stop - 1; place >= first; place--) this.place(place);
+  }
+
+  /** Set the heights of the grid and of its films, where they are others than before. */
+  setSize(height, film) {
+    const size = `${height} ${film}`;
+    if (size === this.size) return;
+    this.size = size;
+    this.grid.style.height = `${height}px`;
+    this.grid.style.setProperty("--film-height", `${film}px`);
   }
 
   recycle(isGone) {
