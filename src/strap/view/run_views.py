@@ -23,6 +23,8 @@ from strap.view.contents import Sources, describe_run
 from strap.view.films import Film, FilmRequest, Films
 from strap.view.refusals import BadRequestError, NotThereError
 
+FIRST_LOOK = 4.0
+"""seconds in which the first pictures are made"""
 SOON = 60.0
 """seconds: a search that took longer is not repeated before somebody moves a border"""
 
@@ -89,9 +91,12 @@ class RunView:
         Then a border that is moved is a search for its own two segments alone.
         """
         self.prepare_paths()
+        if self.run.manifest["seconds"].get("search", 0.0) > SOON:
+            return
+        if self._is_closed.wait(FIRST_LOOK):  # till then the page has the processors
+            return
         with suppress(StrapError):  # who moves a border is told why it cannot be searched by
-            if self.run.manifest["seconds"].get("search", 0.0) <= SOON:
-                self._draft({})
+            self._draft({})
 
     def close(self) -> None:
         """End a search that is going on."""
