@@ -103,7 +103,7 @@ def _manifest(path: Path) -> Any:
 
 
 def _report(path: Path) -> str:
-    return re.sub(r'\["seconds", "[^"]*"\]', "", path.read_text())
+    return re.sub(r'\["retrieved in", "[^"]*"\]', "", path.read_text())
 
 
 def _log(path: Path) -> Any:

@@ -232,4 +232,5 @@ def _target(arguments: Mapping[str, Any]) -> str:
 def _cut(segmentation: Mapping[str, Any]) -> str:
     """Return how demonstrations were cut: by stops, with the movement below which one is."""
     method, epsilon = str(segmentation.get("method", "")), segmentation.get("epsilon")
-    return f"{method}, epsilon {epsilon:g}" if method == "stops" and epsilon else method
+    shown = f"{epsilon:g}" if isinstance(epsilon, float) else epsilon  # a number, or `auto`
+    return f"{method}, epsilon {shown}" if method == "stops" and epsilon else method
