@@ -1,7 +1,7 @@
 // The right pane: a query and a match side by side, and how they are aligned.
 
 import { load } from "./data.js";
-import { make, makeSelect, makeTail } from "./elements.js";
+import { make, makeSelect, makeTail, makeTransport } from "./elements.js";
 import { Film } from "./films.js";
 import { CostMatrix } from "./matrix.js";
 import { Paths } from "./paths.js";
@@ -61,21 +61,11 @@ export class AlignmentPane {
   }
 
   makeTransport() {
-    this.button = make("button", {
-      type: "button",
-      class: "play",
-      onclick: () => this.player.toggle(),
+    const parts = makeTransport("Place on the warping path", {
+      toggle: () => this.player.toggle(),
+      seek: (place) => this.player.seek(place),
     });
-    this.slider = make("input", {
-      type: "range",
-      min: 0,
-      max: 0,
-      value: 0,
-      class: "scrub",
-      "aria-label": "Place on the warping path",
-      oninput: () => this.player.seek(Number(this.slider.value)),
-    });
-    this.where = make("p", { class: "where" });
+    Object.assign(this, parts); // button, slider, where
     const speed = makeSelect("Speed", SPEEDS, {
       title: "Speed",
       class: "speed",

@@ -1,6 +1,6 @@
 // A dataset: its episodes in a list, and the chosen one with all its cameras.
 
-import { make, oncePerFrame } from "./elements.js";
+import { make, makeTransport, oncePerFrame } from "./elements.js";
 import { Film } from "./films.js";
 import { Panes } from "./panes.js";
 import { Player } from "./player.js";
@@ -58,20 +58,11 @@ export class DatasetPage {
   }
 
   makeTransport() {
-    this.button = make("button", {
-      type: "button",
-      class: "play",
-      onclick: () => this.player.toggle(),
+    const parts = makeTransport("Frame", {
+      toggle: () => this.player.toggle(),
+      seek: (place) => this.player.seek(place),
     });
-    this.slider = make("input", {
-      type: "range",
-      min: 0,
-      value: 0,
-      class: "scrub",
-      "aria-label": "Frame",
-      oninput: () => this.player.seek(Number(this.slider.value)),
-    });
-    this.where = make("p", { class: "where" });
+    Object.assign(this, parts); // button, slider, where
     return make("div", { class: "transport transport-line" }, this.button, this.slider, this.where);
   }
 

@@ -23,6 +23,23 @@ function dress(element, attributes, children) {
   return element;
 }
 
+/** Make what plays a film: {button, slider, where}.
+ *  @param label what the slider's place means
+ *  @param listeners {toggle(), seek(place)} */
+export function makeTransport(label, { toggle, seek }) {
+  const button = make("button", { type: "button", class: "play", onclick: toggle });
+  const slider = make("input", {
+    type: "range",
+    min: 0,
+    max: 0,
+    value: 0,
+    class: "scrub",
+    "aria-label": label,
+    oninput: () => seek(Number(slider.value)),
+  });
+  return { button, slider, where: make("p", { class: "where" }) };
+}
+
 /** Make a <select> of [value, label] pairs. */
 export function makeSelect(label, options, attributes = {}) {
   const select = make("select", { "aria-label": label, ...attributes });

@@ -2,7 +2,7 @@
 // that each reached on its timeline.
 
 import { videoAddress } from "./data.js";
-import { make } from "./elements.js";
+import { make, makeTransport } from "./elements.js";
 import { Panes } from "./panes.js";
 import { numberOf, subscribe, update } from "./state.js";
 
@@ -33,16 +33,11 @@ export class EvaluationPage {
       this.list,
     );
     this.heading = make("h2", {});
-    this.button = make("button", { type: "button", class: "play", onclick: () => this.toggle() });
-    this.slider = make("input", {
-      type: "range",
-      min: 0,
-      value: 0,
-      class: "scrub",
-      "aria-label": "Step",
-      oninput: () => this.seek(Number(this.slider.value)),
+    const parts = makeTransport("Step", {
+      toggle: () => this.toggle(),
+      seek: (step) => this.seek(step),
     });
-    this.where = make("p", { class: "where" });
+    Object.assign(this, parts); // button, slider, where
     const rollouts = make("div", { class: "rollouts" }, ...this.sides.map((own) => own.element));
     const right = make(
       "section",
