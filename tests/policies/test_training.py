@@ -123,6 +123,16 @@ def test_the_augmented_dataset_gives_the_same_windows(
     assert np.array_equal(*pictures)
 
 
+def test_options_that_a_cache_has_settled_are_refused(
+    cache: FrameCache, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(cache.path), "--out", str(tmp_path / "p"), "--cameras", "front"]
+    assert main([*words, "--image-size", "64"]) == 2
+    told = capsys.readouterr().err
+    assert "is a frame cache, which --cameras, --image-size can't change" in told
+    assert not (tmp_path / "p").exists()
+
+
 def test_windows_of_each_method(cache: FrameCache, run: Path, tmp_path: Path) -> None:
     target = sum(s.length for s in cache.clips if s.role == "target")
     found = sum(r.stop - r.start for r in cache.retrieved)

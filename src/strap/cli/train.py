@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -230,6 +230,7 @@ class Command:
         from strap.training.data import open_training_data
 
         if (self.data / "content.json").is_file():
+            self._require_nothing_to_choose()
             return open_cache(self.data), None
         source = open_training_data(
             self.data,
@@ -251,6 +252,22 @@ class Command:
         name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress), source.chosen
+
+    def _require_nothing_to_choose(self) -> None:
+        """Raise an error where an option would choose what a frame cache has settled already."""
+        settled = ("cameras", "proprioception", "vision", "image_size", "text_encoder", "prior")
+        plain = {entry.name: entry.default for entry in fields(self)}
+        given = [
+            name for name in (*settled, "frames", "cache") if getattr(self, name) != plain[name]
+        ]
+        words = [f"--{name.replace('_', '-')}" for name in given]
+        if self.choosing != Selection():
+            words.append("--tasks and --episodes")
+        if words:
+            raise StrapError(
+                f"'{self.data}' is a frame cache, which {', '.join(words)} can't change: make one "
+                "of what you want with `strap cache`, or train on the run or the dataset itself"
+            )
 
     def _match_weights(
         self, cache: FrameCache, chosen: Chosen | None

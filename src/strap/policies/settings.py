@@ -162,7 +162,6 @@ class Interface:
     frame_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """camera -> (height, width) of the training data's images, where known; a camera that is not
     named here has square ones of `image_size`"""
-    extras: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def crop(self) -> int:
