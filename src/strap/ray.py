@@ -95,6 +95,6 @@ def get_result(ray: Any, task: object) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, StrapError):
             raise StrapError(str(cause)) from error
-        if isinstance(error, ray.exceptions.RayActorError):
+        if isinstance(error, ray.exceptions.ActorDiedError):
             raise StrapError(f"a Ray worker could not be started: {error}") from error
         raise
