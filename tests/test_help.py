@@ -93,6 +93,25 @@ def test_a_misspelt_option_names_the_nearest(
     assert len(told.splitlines()) == 1
 
 
+def test_an_option_that_took_the_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", "--encoder", "pixels", "--cameras", "front", "data", "--out", "s"]) == 2
+    told = capsys.readouterr().err
+    assert "found no DATASET: --cameras takes every word that follows" in told
+    assert "strap embed DATASET --cameras …" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_arguments_are_found_before_and_between_options() -> None:
+    from strap.cli.help import require_first_words
+
+    embed = ALL["embed"]
+    require_first_words("embed", embed, ["data", "--cameras", "front", "wrist"])
+    require_first_words("embed", embed, ["--cameras", "front", "--batch", "8", "data"])
+    require_first_words("embed", embed, ["--cameras=front", "data"])
+    require_first_words("embed", embed, ["--json", "data", "--tasks", "mug"])
+    require_first_words("embed", embed, ["--batch", "8"])  # missing, and no option took it
+
+
 def test_both_spellings_of_an_option_are_known() -> None:
     from strap.cli.help import require_known_words
 

@@ -13,6 +13,8 @@ import pytest
 from tests.stores import make_store
 
 from strap.dtw import SearchStatistics
+from strap.embeddings.cluster import start_embedders
+from strap.embeddings.settings import EmbeddingSettings
 from strap.errors import StrapError
 from strap.ray import connect, place_near
 from strap.search import Execution, SearchOptions, search_stores
@@ -156,6 +158,9 @@ def test_two_machines_share_a_search(tmp_path):
         with connect(cluster.address, 1) as ray:
             nodes = find_machines(ray, corpus)
             assert [node.shards for node in nodes] == [frozenset(corpus.shards)] * 2
+            settings = EmbeddingSettings(engine="ray", address=cluster.address)
+            embedders = start_embedders(ray, settings, [None] * 5)
+            assert len(embedders) == 2  # one for each processor of the cluster
             # A task asked for on a machine runs there.
             where = ray.remote(num_cpus=0)(lambda: ray.get_runtime_context().get_node_id())
             assert [ray.get(where.options(**place_near(node.id)).remote()) for node in nodes] == [

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -24,99 +22,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import tfrecord
+from droid import draw_pictures, write_droid
 from machine import describe, rates, ratio
 from PIL import Image
 
 from strap.datasets.rlds import open_rlds
 from strap.datasets.rlds.example import parse
 from strap.datasets.rlds.reading import RldsReader
-from strap.datasets.rlds.records import masked_crc, read_record
+from strap.datasets.rlds.records import read_record
 
-STEPS, SIZE = 120, (180, 320)
-CAMERAS = ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left")
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, data: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def feature(values: list[bytes] | np.ndarray) -> bytes:
-    if isinstance(values, list):
-        return field(1, b"".join(field(1, value) for value in values))
-    if values.dtype.kind == "f":
-        return field(2, field(1, values.astype("<f4").tobytes()))
-    return field(3, field(1, b"".join(varint(int(v)) for v in values.ravel())))
-
-
-def record(features: dict[str, list[bytes] | np.ndarray]) -> bytes:
-    entries = (field(1, k.encode()) + field(2, feature(v)) for k, v in features.items())
-    data = field(1, b"".join(field(1, entry) for entry in entries))
-    length = struct.pack("<Q", len(data))
-    crcs = [struct.pack("<I", masked_crc(part)) for part in (length, data)]
-    return length + crcs[0] + data + crcs[1]
-
-
-def write_droid(folder: Path, episodes: int) -> None:
-    """A dataset with DROID's fields, sizes and step rate, in shards of 20 episodes."""
-    rng = np.random.default_rng(0)
-    pictures = []
-    for _ in range(8):
-        smooth = rng.integers(0, 255, (*(n // 10 for n in SIZE), 3)).astype(np.uint8)
-        image = Image.fromarray(smooth).resize(SIZE[::-1], Image.Resampling.BICUBIC)
-        out = io.BytesIO()
-        image.save(out, "JPEG", quality=90)
-        pictures.append(out.getvalue())
-    observation = {
-        name: {"image": {"shape": {"dimensions": [*map(str, SIZE), "3"]}, "dtype": "uint8"}}
-        for name in CAMERAS
-    }
-    numbers = {"cartesian_position": 6, "joint_position": 7, "gripper_position": 1}
-    observation |= {n: tensor("float64", width) for n, width in numbers.items()}
-    steps = {
-        "observation": {"featuresDict": {"features": observation}},
-        "action": tensor("float64", 7),
-        "is_last": tensor("bool"),
-        "language_instruction": {"text": {}},
-    }
-    inner = {"sequence": {"feature": {"featuresDict": {"features": steps}}}}
-    (folder / "features.json").write_text(
-        json.dumps({"featuresDict": {"features": {"steps": inner}}})
-    )
-    shards = [20] * (episodes // 20) + ([episodes % 20] if episodes % 20 else [])
-    split = {"name": "train", "shardLengths": [str(n) for n in shards]}
-    (folder / "dataset_info.json").write_text(json.dumps({"name": "droid", "splits": [split]}))
-    for i, count in enumerate(shards):
-        with (folder / f"droid-train.tfrecord-{i:05d}-of-{len(shards):05d}").open("wb") as file:
-            for _ in range(count):
-                file.write(record(episode(rng, pictures, numbers)))
-
-
-def tensor(dtype: str, *shape: int) -> dict[str, object]:
-    dimensions = {"dimensions": [str(n) for n in shape]} if shape else {}
-    return {"tensor": {"shape": dimensions, "dtype": dtype, "encoding": "none"}}
-
-
-def episode(
-    rng: np.random.Generator, pictures: list[bytes], numbers: dict[str, int]
-) -> dict[str, list[bytes] | np.ndarray]:
-    found: dict[str, list[bytes] | np.ndarray] = {
-        f"steps/observation/{name}": [pictures[i % 8] for i in range(STEPS)] for name in CAMERAS
-    }
-    for name, width in numbers.items():
-        found[f"steps/observation/{name}"] = rng.normal(size=(STEPS, width))
-    return found | {
-        "steps/action": rng.normal(size=(STEPS, 7)),
-        "steps/is_last": (np.arange(STEPS) == STEPS - 1).astype(int),
-        "steps/language_instruction": [b"put the marker in the cup"] * STEPS,
-    }
+STEPS = 120
 
 
 def kinds(reader: RldsReader) -> dict[str, str]:
@@ -186,7 +101,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.path or Path(folder)
         if arguments.path is None:
-            write_droid(path, arguments.episodes)
+            write_droid(path, arguments.episodes, STEPS, [draw_pictures(8)])
         _, reader = open_rlds(path)
         fields = kinds(reader)
         steps = {

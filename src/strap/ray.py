@@ -43,7 +43,9 @@ def connect(address: str | None, workers: int) -> Iterator[Any]:
     try:
         ray.init(address=address or "local", **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise StrapError(f"cannot reach Ray at '{address or 'local'}': {error}") from error
+        # The log that would tell an unanswered address from a refused token is Ray's own.
+        hint = "" if address is None else "; a cluster with a token needs RAY_AUTH_MODE=token here"
+        raise StrapError(f"cannot reach Ray at '{address or 'local'}': {error}{hint}") from error
     try:
         if address is None:
             nodes: Any = ray.nodes
@@ -93,6 +95,6 @@ def get_result(ray: Any, task: object) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, StrapError):
             raise StrapError(str(cause)) from error
-        if isinstance(error, ray.exceptions.RayActorError):
+        if isinstance(error, ray.exceptions.ActorDiedError):
             raise StrapError(f"a Ray worker could not be started: {error}") from error
         raise

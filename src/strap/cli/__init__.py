@@ -91,7 +91,12 @@ def overview() -> str:
 def _call(name: str, words: Sequence[str]) -> int:
     import tyro
 
-    from strap.cli.help import format_help, require_known_words, subcommands
+    from strap.cli.help import (
+        format_help,
+        require_first_words,
+        require_known_words,
+        subcommands,
+    )
 
     command: Any = import_module(f"strap.cli.{name}").Command
     program, chosen, rest = name, command, list(words)
@@ -102,6 +107,7 @@ def _call(name: str, words: Sequence[str]) -> int:
         return 0
     if not subcommands(chosen):
         require_known_words(program, chosen, rest)
+        require_first_words(program, chosen, rest)
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
     with redirect_stdout(_Printable(sys.stdout)):

@@ -67,7 +67,8 @@ class Command:
     """images per forward pass (default: 256 on a GPU, 32 on a CPU)"""
     workers: int | None = None
     """threads that read and decode frames (processes, where there are many videos to decode; with
-    --engine ray, worker processes; default: one per core, at most 8; one process for two cores)"""
+    --engine ray, worker processes; default: one per core, at most 8; one process for two cores;
+    with --address, one per GPU of the cluster, or per core where it has none)"""
     devices: tuple[str, ...] = ("auto",)
     """where the model runs, one process each: cuda:0 cuda:1 …, cpu (default: every GPU, else the
     CPU)"""

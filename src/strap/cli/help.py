@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shutil
+import sys
 import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -233,3 +234,37 @@ def require_known_words(program: str, command: Any, words: Sequence[str]) -> Non
             raise StrapError(
                 f"strap {program} has no option {plain}: {hint}All of them: strap {program} --help"
             )
+
+
+def require_first_words(program: str, command: Any, words: Sequence[str]) -> None:
+    """Raise an error where an option that takes several values has taken the argument before it.
+
+    `strap embed --cameras front DATASET` would else be told that DATASET is missing.
+    """
+    options = {option.word: option for option in options_of(command)}
+    needed = [o.word for o in options.values() if o.is_positional and o.is_required]
+    greedy: str | None = None
+    left, free = 0, 0
+    for word in words:
+        if word.startswith("--"):
+            plain, equals, _ = word.replace("_", "-").partition("=")
+            option = options.get(plain)
+            several = option is not None and option.values.endswith("…")
+            greedy = plain if several and not equals else greedy
+            left = 0 if equals or option is None else _count_values(option)
+        elif left:
+            left -= 1
+        else:
+            free += 1
+    if greedy and free < len(needed):
+        raise StrapError(
+            f"strap {program} found no {needed[free]}: {greedy} takes every word that follows; "
+            f"give {needed[free]} first: strap {program} {' '.join(needed)} {greedy} …"
+        )
+
+
+def _count_values(option: Option) -> int:
+    """Return how many words an option takes at most."""
+    if option.values.endswith("…"):
+        return sys.maxsize
+    return len(option.values.split())

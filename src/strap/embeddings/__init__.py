@@ -77,7 +77,8 @@ def embed(
         dtype: `float16` or `float32`.
         batch: images per forward pass; by default what the encoder likes on its device.
         workers: threads that read frames, by default one per core, at most 8; or processes that
-            decode many videos, by default one for two cores, at most 16; or Ray's actors.
+            decode many videos, by default one for two cores, at most 16; or Ray's actors, on a
+            given cluster by default one for each of its GPUs, or cores where it has none.
         devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
             `cuda:0`, …; several run in a process each.
         compile: compile the model: `auto` does for long jobs on a GPU.

@@ -1,8 +1,9 @@
 """Embedding on a Ray cluster: actors encode groups of trajectories, this process writes the store.
 
-A group's frames are packed into the same batches as without Ray, so the vectors are the same. Ray
-starts killed actors again and repeats their groups. The dataset must lie at the same path on every
-machine; the store need not.
+A group's frames are packed into the same batches as without Ray, so the vectors are the same. The
+groups of an actor that is lost, with its machine or alone, go to the others, and Ray starts it
+again where there is room. The dataset must lie at the same path on every machine; the store need
+not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from strap.embeddings.batches import Packer
 from strap.embeddings.settings import EmbeddingSettings
 from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders import Encoder, EncoderSpec
+from strap.errors import StrapError
 from strap.progress import Progress
 from strap.ray import RETRIES, connect, get_result
 from strap.store import Begun, Session
@@ -87,10 +89,11 @@ class GroupEmbedder:
         """Loaded with the first group: of an error in a constructor Ray keeps the text alone."""
         return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
 
+    def wait(self) -> None:
+        """Answer, once the actor has a place on the cluster."""
+
     def embed(self, ids: Sequence[str]) -> list[Embedded]:
-        """Return what these trajectories' frames give; of none, nothing."""
-        if not ids:
-            return []
+        """Return what these trajectories' frames give."""
         trajectories = tuple(self._dataset[key] for key in ids)
         job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
@@ -115,7 +118,7 @@ def embed_on_ray(
         with connect(settings.address, settings.n_workers) as ray:
             # An actor that is started again asks for these, so they must not go out of scope.
             arguments = [ray.put(value) for value in given]
-            actors = _start_actors(ray, settings.n_workers, arguments)
+            actors = start_embedders(ray, settings, arguments)
             for jobs in work.rounds():
                 groups = (job.begun for job in jobs)
                 for group, embedded in _embed_groups(ray, actors, groups):
@@ -129,12 +132,35 @@ def embed_on_ray(
         session.close()
 
 
-def _start_actors(ray: Any, count: int, arguments: Sequence[Any]) -> list[Any]:
-    has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
-    resources = {"num_gpus" if has_gpus else "num_cpus": 1}
-    options = {"max_restarts": -1, "max_task_retries": RETRIES}
-    actor = ray.remote(**resources, **options)(GroupEmbedder)
+def start_embedders(ray: Any, settings: EmbeddingSettings, arguments: Sequence[Any]) -> list[Any]:
+    """Start the workers: as many as were asked for, on a given cluster by default all it holds."""
+    held = ray.cluster_resources()
+    resource = "GPU" if held.get("GPU", 0) >= 1 else "CPU"
+    count = settings.n_workers
+    if settings.workers is None and settings.address is not None:
+        count = max(1, int(held.get(resource, 0)))
+    options = {"max_restarts": -1, f"num_{resource.lower()}s": 1}
+    actor = ray.remote(**options)(GroupEmbedder)
     return [actor.remote(*arguments) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Trajectories that are embedded together."""
+
+    begun: Sequence[Begun]
+    n_lost: int = 0
+    """how often an actor was lost while it had them"""
+
+    def lose(self) -> _Group:
+        """Return the group for another actor; raise an error where it may be what kills them."""
+        if self.n_lost == RETRIES:
+            first, last = self.begun[0].id, self.begun[-1].id
+            raise StrapError(
+                f"trajectories '{first}' to '{last}': {RETRIES + 1} workers were lost while they "
+                "embedded them; if memory is short there, give fewer --workers or a smaller --batch"
+            )
+        return _Group(self.begun, self.n_lost + 1)
 
 
 def _embed_groups(
@@ -142,25 +168,41 @@ def _embed_groups(
 ) -> Iterator[tuple[Sequence[Begun], list[Embedded]]]:
     """Yield each group with its vectors, in the order in which they are done.
 
-    An actor gets its first group once it has answered: one for which the cluster has no place yet
-    keeps nobody waiting.
+    An actor gets groups once it has answered, and again after it was lost: one for which the
+    cluster has no place keeps nobody waiting.
     """
-    remaining, idle = iter(groups), deque[Any]()
-    pending: dict[Any, tuple[Any, Sequence[Begun]]] = {
-        actor.embed.remote([]): (actor, []) for actor in actors for _ in range(AHEAD)
+    remaining, lost, idle = (_Group(begun) for begun in groups), deque[_Group](), deque[Any]()
+    pending: dict[Any, tuple[Any, _Group | None]] = {
+        _wait_for(actor): (actor, None) for actor in actors for _ in range(AHEAD)
     }
     n_unfinished = 0
     while True:
-        for group in islice(remaining, len(idle)):
+        for group in islice(chain(_drain(lost), remaining), len(idle)):
             actor = idle.popleft()
-            pending[actor.embed.remote([begun.id for begun in group])] = actor, group
+            pending[actor.embed.remote([begun.id for begun in group.begun])] = actor, group
             n_unfinished += 1
         if idle and not n_unfinished:
             return
         (ready, *_), _ = ray.wait(list(pending), num_returns=1)
-        actor, group = pending.pop(ready)
-        embedded = get_result(ray, ready)
+        actor, done = pending.pop(ready)
+        n_unfinished -= done is not None
+        try:
+            embedded = get_result(ray, ready)
+        except (ray.exceptions.ActorUnavailableError, ray.exceptions.ObjectLostError):
+            if done is not None:
+                lost.append(done.lose())
+            pending[_wait_for(actor)] = actor, None
+            continue
         idle.append(actor)
-        if group:
-            n_unfinished -= 1
-            yield group, embedded
+        if done is not None:
+            yield done.begun, embedded
+
+
+def _wait_for(actor: Any) -> Any:
+    """Return a task that is done when the actor has a place, now or after it was lost."""
+    return actor.wait.options(max_task_retries=-1).remote()
+
+
+def _drain(lost: deque[_Group]) -> Iterator[_Group]:
+    while lost:
+        yield lost.popleft()
