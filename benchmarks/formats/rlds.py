@@ -49,12 +49,14 @@ def kinds(reader: RldsReader) -> dict[str, str]:
 
 
 def ours_parsed(reader: RldsReader, fields: dict[str, str]) -> int:
-    for trajectory_id in reader.ids:
-        shard, index = reader._place(trajectory_id)
-        example = parse(read_record(shard.file, index))
-        for name, kind in fields.items():
-            _ = example.texts(name) if kind == "byte" else example.numbers(name)
-    return len(reader.ids)
+    count = 0
+    for shard in reader.structure.shards:
+        for index in range(shard.length or 0):
+            example = parse(read_record(shard.file, index))
+            for name, kind in fields.items():
+                _ = example.texts(name) if kind == "byte" else example.numbers(name)
+            count += 1
+    return count
 
 
 def theirs_parsed(reader: RldsReader, fields: dict[str, str]) -> int:
