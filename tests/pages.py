@@ -1,11 +1,16 @@
 """The blocks of commands and code on README and the pages of docs/, and what becomes of each.
 
-A fence names its language. One of `sh`, `python` or `console` is run by `test_pages.py`, in the order of
-its page, unless it is a synopsis (`sh` with a word in capitals in place of a name) or the line above it
-says why not:
+A fence names its language. Blocks of `sh`, `python` and `console` are run by `test_page_blocks.py`,
+page by page and in order, in a folder that has `samples/`, and `my-run` where a page names it. What
+a `console` block shows is compared with what its commands print; a line `…` stands for any lines.
+A comment on the line above says what is done instead:
 
-    <!-- not run: needs a GPU -->
-    <!-- run by tests/policies/test_serving.py::test_the_page_runs -->
+    <!-- saved as mine.py -->                            written to that file, for the next blocks
+    <!-- not run: needs a GPU -->                        and why
+    <!-- run by tests/test_demo.py::test_the_demo -->    that test runs the same
+
+A synopsis is not run either: a block of `sh` with a word in capitals, such as DATASET, where the
+reader puts a name.
 """
 
 from __future__ import annotations
@@ -16,12 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-RUN = ("sh", "python")
-"""languages of blocks that can be run"""
-SHOWN = ("text", "console", "toml", "json")
-"""languages of blocks that are only shown; a `console` has commands and what they print"""
+RUN = ("sh", "python", "console")
+"""languages of blocks that are run"""
+SHOWN = ("text", "toml", "json")
+"""languages of blocks that are only shown"""
 FENCE = re.compile(
-    r"(?:^<!-- (?P<mark>.*) -->\n+)?^```(?P<language>.*)\n(?P<text>(?s:.*?))^```$", re.M
+    r"(?:^<!-- (?P<mark>.*) -->\n+)?^```(?P<language>.*)\n(?P<text>(?s:.*?))^```$", flags=re.M
 )
 PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z]{3,}\b(?!=)")
 
@@ -47,15 +52,26 @@ class Block:
         return self.language == "sh" and bool(PLACEHOLDER.search(without_comments))
 
     @property
+    def file(self) -> str | None:
+        """The name of the file that the block is saved as, where it is."""
+        found = re.fullmatch(r"saved as ([\w.]+)", self.mark)
+        return found and found[1]
+
+    @property
     def is_run(self) -> bool:
-        """Whether this block is to be run as it stands."""
-        return self.language in RUN and not self.mark and not self.is_synopsis
+        """Whether this block is run, or saved for the next ones, as it stands."""
+        is_marked = bool(self.mark) and self.file is None
+        return self.language in RUN and not is_marked and not self.is_synopsis
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines, those that end with a backslash joined with the next."""
+        return re.sub(r"\\\n\s*", "", self.text).splitlines()
 
     @property
     def commands(self) -> list[str]:
-        """The calls of `strap` in it, a line each, without comments."""
-        joined = re.sub(r"\\\n\s*", "", self.text)
-        lines = [line.removeprefix("$ ").partition(" #")[0] for line in joined.splitlines()]
+        """The calls of `strap` in it, without comments."""
+        lines = [line.removeprefix("$ ").partition(" #")[0] for line in self.lines]
         return [line for line in lines if line.startswith("strap ")]
 
 

@@ -18,24 +18,23 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
-OUTSIDE = (
-    *("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
-    *("benchmarks/README.md", "samples/libero-mini/README.md"),
-)
-"""pages of the repository that the site shows under repository/"""
-MOVED = {
-    "README.md": "index.md",
-    "docs/notebook.ipynb": "notebook.md",
-    **{path: f"repository/{path}" for path in OUTSIDE},
+OUTSIDE = {
+    path: f"repository/{path}"
+    for path in (
+        *("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
+        *("benchmarks/README.md", "samples/libero-mini/README.md"),
+    )
 }
-"""path in the repository -> path on the site, where that is not the path below docs/"""
+"""pages of the repository that the site shows -> where"""
+SHOWN_AS = {**OUTSIDE, "README.md": "index.md", "docs/notebook.ipynb": "notebook.md"}
+"""what a link may lead to -> what it leads to on the site"""
 LINK = re.compile(r"(\]\()([^)#\s]+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie outside docs/, and the notebook with its pictures."""
-    for path in OUTSIDE:
-        files.append(File.generated(config, MOVED[path], abs_src_path=str(ROOT / path)))
+    for path, shown_as in OUTSIDE.items():
+        files.append(File.generated(config, shown_as, abs_src_path=str(ROOT / path)))
     text, pictures = render_notebook(json.loads(NOTEBOOK.read_text()))
     files.append(File.generated(config, "notebook.md", content=text))
     for name, content in pictures.items():
@@ -43,10 +42,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Turn links between files of the repository into links between pages of the site."""
     here = page.file.src_uri
-    origins = {to: path for path, to in MOVED.items()}
+    origins = {shown_as: path for path, shown_as in OUTSIDE.items()}
     return relink(markdown, origins.get(here, f"docs/{here}"), here)
 
 
@@ -57,7 +56,7 @@ def relink(markdown: str, origin: str, here: str) -> str:
         if ":" in link[2]:
             return link[0]
         to = posixpath.normpath(posixpath.join(posixpath.dirname(origin), link[2]))
-        to = MOVED.get(to, to.removeprefix("docs/"))
+        to = SHOWN_AS.get(to, to.removeprefix("docs/"))
         return link[1] + posixpath.relpath(to, posixpath.dirname(here) or ".")
 
     return LINK.sub(point, markdown)
