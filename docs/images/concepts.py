@@ -1,7 +1,7 @@
 """Draws the pictures of docs/concepts.md from the sample data, with the package's own functions.
 
-`python docs/images/concepts.py --stores STORES` embeds the sample where STORES lacks it (two minutes on two
-cores), then writes the pictures beside this file.
+`python docs/images/concepts.py --stores STORES` embeds the sample where STORES lacks it (minutes on
+a CPU), then writes the pictures beside this file.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""The documentation site: built without a warning, with nothing that a browser would fetch."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pages import ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("material")
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", out]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
+    fetched = re.compile(r"""<(?:link|script|img|iframe|source|video)\b[^>]*?["'](?:https?:)?//""")
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        assert not fetched.search(page.read_text()), page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", sheet.read_text()), sheet
+
+
+def test_pages_of_the_repository_and_the_notebook_are_there(site: Path) -> None:
+    notebook = (site / "notebook.html").read_text()
+    for number in range(3):
+        assert f'src="images/notebook-{number}.png"' in notebook
+        assert (site / "images" / f"notebook-{number}.png").is_file()
+    assert 'href="../formats/damage.html"' in (site / "repository" / "SECURITY.html").read_text()
+    assert 'href="repository/benchmarks/index.html"' in (site / "index.html").read_text()
+
+
+def test_marks_for_the_tests_do_not_show(site: Path) -> None:
+    found = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    assert len(found) > 200
+    assert not [
+        page
+        for page in found
+        if "run by tests" in page["text"] and "testing" not in page["location"]
+    ]
