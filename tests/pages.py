@@ -28,7 +28,7 @@ SHOWN = ("text", "toml", "json")
 FENCE = re.compile(
     r"(?:^<!-- (?P<mark>.*) -->\n+)?^```(?P<language>.*)\n(?P<text>(?s:.*?))^```$", flags=re.M
 )
-PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z]{3,}\b(?!=)")
+PLACEHOLDER = re.compile(r"(?<![\w$])[A-Z][A-Z0-9_]{2,}\b(?!=)")
 
 
 @dataclass(frozen=True)
