@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -90,3 +91,15 @@ def test_the_notebook_runs(folder: Path) -> None:
     (folder / "docs").mkdir()
     run([sys.executable, "-c", "\n\n".join(code)], folder / "docs")
     assert NOTEBOOK.stat().st_size < 600_000
+
+
+def test_the_pictures_of_the_concepts_are_drawn(folder: Path) -> None:
+    script = str(ROOT / "docs" / "images" / "concepts.py")
+    (folder / "pictures").mkdir()
+    run(
+        [sys.executable, script, "--stores", "stores", "--encoder", "pixels", "--out", "pictures"],
+        folder,
+    )
+    drawn = {path.name for path in (folder / "pictures").iterdir()}
+    shown = re.findall(r"\(images/(.+)\)", (ROOT / "docs" / "concepts.md").read_text())
+    assert drawn == set(shown)

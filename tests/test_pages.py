@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.pages import PAGES, ROOT, RUN, SHOWN, Block, read_blocks
 
+import strap
 from strap.cli.help import options_of
 from strap.cli.page import list_commands
 
@@ -67,6 +68,11 @@ def test_errors_that_are_explained_stand_in_the_source() -> None:
     known = [text for file in (ROOT / "src").rglob("*.py") for text in texts_in(file)]
     for message in quoted:
         assert any(message in text for text in known), f"nothing says: {message}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    shown = re.findall(r"^::: strap\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), flags=re.M)
+    assert set(shown) == set(strap.__all__) - {"dtw", "__version__"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/testing.md"])
