@@ -41,6 +41,8 @@ def test_pages_of_the_repository_and_the_notebook_are_there(site: Path) -> None:
     for number in range(3):
         assert f'src="images/notebook-{number}.png"' in notebook
         assert (site / "images" / f"notebook-{number}.png").is_file()
+    assert 'href="notebook.ipynb"' in notebook
+    assert json.loads((site / "notebook.ipynb").read_text())["cells"]
     assert 'href="../formats/damage.html"' in (site / "repository" / "SECURITY.html").read_text()
     assert 'href="repository/benchmarks/index.html"' in (site / "index.html").read_text()
 

@@ -36,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, shown_as in OUTSIDE.items():
         files.append(File.generated(config, shown_as, abs_src_path=str(ROOT / path)))
     text, pictures = render_notebook(json.loads(NOTEBOOK.read_text()))
+    text += f'\n\n<a href="{NOTEBOOK.name}" download>This page as a notebook for Jupyter</a>\n'
     files.append(File.generated(config, "notebook.md", content=text))
     for name, content in pictures.items():
         files.append(File.generated(config, name, content=content))
