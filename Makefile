@@ -74,10 +74,11 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# A dead link or anchor, or a page that no menu names, is an error. To search, view it through a server:
+# A dead link or anchor, or a page that no menu names, is an error (not with --quiet, which overlooks
+# them). To search, view it through a server:
 # `python -m http.server --directory site`.
 site: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/search/cpu.py

@@ -12,18 +12,41 @@ from pathlib import Path
 import pytest
 from tests.pages import ROOT
 
+BUILD = ("mkdocs", "build", "--strict")
+
+
+def build(*options: str | Path) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", *BUILD, *options]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material")
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", out]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    done = build("--site-dir", out)
     assert done.returncode == 0, done.stderr
     return out
+
+
+@pytest.mark.parametrize("link", ["index.md#nowhere", "absent.md"])
+def test_a_link_that_leads_nowhere_ends_the_build(link: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n[a link]({link})\n")
+    own = (
+        f"INHERIT: {ROOT / 'mkdocs.yml'}\ndocs_dir: docs\nhooks: []\nnav: [index.md]\nplugins: []\n"
+    )
+    (tmp_path / "mkdocs.yml").write_text(own)
+    done = build("--config-file", tmp_path / "mkdocs.yml", "--site-dir", tmp_path / "site")
+    assert done.returncode == 1
+    assert link in done.stderr
+
+
+def test_make_builds_as_these_tests_do() -> None:
+    assert f"/{' '.join(BUILD)}\n" in (ROOT / "Makefile").read_text()
 
 
 def test_pages_fetch_nothing_from_elsewhere(site: Path) -> None:
