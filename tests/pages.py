@@ -1,4 +1,4 @@
-"""The blocks of commands and code on README and the pages of docs/, and what becomes of each.
+"""The blocks of commands and code on README and the pages of the site, and what becomes of each.
 
 A fence names its language. Blocks of `sh`, `python` and `console` are run by `test_page_blocks.py`,
 page by page and in order, in a folder that has `samples/`, and `my-run` where a page names it. What
@@ -20,7 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "samples/libero-mini")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
+"""README, and every page of the site"""
 RUN = ("sh", "python", "console")
 """languages of blocks that are run"""
 SHOWN = ("text", "toml", "json")
