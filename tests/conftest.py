@@ -36,14 +36,8 @@ ROOT = Path(__file__).parent
 SLOW = {
     *("libero", "policies", "representations"),
     *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
-    *(
-        "test_embedding_engines",
-        "test_embeddings",
-        "test_encoders",
-        "test_page_blocks",
-        "test_report",
-        "test_site",
-    ),
+    *("test_embedding_engines", "test_embeddings", "test_encoders", "test_report"),
+    *("test_page_blocks", "test_site"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
     *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
     *("test_chaining", "test_borders"),

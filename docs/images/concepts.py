@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md from the sample data, with the package's own functions.
+"""Draw the pictures of docs/concepts.md from the sample data, with the package's own functions.
 
 `python docs/images/concepts.py --stores STORES` embeds the sample where STORES lacks it (minutes on
 a CPU), then writes the pictures beside this file.
@@ -14,6 +14,7 @@ import numpy as np
 
 import strap
 from strap import dtw
+from strap.datasets.slicing import CHUNK, HISTORY
 from strap.figures.retrieval import contact_sheet
 from strap.figures.style import BLUE, GREY, ORANGE, make_figure, styled
 from strap.segments import Segmentation, cut_dataset
@@ -23,7 +24,6 @@ HERE = Path(__file__).parent
 SAMPLE = HERE.parents[1] / "samples" / "libero-mini"
 CAMERA = "agentview_rgb"
 DEMONSTRATION = "episode_000000"
-HISTORY = CHUNK = 5
 
 
 def main() -> None:
