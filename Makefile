@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
 
-.PHONY: help demo test check lint format bench soak fuzz chaos audit system clean
+.PHONY: help demo test check lint format site bench soak fuzz chaos audit system clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
 	@echo "make test    everything, offline; COVERAGE=1 measures coverage too"
 	@echo "make check   between edits: lint, types and the quick tests"
 	@echo "make lint    ruff and mypy"
+	@echo "make site    the documentation as pages to browse: site/index.html"
 	@echo "make bench   speeds against named peers, in one run"
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
@@ -27,10 +28,14 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev,encoders,figures,train,view,serve,rerun,zarr,libero,ray]'
+	$(PIP_INSTALL) -e '.[dev,docs,encoders,figures,train,view,serve,rerun,zarr,libero,ray]'
 # openpi's client wants a numpy before 2 and works with later ones: its own dependencies stay out.
 	$(PIP_INSTALL) --no-deps openpi-client
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.docs
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
 
 $(VENV)/.bench: $(VENV)/.demo
 	$(PIP_INSTALL) -e '.[bench]'
@@ -69,6 +74,12 @@ format: $(VENV)/.test
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A dead link or anchor, or a page that no menu names, is an error (not with --quiet, which overlooks
+# them). To search, view it through a server:
+# `python -m http.server --directory site`.
+site: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/search/cpu.py
 	$(BIN)/python benchmarks/formats/video.py
@@ -92,4 +103,4 @@ audit: $(VENV)/.test
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf $(VENV) demo site .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -36,13 +36,17 @@ ROOT = Path(__file__).parent
 SLOW = {
     *("libero", "policies", "representations"),
     *("test_chaos", "test_decoding", "test_demo", "test_dtw_gpu", "test_dtw_search", "test_fuzz"),
-    *("test_embedding_engines", "test_embeddings", "test_encoders", "test_readme", "test_report"),
+    *("test_embedding_engines", "test_embeddings", "test_encoders", "test_report"),
+    *("test_page_blocks", "test_site"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
     *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
     *("test_chaining", "test_borders"),
 }
 """folders and modules of tests that `make check` leaves out"""
-TOGETHER = {"libero", "policies", "representations", "test_dtw_gpu", "test_dtw_sample"}
+TOGETHER = {
+    *("libero", "policies", "representations"),
+    *("test_dtw_gpu", "test_dtw_sample", "test_page_blocks"),
+}
 """folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
 is made once"""
 

@@ -288,11 +288,12 @@ def test_values_do_not_depend_on_the_batch() -> None:
 def test_a_function_is_an_encoder(
     tmp_path: Path, planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The five lines of docs/encoders.md."""
-    page = (Path(__file__).parent.parent / "docs" / "encoders.md").read_text()
+    """The five lines of docs/recipes/encoder.md."""
+    page = (Path(__file__).parent.parent / "docs" / "recipes" / "encoder.md").read_text()
     code = page.partition("```python\n")[2].partition("```")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 5
-    module = code.replace("DATASET", str(planted.target)).replace("STORE", str(tmp_path / "s"))
+    module = code.replace("samples/libero-mini/target/mug-mug", str(planted.target))
+    module = module.replace("colour-store", str(tmp_path / "s"))
     (tmp_path / "mine.py").write_text(module)
     monkeypatch.chdir(tmp_path)
     spaces: dict[str, object] = {}

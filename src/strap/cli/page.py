@@ -13,9 +13,10 @@ from strap.cli.help import WIDTH, format_help, subcommands
 def format_page(commands: Mapping[str, Any]) -> str:
     """Return the help of all commands as a page, `docs/commands.md`."""
     lines = ["# Commands", "", "What `strap COMMAND --help` prints. This page is made of it:", ""]
-    lines += ["```", "python -m strap.cli.page > docs/commands.md", "```", ""]
+    lines += ["<!-- run by tests/test_help.py::test_the_page_of_commands_is_what_they_print -->"]
+    lines += ["```sh", "python -m strap.cli.page > docs/commands.md", "```", ""]
     for name, command in commands.items():
-        lines += [f"## strap {name}", "", "```", format_help(name, command, WIDTH), "```", ""]
+        lines += [f"## strap {name}", "", "```text", format_help(name, command, WIDTH), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -122,7 +122,9 @@ def path(
         query: [n d].
         trajectory: [m d], the whole of it.
         alignment: what `best_match` or `search` found for them; its cost, start and stop are used.
-        steps, metric, backend: those with which it was found; any backend finds the same path.
+        steps: those with which it was found.
+        metric: the one with which it was found.
+        backend: any; all find the same path.
 
     Returns:
         The cheapest path from (0, start) to (n − 1, stop − 1). Its costs, added in order, are the
@@ -197,7 +199,9 @@ def search(
         queries: arrays [n d].
         trajectories: arrays [m d]; memory-maps are read batch by batch, never all at once.
         k: how many matches for each query.
-        steps, metric, backend: as in `best_match`.
+        steps: as in `best_match`.
+        metric: as in `best_match`.
+        backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
         per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
             the best, then the best clear of it, and so on.

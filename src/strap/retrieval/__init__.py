@@ -74,7 +74,9 @@ def retrieve(
         threshold: keep what is at least so similar: 1 is the cheapest of all, 0 the dearest.
         max_cost: keep nothing that costs more than this for each frame of its query.
         progress: called with (what, done, total).
-        engine, workers, address: where to search; as in `strap.search.Execution`.
+        engine: where to search: `local`, or `ray` for a cluster.
+        workers: tasks at a time on a Ray cluster that is started here.
+        address: of a running Ray cluster; by default one is started here.
     """
     options = MatchOptions(
         method=method,

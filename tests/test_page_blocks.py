@@ -1,0 +1,105 @@
+"""The commands, the code and the notebook that README and the pages show, run as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.pages import PAGES, ROOT, Block, read_blocks
+
+BLOCKS = {page: [block for block in read_blocks(page) if block.is_run] for page in PAGES}
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    """Run a command as a user would who has installed the package; return what it says."""
+    environment = {
+        **os.environ,
+        "STRAP_CACHE": str(folder / "cache"),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MPLBACKEND": "agg",
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command[-1]}\n{done.stdout}\n{done.stderr}"
+    return f"{done.stdout}\n{done.stderr}"
+
+
+def run_block(block: Block, folder: Path) -> None:
+    """Run a block of a page, or save it for the next ones."""
+    if block.file:
+        (folder / block.file).write_text(block.text)
+    elif block.language == "python":
+        run([sys.executable, "-c", block.text], folder)
+    elif block.language == "sh":
+        run(["bash", "-euc", block.text], folder)
+    else:
+        commands = [line[2:] for line in block.lines if line.startswith("$ ")]
+        shown = [line for line in block.lines if not line.startswith("$ ")]
+        require_shown(run(["bash", "-euc", "\n".join(commands)], folder), shown, block)
+
+
+def require_shown(said: str, shown: Sequence[str], block: Block) -> None:
+    """Require the lines of a page in what was said, in order; line breaks and spaces may differ."""
+    said = " ".join(said.split())
+    for part in "\n".join(shown).split("\n…\n"):
+        expected = " ".join(part.split())
+        assert expected in said, f"{block} shows\n{expected}\nand not\n{said}"
+        said = said.partition(expected)[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all pages are run: the sample data is there, as in the repository."""
+    path = tmp_path_factory.mktemp("pages")
+    (path / "samples").symlink_to(ROOT / "samples")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder_with_run(folder: Path) -> Path:
+    """The same with `my-run`, retrieved as README says."""
+    retrieving = BLOCKS[ROOT / "README.md"][0]
+    assert "strap retrieve" in retrieving.text
+    run_block(retrieving, folder)
+    for name in ("matches.parquet", "augmented/meta/info.json", "segments.json", "manifest.json"):
+        assert (folder / "my-run" / name).is_file()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if BLOCKS[page]], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_the_blocks_of_a_page_run(page: Path, request: pytest.FixtureRequest) -> None:
+    needs_run = any("my-run" in block.text for block in BLOCKS[page])
+    folder = request.getfixturevalue("folder_with_run" if needs_run else "folder")
+    for block in BLOCKS[page]:
+        run_block(block, folder)
+
+
+def test_the_notebook_runs(folder: Path) -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert any("strap.retrieve(" in cell for cell in code)
+    (folder / "docs").mkdir()
+    run([sys.executable, "-c", "\n\n".join(code)], folder / "docs")
+    assert NOTEBOOK.stat().st_size < 600_000
+
+
+def test_the_pictures_of_the_concepts_are_drawn(folder: Path) -> None:
+    script = str(ROOT / "docs" / "images" / "concepts.py")
+    (folder / "pictures").mkdir()
+    run(
+        [sys.executable, script, "--stores", "stores", "--encoder", "pixels", "--out", "pictures"],
+        folder,
+    )
+    drawn = {path.name for path in (folder / "pictures").iterdir()}
+    shown = re.findall(r"\(images/(.+)\)", (ROOT / "docs" / "concepts.md").read_text())
+    assert drawn == set(shown)
