@@ -249,7 +249,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     first = dataset[dataset.ids[0]]
     return {
         "kind": "dataset",
-        "title": dataset.path.name,
+        "title": dataset.label,
         "name": dataset.path.resolve().name,
         "read_only": True,
         "facts": _dataset_facts(dataset, first, episodes, len(tasks)),

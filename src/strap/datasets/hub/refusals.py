@@ -1,0 +1,98 @@
+"""What users are told when the hub does not give what they asked for."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from strap.datasets.hub.names import DEFAULT_REVISION, HubName
+from strap.errors import StrapError
+
+LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
+
+
+def refuse_name(name: HubName, error: Exception) -> StrapError:
+    """Return why a text that may be a repository's name cannot be opened."""
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/datasets/{name.repo}"
+    nothing_here = f"no such dataset: '{name}' is no file or folder here, and"
+    if is_unreachable(error):
+        return StrapError(
+            f"{nothing_here} as a dataset of the hub it is not in the cache, and the hub cannot be "
+            f"reached ({_reason(error)}): check the path, or on a machine with a network run "
+            f"`{_command(name)}`, copy that folder here and pass its path"
+        )
+    if isinstance(error, errors.GatedRepoError):
+        return StrapError(f"'{name}' is gated on the hub: ask for access at {page}, then {LOG_IN}")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return StrapError(
+            f"{nothing_here} {constants.ENDPOINT} has no dataset of that name that you may read: "
+            f"check the path or the name; for a private one {LOG_IN}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return StrapError(
+            f"the hub's dataset '{name.repo}' has no revision '{name.revision}': name a branch, a "
+            f"tag or a commit of it, listed at {page}/tree/{DEFAULT_REVISION}"
+        )
+    if isinstance(error, errors.EntryNotFoundError):
+        return StrapError(
+            f"the hub's dataset '{name}' has no meta/info.json: only LeRobot datasets are fetched "
+            f"by name; fetch this one whole with `{_command(name)}` and pass that folder's path"
+        )
+    return StrapError(f"cannot fetch '{name}' from the hub ({_reason(error)}): try again later")
+
+
+def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> StrapError:
+    """Return why files of a repository's commit cannot be fetched.
+
+    Args:
+        name: the repository and the commit.
+        lacking: the files that are not here.
+        cache: the folder that repositories are kept in.
+        error: the client's.
+    """
+    if is_unreachable(error):
+        folder = f"datasets--{name.repo.replace('/', '--')}"
+        return StrapError(
+            f"'{name.repo}' is here in part, without {lacking}, and the hub cannot be reached "
+            f"({_reason(error)}): on a machine with a network run `hf download {name.repo} "
+            f"--repo-type dataset --revision {name.revision}`, and copy the folder {folder} of its "
+            f"cache into '{cache}'"
+        )
+    told = refuse_name(name, error)
+    return StrapError(f"cannot fetch {lacking}: {told}")
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Whether nobody answered, rather than that the answer was no."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HfHubHTTPError):
+        return False
+    kinds = {kind.__name__ for kind in type(error).__mro__}  # TransportError: of httpx and httpx2
+    silent = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError)
+    return "TransportError" in kinds or isinstance(error, (*silent, TimeoutError))
+
+
+def _command(name: HubName) -> str:
+    """Return the command that fetches a repository into a folder."""
+    revision = "" if name.revision == DEFAULT_REVISION else f" --revision {name.revision}"
+    folder = name.repo.partition("/")[2]
+    return f"hf download {name.repo} --repo-type dataset{revision} --local-dir {folder}"
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong in a few words; addresses, which may be signed, are left out."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__  # the client says "not in the cache", and this is why
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set"
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if isinstance(status, int) and status in HTTPStatus:
+        return f"it answers {status} {HTTPStatus(status).phrase}"
+    text = re.sub(r"\S*://\S*", "…", " ".join(str(error).split()))[:200]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
