@@ -14,8 +14,8 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, name_some, printable
-from strap.progress import Progress, silent
 from strap.positions import joint_candidates, position_candidates
+from strap.progress import Progress, silent
 from strap.types import Array, Trajectory
 
 SAMPLE = 2000
@@ -206,7 +206,9 @@ def _missing_files(dataset: Dataset) -> dict[str, list[str]]:
 def _not_fetched(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
     """Say how much of a dataset of the hub is here."""
     here = [f"the {what} of {total - len(ids)}" for what, ids in missing.items()]
-    return [f"in the hub's cache, of {total} trajectories: {', '.join(here)}; others when needed"]
+    return [
+        f"in the hub's cache, of {total} trajectories: {', '.join(here)}; commands fetch the rest"
+    ]
 
 
 def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
@@ -284,10 +286,10 @@ def write_contact_sheet(
     from PIL import Image, ImageDraw
 
     places = np.unique(np.linspace(0, len(dataset) - 1, trajectories).round().astype(int))
-    dataset.select([dataset.ids[place] for place in places]).fetch(cameras, progress)
+    shown_ones = dataset.select([dataset.ids[p] for p in places] if len(dataset) else [])
+    shown_ones.fetch(cameras, progress)
     rows: list[tuple[str, list[Array]]] = []
-    for place in places if len(dataset) else ():
-        trajectory = dataset[dataset.ids[place]]
+    for trajectory in shown_ones:
         if not trajectory.length:
             continue
         for name in trajectory.cameras if cameras is None else cameras:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
 from strap.datasets.boundary import reading
-from strap.datasets.hub import fetch_snapshot, find_hub_name
+from strap.datasets.hub import fetch_snapshot, find_hub_name, find_snapshot
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Orientation
@@ -94,8 +94,13 @@ def open_dataset(
         progress: called with (what, megabytes fetched, megabytes in all) while `meta/` is fetched.
     """
     path = Path(path).expanduser()
-    if name := find_hub_name(path):
-        path = fetch_snapshot(name, progress).path
+    if hub_name := find_hub_name(path):
+        path = fetch_snapshot(hub_name, progress).path
+    if not path.exists() and (removed := find_snapshot(path)):
+        raise StrapError(
+            f"'{path}' is no longer in the hub's cache: fetch it again, with `strap inspect "
+            f"{removed.name}`"
+        )
     if not path.exists():
         raise StrapError(f"no such dataset: '{path}'; check the path")
     if orientation not in (None, "upright", "flipped"):

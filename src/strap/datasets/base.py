@@ -56,7 +56,8 @@ class Dataset:
     @property
     def label(self) -> str:
         """A short name to show: that of the hub's repository, else of the file or folder."""
-        return getattr(self.whole.reader, "label", "") or self.path.name
+        name = self.path.name or self.path.resolve().name
+        return getattr(self.whole.reader, "label", "") or name
 
     @property
     def metadata(self) -> Mapping[str, Any]:

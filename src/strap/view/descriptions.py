@@ -250,7 +250,7 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     return {
         "kind": "dataset",
         "title": dataset.label,
-        "name": dataset.path.resolve().name,
+        "name": dataset.label,
         "read_only": True,
         "facts": _dataset_facts(dataset, first, episodes, len(tasks)),
         "cameras": list(first.cameras),

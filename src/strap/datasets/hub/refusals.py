@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from http import HTTPStatus
 
 from strap.datasets.hub.names import DEFAULT_REVISION, HubName
 from strap.errors import StrapError
@@ -52,6 +51,8 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
         cache: the folder that repositories are kept in.
         error: the client's.
     """
+    from huggingface_hub import errors
+
     if is_unreachable(error):
         folder = f"datasets--{name.repo.replace('/', '--')}"
         return StrapError(
@@ -60,19 +61,35 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
             f"--repo-type dataset --revision {name.revision}`, and copy the folder {folder} of its "
             f"cache into '{cache}'"
         )
-    told = refuse_name(name, error)
-    return StrapError(f"cannot fetch {lacking}: {told}")
+    if isinstance(error, errors.GatedRepoError):
+        return refuse_name(name, error)
+    what = f"cannot fetch {lacking} of '{name}' ({_reason(error)})"
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
+        return StrapError(f"{what}: it was removed, or is private by now; {LOG_IN}")
+    if isinstance(error, OSError) and error.errno is not None:
+        return StrapError(f"{what}: make '{cache}' writable, or name another place with HF_HOME")
+    return StrapError(f"{what}: try again later; what was fetched stays")
 
 
 def is_unreachable(error: Exception) -> bool:
     """Whether nobody answered, rather than that the answer was no."""
     from huggingface_hub import errors
 
-    if isinstance(error, errors.HfHubHTTPError):
+    cause = _cause(error)
+    if isinstance(cause, errors.HfHubHTTPError):
         return False
-    kinds = {kind.__name__ for kind in type(error).__mro__}  # TransportError: of httpx and httpx2
+    kinds = {kind.__name__ for kind in type(cause).__mro__}  # TransportError: of httpx and httpx2
     silent = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError)
-    return "TransportError" in kinds or isinstance(error, (*silent, TimeoutError))
+    return "TransportError" in kinds or isinstance(cause, (*silent, TimeoutError))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return why, where the client says that a file is not in the cache and could not be asked."""
+    from huggingface_hub import errors
+
+    while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _command(name: HubName) -> str:
@@ -84,15 +101,13 @@ def _command(name: HubName) -> str:
 
 def _reason(error: BaseException) -> str:
     """Return what went wrong in a few words; addresses, which may be signed, are left out."""
-    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
-        error = error.__cause__  # the client says "not in the cache", and this is why
     from huggingface_hub import errors
 
-    if isinstance(error, errors.OfflineModeIsEnabled):
+    cause = _cause(error)
+    if isinstance(cause, errors.OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set"
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    if isinstance(status, int) and status in HTTPStatus:
-        return f"it answers {status} {HTTPStatus(status).phrase}"
-    text = re.sub(r"\S*://\S*", "…", " ".join(str(error).split()))[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    response = getattr(cause, "response", None)
+    if status := getattr(response, "status_code", None):
+        return f"it answers {status}"
+    text = re.sub(r"\S*://\S*", "…", " ".join(str(cause).split()))[:200]
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

@@ -142,6 +142,7 @@ class Snapshot:
             try:
                 for done in [pool.submit(download, file) for file in files]:
                     done.result()
+                meter.finish()
             except BaseException:
                 meter.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -239,6 +240,7 @@ class _Meter:
 
     def __init__(self, what: str, total: int, progress: Progress) -> None:
         self._what, self._total, self._progress = what, total, progress
+        self._megabytes = max(1, total // MB)
         self._done = 0
         self._shown = -1
         self._is_stopped = False
@@ -253,7 +255,11 @@ class _Meter:
             shown = min(self._done, self._total) // MB
             if shown != self._shown:
                 self._shown = shown
-                self._progress(self._what, shown, max(1, self._total // MB))
+                self._progress(self._what, shown, self._megabytes)
+
+    def finish(self) -> None:
+        """Tell that everything is there."""
+        self._progress(self._what, self._megabytes, self._megabytes)
 
     def stop(self) -> None:
         """Let downloads that are under way fail with their next bytes."""

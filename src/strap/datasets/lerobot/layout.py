@@ -113,7 +113,7 @@ class Layout:
     notes: tuple[str, ...] = ()
     """where files were found elsewhere than `info.json` says"""
     snapshot: Snapshot | None = None
-    """the commit of the hub that this is, where it is one; files that are not here can be fetched"""
+    """the commit of the hub that this is, where it is one: files that are not here are fetched"""
 
     @property
     def folders(self) -> frozenset[str]:
