@@ -135,8 +135,8 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         raise StrapError(f"'{dataset.path}' holds no trajectories")
     missing = _missing_files(dataset)
     lacking = {name for ids in missing.values() for name in ids}
-    is_fetched = bool(getattr(dataset.whole.reader, "commit", ""))
-    whole = [name for name in dataset.ids if name not in lacking or is_fetched]
+    is_on_hub = bool(getattr(dataset.whole.reader, "commit", ""))
+    whole = [name for name in dataset.ids if name not in lacking or is_on_hub]
     seen = _look(dataset, whole or dataset.ids, sample, seconds)
     first = seen[0]
     lengths = np.array([t.length for t in seen])
@@ -166,7 +166,7 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         joints=joint_candidates(first),
         lengths=_histogram(lengths),
         notes=(
-            *(_not_fetched if is_fetched else _missing)(missing, len(dataset)),
+            *(_not_fetched if is_on_hub else _missing)(missing, len(dataset)),
             *_odd_ones(seen),
             *_dark_cameras([t for t in seen if t.id not in lacking]),
             *([summary] if summary else []),
@@ -286,10 +286,10 @@ def write_contact_sheet(
     from PIL import Image, ImageDraw
 
     places = np.unique(np.linspace(0, len(dataset) - 1, trajectories).round().astype(int))
-    shown_ones = dataset.select([dataset.ids[p] for p in places] if len(dataset) else [])
-    shown_ones.fetch(cameras, progress)
+    chosen = dataset.select([dataset.ids[p] for p in places] if len(dataset) else [])
+    chosen.fetch(cameras, progress)
     rows: list[tuple[str, list[Array]]] = []
-    for trajectory in shown_ones:
+    for trajectory in chosen:
         if not trajectory.length:
             continue
         for name in trajectory.cameras if cameras is None else cameras:

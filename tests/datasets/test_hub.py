@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -310,8 +311,10 @@ class TestOffline:
         before = strap.open_dataset(NAME)
         before.select(["episode_000001"]).fetch(["front"])
         unplug(monkeypatch, how)
-        dataset = strap.open_dataset(NAME)
+        with warnings.catch_warnings(record=True) as notes:
+            dataset = strap.open_dataset(NAME)
         assert dataset.name == before.name
+        assert len(notes) == (how == "nobody answers")
         assert len(dataset["episode_000001"].frames("front")) == LENGTHS[1]
         assert strap.open_dataset(f"{NAME}@{mugs}").name == before.name
 
@@ -418,7 +421,9 @@ class TestRefusals:
     ) -> None:
         before = strap.open_dataset(NAME)
         del hub.repositories[NAME]
-        with pytest.warns(match="that you may read.*its commit .* is used"):
+        with pytest.warns(
+            match=r"what 'team/mugs' is now \(it answers 401\): its commit .* is used"
+        ):
             assert strap.open_dataset(NAME).name == before.name
 
 

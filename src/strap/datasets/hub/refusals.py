@@ -19,7 +19,7 @@ def refuse_name(name: HubName, error: Exception) -> StrapError:
     if is_unreachable(error):
         return StrapError(
             f"{nothing_here} as a dataset of the hub it is not in the cache, and the hub cannot be "
-            f"reached ({_reason(error)}): check the path, or on a machine with a network run "
+            f"reached ({describe_failure(error)}): check the path, or on a machine with a network run "
             f"`{_command(name)}`, copy that folder here and pass its path"
         )
     if isinstance(error, errors.GatedRepoError):
@@ -39,7 +39,9 @@ def refuse_name(name: HubName, error: Exception) -> StrapError:
             f"the hub's dataset '{name}' has no meta/info.json: only LeRobot datasets are fetched "
             f"by name; fetch this one whole with `{_command(name)}` and pass that folder's path"
         )
-    return StrapError(f"cannot fetch '{name}' from the hub ({_reason(error)}): try again later")
+    return StrapError(
+        f"cannot fetch '{name}' from the hub ({describe_failure(error)}): try again later"
+    )
 
 
 def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> StrapError:
@@ -57,13 +59,13 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
         folder = f"datasets--{name.repo.replace('/', '--')}"
         return StrapError(
             f"'{name.repo}' is here in part, without {lacking}, and the hub cannot be reached "
-            f"({_reason(error)}): on a machine with a network run `hf download {name.repo} "
+            f"({describe_failure(error)}): on a machine with a network run `hf download {name.repo} "
             f"--repo-type dataset --revision {name.revision}`, and copy the folder {folder} of its "
             f"cache into '{cache}'"
         )
     if isinstance(error, errors.GatedRepoError):
         return refuse_name(name, error)
-    what = f"cannot fetch {lacking} of '{name}' ({_reason(error)})"
+    what = f"cannot fetch {lacking} of '{name}' ({describe_failure(error)})"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
         return StrapError(f"{what}: it was removed, or is private by now; {LOG_IN}")
     if isinstance(error, OSError) and error.errno is not None:
@@ -99,7 +101,7 @@ def _command(name: HubName) -> str:
     return f"hf download {name.repo} --repo-type dataset{revision} --local-dir {folder}"
 
 
-def _reason(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """Return what went wrong in a few words; addresses, which may be signed, are left out."""
     from huggingface_hub import errors
 

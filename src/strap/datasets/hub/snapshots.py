@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from strap.datasets.hub.names import HubName
-from strap.datasets.hub.refusals import is_unreachable, refuse_files, refuse_name
+from strap.datasets.hub.refusals import (
+    describe_failure,
+    is_unreachable,
+    refuse_files,
+    refuse_name,
+)
 from strap.errors import StrapError, name_some
 from strap.extras import missing_extra
 from strap.progress import Progress, silent
@@ -165,6 +170,7 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
     """
     _require_client(name)
     from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
         options: dict[str, Any] = {"revision": name.revision, "timeout": SECONDS}
@@ -180,10 +186,10 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
         cached = _find_cached(name)
         if cached is None:
             raise refuse_name(name, error) from error
-        if not is_unreachable(error):
+        if not isinstance(error, OfflineModeIsEnabled) and name.revision != cached.commit:
             warnings.warn(
-                f"{refuse_name(name, error)}; its commit {cached.commit[:12]} is used, which was "
-                "fetched before",
+                f"the hub does not say what '{name}' is now ({describe_failure(error)}): its "
+                f"commit {cached.commit[:12]} is used, which was fetched before",
                 stacklevel=2,
             )
         return cached

@@ -134,15 +134,13 @@ class Layout:
         """The video file of a camera for the episode in that row."""
         return self._path("video_path", row, f"videos/{key}", video_key=key)
 
-    def files(self, row: int, cameras: Collection[str] | None = None) -> tuple[Path, ...]:
-        """The files of the episode in that row: its table, and the videos of all or some cameras.
-
-        What is no camera of a trajectory (a depth map) is none of some cameras.
-        """
-        videos = [feature for feature in self.features.values() if feature.dtype == "video"]
-        if cameras is not None:
-            videos = [video for video in videos if video.camera_name in cameras]
-        return self.data_file(row), *(self.video_file(row, video.name) for video in videos)
+    def files(self, row: int, videos: Collection[str] | None = None) -> tuple[Path, ...]:
+        """The files of the episode in that row: its table, and all its videos or those named."""
+        if videos is None:
+            videos = [
+                feature.name for feature in self.features.values() if feature.dtype == "video"
+            ]
+        return self.data_file(row), *(self.video_file(row, key) for key in videos)
 
     def here(self, file: Path) -> Path:
         """Return the file; one of the hub's that is not in its cache is fetched first."""

@@ -69,8 +69,14 @@ class LeRobotReader:
         snapshot = self.layout.snapshot
         if snapshot is None:
             return
+        videos = [
+            feature.name
+            for feature in self.layout.features.values()
+            if feature.dtype == "video" and feature.is_camera
+            if cameras is None or feature.camera_name in cameras
+        ]
         rows = [self._row(name) for name in ids]
-        files = (file for row in rows for file in self.layout.files(row, cameras))
+        files = (file for row in rows for file in self.layout.files(row, videos))
         root = self.layout.root
         snapshot.fetch([file.relative_to(root).as_posix() for file in files], progress)
 
