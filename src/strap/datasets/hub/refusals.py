@@ -7,6 +7,8 @@ import re
 from strap.datasets.hub.names import DEFAULT_REVISION, HubName
 from strap.errors import StrapError
 
+NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError"}
+"""errors of httpx, or of httpx2, one of which the client asks with"""
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
@@ -19,8 +21,8 @@ def refuse_name(name: HubName, error: Exception) -> StrapError:
     if is_unreachable(error):
         return StrapError(
             f"{nothing_here} as a dataset of the hub it is not in the cache, and the hub cannot be "
-            f"reached ({describe_failure(error)}): check the path, or on a machine with a network run "
-            f"`{_command(name)}`, copy that folder here and pass its path"
+            f"reached ({describe_failure(error)}): check the path, or on a machine with a network "
+            f"run `{_command(name)}`, copy that folder here and pass its path"
         )
     if isinstance(error, errors.GatedRepoError):
         return StrapError(f"'{name}' is gated on the hub: ask for access at {page}, then {LOG_IN}")
@@ -59,9 +61,9 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
         folder = f"datasets--{name.repo.replace('/', '--')}"
         return StrapError(
             f"'{name.repo}' is here in part, without {lacking}, and the hub cannot be reached "
-            f"({describe_failure(error)}): on a machine with a network run `hf download {name.repo} "
-            f"--repo-type dataset --revision {name.revision}`, and copy the folder {folder} of its "
-            f"cache into '{cache}'"
+            f"({describe_failure(error)}): on a machine with a network run `hf download "
+            f"{name.repo} --repo-type dataset --revision {name.revision}`, and copy the folder "
+            f"{folder} of its cache into '{cache}'"
         )
     if isinstance(error, errors.GatedRepoError):
         return refuse_name(name, error)
@@ -80,9 +82,9 @@ def is_unreachable(error: Exception) -> bool:
     cause = _cause(error)
     if isinstance(cause, errors.HfHubHTTPError):
         return False
-    kinds = {kind.__name__ for kind in type(cause).__mro__}  # TransportError: of httpx and httpx2
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
     silent = (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError)
-    return "TransportError" in kinds or isinstance(cause, (*silent, TimeoutError))
+    return bool(kinds & NO_CONNECTION) or isinstance(cause, silent)
 
 
 def _cause(error: BaseException) -> BaseException:

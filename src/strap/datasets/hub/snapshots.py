@@ -26,8 +26,8 @@ from strap.progress import Progress, silent
 
 INFO = "meta/info.json"
 """what a LeRobot dataset has; fetched after the rest of `meta/`, so where it is, all of that is"""
-OLDEST_CLIENT = (1, 2)
-"""the first huggingface_hub whose downloads of single files report how far they are"""
+OLDEST_CLIENT = (1, 20)
+"""the first huggingface_hub that goes on with a download whose connection was dropped"""
 DOWNLOADS = 8
 """files fetched at a time"""
 PATHS = 500
