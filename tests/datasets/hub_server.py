@@ -43,6 +43,8 @@ class Hub:
     """the Range headers that came"""
     status: int = 200
     """what every request is answered with, where it is not 200"""
+    head_status: int = 200
+    """likewise, of requests about single files"""
 
     def add(self, repo: str, folder: Path, *revisions: str) -> str:
         """Make the folder the newest commit of a repository."""
@@ -106,8 +108,9 @@ class HubHandler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path).strip("/")
         self.hub.requests.append((self.command, path))
         try:
-            if self.hub.status != 200:
-                raise RefusalError(self.hub.status)
+            status = self.hub.head_status if self.command == "HEAD" else self.hub.status
+            if status != 200:
+                raise RefusalError(status)
             if path.startswith("api/datasets/"):
                 self._answer_question(path.removeprefix("api/datasets/").split("/"), body)
             else:

@@ -318,6 +318,7 @@ class TestOffline:
         assert len(dataset["episode_000001"].frames("front")) == LENGTHS[1]
         assert strap.open_dataset(f"{NAME}@{mugs}").name == before.name
 
+    @pytest.mark.filterwarnings("ignore:the hub does not say")
     @pytest.mark.parametrize("how", ["HF_HUB_OFFLINE", "nobody answers"])
     def test_a_part_is_never_taken_for_the_whole(
         self, hub: Hub, mugs: str, monkeypatch: pytest.MonkeyPatch, how: str
@@ -407,6 +408,29 @@ class TestRefusals:
         line = told(["inspect", NAME], capsys)
         assert "has no meta/info.json: only LeRobot datasets are fetched by name" in line
         assert f"hf download {NAME} --repo-type dataset --local-dir mugs" in line
+
+    def test_a_hub_that_is_overloaded(
+        self, hub: Hub, mugs: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        hub.head_status = 503
+        with pytest.raises(StrapError, match=r"cannot fetch meta/.* \(it answers 503\): try again"):
+            strap.open_dataset(NAME)
+
+    def test_without_the_client_what_is_here_is_read(
+        self, hub: Hub, mugs: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = strap.open_dataset(NAME).path
+        strap.open_dataset(NAME).select(["episode_000002"]).fetch()
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+        dataset = strap.open_dataset(path)
+        assert len(dataset["episode_000002"].frames("wrist")) == LENGTHS[2]
+        with pytest.warns(match="skipped 3 of 4 episodes"):
+            assert len(strap.open_dataset(path, missing="skip")) == 1
+        with pytest.raises(StrapError, match=rf"here in part, without {table(1)}.*\[hub\]"):
+            dataset["episode_000001"].actions[:]
+        with pytest.raises(StrapError, match=r"'a/b' is no file or folder here; .*\[hub\]"):
+            strap.open_dataset("a/b")
 
     def test_a_secret_is_in_no_message(
         self, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

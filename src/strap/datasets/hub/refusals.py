@@ -12,10 +12,11 @@ NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError"}
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
-def refuse_name(name: HubName, error: Exception) -> StrapError:
+def refuse_name(name: HubName, error: BaseException) -> StrapError:
     """Return why a text that may be a repository's name cannot be opened."""
     from huggingface_hub import constants, errors
 
+    error = _cause(error)
     page = f"{constants.ENDPOINT}/datasets/{name.repo}"
     nothing_here = f"no such dataset: '{name}' is no file or folder here, and"
     if is_unreachable(error):
@@ -46,7 +47,7 @@ def refuse_name(name: HubName, error: Exception) -> StrapError:
     )
 
 
-def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> StrapError:
+def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) -> StrapError:
     """Return why files of a repository's commit cannot be fetched.
 
     Args:
@@ -57,6 +58,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
     """
     from huggingface_hub import errors
 
+    error = _cause(error)
     if is_unreachable(error):
         folder = f"datasets--{name.repo.replace('/', '--')}"
         return StrapError(
@@ -75,7 +77,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: Exception) -> S
     return StrapError(f"{what}: try again later; what was fetched stays")
 
 
-def is_unreachable(error: Exception) -> bool:
+def is_unreachable(error: BaseException) -> bool:
     """Whether nobody answered, rather than that the answer was no."""
     from huggingface_hub import errors
 

@@ -71,6 +71,7 @@ class Snapshot:
         absent = [f for f in dict.fromkeys(files) if not (self.path / f).exists()]
         if not absent:
             return
+        _require_client(f"'{self.repo}' is here in part, without {name_some(absent)}")
         with self._explaining(absent):
             sizes = self._sizes(absent)
         if unknown := [file for file in absent if file not in sizes]:
@@ -87,29 +88,29 @@ class Snapshot:
             self._download(absent, meter)
 
     def list_files(self) -> frozenset[str] | None:
-        """Return every file of the repository; None where the hub cannot be reached."""
-        from huggingface_hub import HfApi
-
+        """Return every file of the repository; None where the hub cannot be asked."""
+        try:
+            from huggingface_hub import HfApi
+        except ModuleNotFoundError:
+            return None
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
-        with self._explaining(["the list of its files"]):
-            try:
-                tree = list(HfApi().list_repo_tree(self.repo, recursive=True, **options))
-            except Exception as error:
-                if is_unreachable(error):
-                    return None
-                raise
-        return frozenset(entry.path for entry in tree)
+        try:
+            tree = HfApi().list_repo_tree(self.repo, recursive=True, **options)
+            return frozenset(entry.path for entry in tree)
+        except Exception as error:
+            if is_unreachable(error):
+                return None
+            listing = "the list of its files"
+            raise refuse_files(self.name, listing, str(self.cache), error) from error
 
     @contextmanager
     def _explaining(self, files: Sequence[str]) -> Iterator[None]:
         """Turn the client's errors while these files are asked for into one line."""
         try:
             yield
-        except (StrapError, KeyboardInterrupt):
-            raise
         except Exception as error:
-            here = [file for file in files if not (self.path / file).exists()] or files
-            raise refuse_files(self.name, name_some(here), str(self.cache), error) from error
+            lacking = [file for file in files if not (self.path / file).exists()] or files
+            raise refuse_files(self.name, name_some(lacking), str(self.cache), error) from error
 
     def _sizes(self, files: Sequence[str]) -> dict[str, int]:
         """Return the bytes of each file that the repository has."""
@@ -133,15 +134,11 @@ class Snapshot:
     def _download(self, files: Sequence[str], meter: _Meter) -> None:
         from huggingface_hub import hf_hub_download
 
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
+        options |= {"cache_dir": self.cache, "tqdm_class": meter.bar()}
+
         def download(file: str) -> None:
-            hf_hub_download(
-                self.repo,
-                file,
-                repo_type="dataset",
-                revision=self.commit,
-                cache_dir=self.cache,
-                tqdm_class=meter.bar(),
-            )
+            hf_hub_download(self.repo, file, **options)
 
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch") as pool:
             try:
@@ -168,7 +165,7 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
 
     Where the hub gives no answer, or none that helps, it is the commit that was fetched before.
     """
-    _require_client(name)
+    _require_client(f"no such dataset: '{name}' is no file or folder here")
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -225,8 +222,8 @@ def _cache_folder() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser().absolute()
 
 
-def _require_client(name: HubName) -> None:
-    """Raise where huggingface_hub is not installed, or too old."""
+def _require_client(lack: str) -> None:
+    """Raise where huggingface_hub, which would mend a lack, is not installed, or too old."""
     try:
         from huggingface_hub import __version__ as version
     except ModuleNotFoundError:
@@ -235,8 +232,8 @@ def _require_client(name: HubName) -> None:
         return
     has = f"{version} is installed" if version else "is not installed"
     raise missing_extra(
-        f"no such dataset: '{name}' is no file or folder here; to fetch the hub's dataset of that "
-        f"name, huggingface_hub from {'.'.join(map(str, OLDEST_CLIENT))} on is needed, and {has}",
+        f"{lack}; to fetch it from the Hugging Face hub, huggingface_hub from "
+        f"{'.'.join(map(str, OLDEST_CLIENT))} on is needed, and {has}",
         "hub",
     )
 
