@@ -28,7 +28,7 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP_INSTALL) -e '.[dev,docs,encoders,figures,train,view,serve,rerun,zarr,libero,ray]'
+	$(PIP_INSTALL) -e '.[dev,docs,encoders,figures,train,view,serve,rerun,zarr,hub,libero,ray]'
 # openpi's client wants a numpy before 2 and works with later ones: its own dependencies stay out.
 	$(PIP_INSTALL) --no-deps openpi-client
 	@touch $@ $(VENV)/.demo $(VENV)/.docs

@@ -54,6 +54,7 @@ def call(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         ("embed TARGET --encoder pixels --engine ray --out store", "ray"),
         ("view TARGET --no-browser", "view"),
         ("serve policy", "encoders,train,serve"),
+        ("inspect lerobot/pusht", "hub"),
     ],
 )
 def test_a_command_names_its_extra_in_one_line(

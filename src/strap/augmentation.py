@@ -121,6 +121,18 @@ def augmented(
         )
 
 
+def fetch_augmented(
+    target: Dataset, prior: Sequence[Dataset], matches: Matches, progress: Progress
+) -> None:
+    """Fetch what `augment` reads, where datasets are the hub's: all cameras that they share."""
+    located = matches.locate(prior)
+    cameras = Common.of(target, located, matches).cameras
+    target.fetch(cameras, progress)
+    for name, dataset in located.items():
+        found = {m.segment.trajectory_id: None for m in matches if m.dataset == name}
+        dataset.select(list(found)).fetch(cameras, progress)
+
+
 def require_same_actions(target: Dataset, priors: Sequence[Dataset]) -> None:
     """Raise where one policy cannot learn from both, by a trajectory of each."""
     for prior in priors:

@@ -54,6 +54,7 @@ def convert(
     chosen = list(ids or dataset.ids)
     if not chosen:
         raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
+    dataset.select(chosen).fetch(progress=progress)
     trajectories = _Chosen(dataset, chosen)
     source = {
         "dataset": dataset.name,

@@ -20,6 +20,7 @@ EXTRAS = {
     "rerun": ("rerun",),
     "ray": ("ray",),
     "zarr": ("zarr", "numcodecs"),
+    "hub": ("huggingface_hub",),
 }
 """extra -> the modules that it brings"""
 

@@ -15,6 +15,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, name_some, printable
 from strap.positions import joint_candidates, position_candidates
+from strap.progress import Progress, silent
 from strap.types import Array, Trajectory
 
 SAMPLE = 2000
@@ -132,9 +133,10 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
     """
     if not len(dataset):
         raise StrapError(f"'{dataset.path}' holds no trajectories")
-    missing: Mapping[str, Sequence[str]] = getattr(dataset.reader, "missing", {})
+    missing = _missing_files(dataset)
     lacking = {name for ids in missing.values() for name in ids}
-    whole = [name for name in dataset.ids if name not in lacking] if lacking else dataset.ids
+    is_on_hub = bool(getattr(dataset.whole.reader, "commit", ""))
+    whole = [name for name in dataset.ids if name not in lacking or is_on_hub]
     seen = _look(dataset, whole or dataset.ids, sample, seconds)
     first = seen[0]
     lengths = np.array([t.length for t in seen])
@@ -164,7 +166,7 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         joints=joint_candidates(first),
         lengths=_histogram(lengths),
         notes=(
-            *_missing(missing, len(dataset)),
+            *(_not_fetched if is_on_hub else _missing)(missing, len(dataset)),
             *_odd_ones(seen),
             *_dark_cameras([t for t in seen if t.id not in lacking]),
             *([summary] if summary else []),
@@ -192,6 +194,21 @@ def _width(shape: Sequence[int]) -> int:
 def _histogram(lengths: Array) -> Histogram:
     counts, edges = np.histogram(lengths, bins=min(BINS, max(1, len(np.unique(lengths)))))
     return Histogram(tuple(map(float, edges)), tuple(map(int, counts)))
+
+
+def _missing_files(dataset: Dataset) -> dict[str, list[str]]:
+    """Return, for each kind of file, which trajectories lack it here."""
+    missing: Mapping[str, Sequence[str]] = getattr(dataset.whole.reader, "missing", {})
+    chosen = set(dataset.ids)
+    return {what: [name for name in ids if name in chosen] for what, ids in missing.items()}
+
+
+def _not_fetched(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Say how much of a dataset of the hub is here."""
+    here = [f"the {what} of {total - len(ids)}" for what, ids in missing.items()]
+    return [
+        f"in the hub's cache, of {total} trajectories: {', '.join(here)}; commands fetch the rest"
+    ]
 
 
 def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
@@ -254,6 +271,7 @@ def write_contact_sheet(
     trajectories: int = 6,
     frames: int = 6,
     cameras: Sequence[str] | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """A PNG with a row per trajectory and camera: frames from first to last, upright.
 
@@ -263,13 +281,15 @@ def write_contact_sheet(
         trajectories: how many, evenly spaced over the dataset.
         frames: how many of each, evenly spaced in time.
         cameras: which; by default all.
+        progress: called with (what, done, total) while a dataset of the hub is fetched.
     """
     from PIL import Image, ImageDraw
 
     places = np.unique(np.linspace(0, len(dataset) - 1, trajectories).round().astype(int))
+    chosen = dataset.select([dataset.ids[p] for p in places] if len(dataset) else [])
+    chosen.fetch(cameras, progress)
     rows: list[tuple[str, list[Array]]] = []
-    for place in places if len(dataset) else ():
-        trajectory = dataset[dataset.ids[place]]
+    for trajectory in chosen:
         if not trajectory.length:
             continue
         for name in trajectory.cameras if cameras is None else cameras:

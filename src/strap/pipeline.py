@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
-from strap.augmentation import augment, estimate_size, own_format, require_same_actions
+from strap.augmentation import (
+    augment,
+    estimate_size,
+    fetch_augmented,
+    own_format,
+    require_same_actions,
+)
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
@@ -164,12 +170,14 @@ def run_retrieval(
     cut, metric = options.segmentation.method, options.metric or "l2"
     options.features().require_judgeable(options.method, cut, metric)
     opening = options.opening
-    ours = Source.open(target, opening, options.target_selection)
-    cutting = with_default_epsilon(options.segmentation, ours.dataset)
-    options = replace(options, segmentation=cutting)
-    priors = [Source.open(path, opening, options.prior_selection) for path in prior]
+    ours = Source.open(target, opening, options.target_selection, progress)
+    chosen = options.prior_selection
+    priors = [Source.open(path, opening, chosen, progress) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
+    ours.dataset.fetch(cameras=(), progress=progress)
+    cutting = with_default_epsilon(options.segmentation, ours.dataset)
+    options = replace(options, segmentation=cutting)
     if options.augmented != "none":
         require_same_actions(ours.dataset, [prior.dataset for prior in priors])
     _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
@@ -295,6 +303,7 @@ def _augment(
             stacklevel=2,
         )
     place = out / AUGMENTED[format]
+    fetch_augmented(target, priors, matches, progress)
 
     def sized(what: str, done: int, total: int) -> None:
         progress(f"{what} {size}", done, total)

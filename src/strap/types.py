@@ -32,9 +32,16 @@ class Source:
     key: str
     files: tuple[Path, ...] = ()
     """every file the trajectory's content lies in; when none has changed, neither has it"""
+    commit: str = ""
+    """the hub's, by which the content is known without the files"""
 
     def stamp(self) -> str:
-        """Sizes and times of the files: while it stays, the content need not be read again."""
+        """The commit, or sizes and times of the files.
+
+        While it stays, the content need not be read again.
+        """
+        if self.commit:
+            return self.commit
         stats = [file.stat() for file in self.files or (self.path,) if file.exists()]
         return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
 

@@ -23,7 +23,7 @@ class Command:
 
     EXAMPLES: ClassVar = ("strap cache demonstrations big-dataset --out frames",)
     data: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """one dataset or more"""
+    """one dataset or more, or names of datasets on the hub"""
     out: Path
     """the cache's folder: 2 GB for 20,000 frames of two cameras at 128×128"""
     choosing: Choosing = field(default_factory=Selection)
@@ -55,8 +55,8 @@ class Command:
             proprioception=self.proprioception,
             language=self.text_encoder,
         )
-        data = open_whole_datasets(self.data, self.opening, self.choosing)
         with showing(quiet=self.json) as progress:
+            data = open_whole_datasets(self.data, self.opening, self.choosing, progress)
             cache = build_cache(data, self.out, options, workers=self.workers, progress=progress)
         found = {"trajectories": len(cache.clips), "frames": cache.rows}
         if self.json:

@@ -24,7 +24,8 @@ class Command:
 
     EXAMPLES: ClassVar = ("strap convert demonstrations.hdf5 demonstrations-lerobot",)
     dataset: tyro.conf.Positional[Path]
-    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder; or the name of a LeRobot
+    dataset on the Hugging Face hub, OWNER/NAME[@REVISION]"""
     out: tyro.conf.Positional[Path]
     """a .hdf5 file (robomimic) or a new folder (LeRobot v3.0)"""
     to: Format | None = None
@@ -42,8 +43,8 @@ class Command:
 
     def run(self) -> None:
         """Convert, then say what was written."""
-        dataset = self.choosing.apply(self.opening.open(self.dataset))
         with showing() as progress:
+            dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             out = convert(
                 dataset,
                 self.out,

@@ -28,6 +28,7 @@ class Command:
     EXAMPLES: ClassVar = (
         "strap embed big-dataset --encoder dinov2-base --out stores/big",
         "strap embed big-dataset --encoder dinov2-base --engine ray --out stores/big",
+        "strap embed lerobot/droid_100 --episodes 0:50 --encoder dinov2-base --out stores/droid",
     )
     GROUPS: ClassVar = {
         "what is given, what is made": ("dataset", "out", "dtype", "json"),
@@ -41,7 +42,8 @@ class Command:
     }
 
     dataset: tyro.conf.Positional[Path]
-    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder; or the name of a LeRobot
+    dataset on the Hugging Face hub, OWNER/NAME[@REVISION]"""
     encoder: str
     """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id, a
     local folder, or module:name for your own (docs/encoders.md)"""
@@ -86,9 +88,9 @@ class Command:
 
     def run(self) -> None:
         """Embed, then say what the store holds."""
-        dataset = self.choosing.apply(self.opening.open(self.dataset))
         spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset, self.precision)
         with showing() as progress:
+            dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             store = embed(
                 dataset,
                 spec,

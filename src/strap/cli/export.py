@@ -101,6 +101,6 @@ def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) 
     written = [write_weights(out / "target.parquet", target, *found, is_target=True)]
     for index, prior in enumerate(priors):
         if prior.name != target.name:
-            file = out / f"prior-{index}-{prior.path.stem}.parquet"
+            file = out / f"prior-{index}-{Path(prior.label).stem}.parquet"
             written.append(write_weights(file, prior, *found))
     return written

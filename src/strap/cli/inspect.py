@@ -9,6 +9,7 @@ from typing import ClassVar
 import tyro
 
 from strap.cli.options import Choosing, Json, Opening, print_json
+from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.inspection import inspect, write_contact_sheet
@@ -18,9 +19,13 @@ from strap.inspection import inspect, write_contact_sheet
 class Command:
     """Say what is in a dataset: episodes, cameras, rates, instructions, lengths, positions."""
 
-    EXAMPLES: ClassVar = ("strap inspect demonstrations --sheet frames.png",)
+    EXAMPLES: ClassVar = (
+        "strap inspect demonstrations --sheet frames.png",
+        "strap inspect lerobot/pusht",
+    )
     dataset: tyro.conf.Positional[Path]
-    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder"""
+    """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder; or the name of a LeRobot
+    dataset on the Hugging Face hub, OWNER/NAME[@REVISION]"""
     choosing: Choosing = field(default_factory=Selection)
     sheet: Path | None = None
     """also write a contact sheet of its frames (PNG)"""
@@ -30,10 +35,11 @@ class Command:
 
     def run(self) -> None:
         """Look, and print."""
-        dataset = self.choosing.apply(self.opening.open(self.dataset))
-        found = inspect(dataset)
-        if self.sheet:
-            write_contact_sheet(dataset, self.sheet)
+        with showing(quiet=self.json) as progress:
+            dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
+            found = inspect(dataset)
+            if self.sheet:
+                write_contact_sheet(dataset, self.sheet, progress=progress)
         if self.json:
             print_json({**asdict(found), "path": str(found.path), "sheet": str(self.sheet or "")})
         else:

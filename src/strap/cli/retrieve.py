@@ -37,7 +37,7 @@ class Command:
 
     EXAMPLES: ClassVar = (
         "strap retrieve --target demos --prior big-dataset --encoder dinov2-base --out my-run",
-        "strap retrieve --target demos --prior stores/big --top-k 200 --out my-run",
+        "strap retrieve --target lerobot/pusht --prior stores/big --top-k 200 --out my-run",
         "strap retrieve --target data --target-episodes 0:5 --prior data --prior-episodes 5: …",
     )
     GROUPS: ClassVar = {
@@ -69,9 +69,9 @@ class Command:
     }
 
     target: Path
-    """the new task's demonstrations: a dataset, or a store of its embeddings"""
+    """the new task's demonstrations: a dataset, a name on the hub, or a store"""
     prior: tuple[Path, ...]
-    """one or more big datasets, or stores that `strap embed` made of them"""
+    """one or more big datasets, or OWNER/NAME on the hub, or stores of them"""
     out: Path
     """the run folder"""
     segmentation: Cutting

@@ -9,6 +9,7 @@ from typing import ClassVar
 import tyro
 
 from strap.cli.options import Choosing, Cutting, Json, Opening, print_json
+from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.segments import Cuts, cut_dataset, write_segments
@@ -20,7 +21,7 @@ class Command:
 
     EXAMPLES: ClassVar = ("strap segment demonstrations --out segments.json",)
     dataset: tyro.conf.Positional[Path]
-    """the target demonstrations"""
+    """the target demonstrations: a dataset, or the name of one on the hub"""
     out: Path
     """the JSON file to write"""
     segmentation: Cutting
@@ -33,7 +34,9 @@ class Command:
 
     def run(self) -> None:
         """Segment, write, and list the segments."""
-        dataset = self.choosing.apply(self.opening.open(self.dataset))
+        with showing(quiet=self.json) as progress:
+            dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
+            dataset.fetch(cameras=(), progress=progress)
         cuts = cut_dataset(dataset, self.segmentation)
         if self.plot:
             from strap.figures.cuts import write_cuts_figure

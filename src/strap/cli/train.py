@@ -61,7 +61,7 @@ class Command:
     }
 
     data: Annotated[Path, tyro.conf.Positional]
-    """a run folder, a dataset, or a frame cache"""
+    """a run folder, a dataset or the name of one on the hub, or a frame cache"""
     out: Path | None = None
     """the checkpoint folder (default, for a run: its folder `policy`)"""
     method: Annotated[Literal["bc", "ft", "mt", "strap"] | None, tyro.conf.arg(name="recipe")] = (
@@ -239,6 +239,7 @@ class Command:
             selection=self.choosing,
             opening=self.opening,
             choices=self.choices,
+            progress=progress,
         )
         seen: dict[str, Any] = {
             "cameras": self.cameras,

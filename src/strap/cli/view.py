@@ -11,6 +11,8 @@ from typing import Annotated, ClassVar
 
 import tyro
 
+from strap.cli.progress import showing
+
 
 @dataclass(frozen=True)
 class Command:
@@ -28,9 +30,11 @@ class Command:
         "strap view my-run other-run",
         "strap view my-run/policy/evaluation --against bc/evaluation",
         "strap view demonstrations.hdf5 --port 8123 --no-browser",
+        "strap view lerobot/pusht",
     )
     paths: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PATH …")]
-    """folders that `strap retrieve` or `strap evaluate` wrote, or a dataset"""
+    """folders that `strap retrieve` or `strap evaluate` wrote, or a dataset, or the name of one on
+    the hub"""
     against: Path | None = None
     """a second run or evaluation, shown beside the first"""
     port: int = 0
@@ -43,7 +47,8 @@ class Command:
         from strap.view.opening import open_subject
         from strap.view.server import serve
 
-        subject = open_subject(self.paths, against=self.against)
+        with showing() as progress:
+            subject = open_subject(self.paths, against=self.against, progress=progress)
 
         def ready(address: str) -> None:
             print(f"viewing {subject.name} at {address} (Ctrl-C ends)", flush=True)

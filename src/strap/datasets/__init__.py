@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
 from strap.datasets.boundary import reading
+from strap.datasets.hub import fetch_snapshot, find_hub_name, find_snapshot
 from strap.errors import StrapError, unknown
+from strap.progress import Progress, silent
 from strap.types import Orientation
 
 __all__ = ["Dataset", "OpenOptions", "Reader", "natural", "open_dataset"]
@@ -50,7 +52,7 @@ class OpenOptions:
     action: tuple[str, ...] = ()
     """RLDS: the step's fields that make the action"""
 
-    def open(self, path: str | Path) -> Dataset:
+    def open(self, path: str | Path, progress: Progress = silent) -> Dataset:
         """Open a dataset with these options."""
         named = {"camera": self.camera, "language": self.language, "action": self.action}
         fields = {role: paths for role, paths in named.items() if paths}
@@ -60,6 +62,7 @@ class OpenOptions:
             orientation=self.orientation,
             missing=self.missing,
             fields=fields or None,
+            progress=progress,
         )
 
 
@@ -70,14 +73,17 @@ def open_dataset(
     orientation: Orientation | None = None,
     missing: Literal["error", "skip"] = "error",
     fields: Mapping[str, str | Sequence[str]] | None = None,
+    progress: Progress = silent,
 ) -> Dataset:
-    """Open a dataset: a file or a folder, its format found by looking.
+    """Open a dataset: a file or a folder, its format found by looking, or the hub's by its name.
 
     Opening lists the trajectories and reads no frame.
 
     Args:
         path: robomimic or LIBERO HDF5 (a file or a folder of them), a LeRobot folder (v2.1 or
-            v3.0), an RLDS/TFDS folder, or Zarr as diffusion_policy and UMI write it.
+            v3.0), an RLDS/TFDS folder, or Zarr as diffusion_policy and UMI write it; where
+            nothing lies there, `owner/name` or `owner/name@revision` of a LeRobot dataset on the
+            Hugging Face hub, of which `meta/` is fetched now and the rest when it is read.
         format: name the format instead of looking (`lerobot`, `rlds`, `zarr`, `libero`,
             `robomimic`).
         orientation: how images lie on disk, `upright` or `flipped` (bottom row first); by default
@@ -85,8 +91,16 @@ def open_dataset(
         missing: what to do about episodes whose video or shard is absent: `error` when they are
             read, or `skip` them (one line says how many).
         fields: RLDS: which fields of a step are `camera`, `position`, `language`, `action`.
+        progress: called with (what, megabytes fetched, megabytes in all) while `meta/` is fetched.
     """
     path = Path(path).expanduser()
+    if hub_name := find_hub_name(path):
+        path = fetch_snapshot(hub_name, progress).path
+    if not path.exists() and (removed := find_snapshot(path)):
+        raise StrapError(
+            f"'{path}' is no longer in the hub's cache: fetch it again, with `strap inspect "
+            f"{removed.name}`"
+        )
     if not path.exists():
         raise StrapError(f"no such dataset: '{path}'; check the path")
     if orientation not in (None, "upright", "flipped"):

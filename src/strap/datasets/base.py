@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from strap.datasets.boundary import reading
 from strap.errors import StrapError, unknown
-from strap.provenance import fingerprint_files
+from strap.progress import Progress, silent
+from strap.provenance import fingerprint_files, fingerprint_json
 from strap.types import Trajectory
 
 
@@ -53,9 +54,27 @@ class Dataset:
         return self.path.resolve().as_posix()
 
     @property
+    def label(self) -> str:
+        """A short name to show: that of the hub's repository, else of the file or folder."""
+        name = self.path.name or self.path.resolve().name
+        return getattr(self.whole.reader, "label", "") or name
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """What the format stores once per dataset."""
         return self.reader.metadata
+
+    def fetch(self, cameras: Sequence[str] | None = None, progress: Progress = silent) -> None:
+        """Fetch what these trajectories lack here, where the dataset is one of the hub's.
+
+        Whatever is read is fetched when it is read; this fetches several files at a time.
+
+        Args:
+            cameras: which are needed besides actions and proprioception; by default all.
+            progress: called with (what, megabytes fetched, megabytes in all).
+        """
+        if fetch := getattr(self.whole.reader, "fetch", None):
+            fetch(self.ids, cameras, progress)
 
     def __len__(self) -> int:
         return len(self.reader.ids)
@@ -88,7 +107,13 @@ class Dataset:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"
 
     def fingerprint(self) -> str:
-        """A hash of the files' names, sizes and times: changes when a file does."""
+        """A hash of the files' names, sizes and times: changes when a file does.
+
+        A dataset of the hub is known by its commit, however much of it is here.
+        """
+        whole = self.whole.reader
+        if commit := getattr(whole, "commit", ""):
+            return fingerprint_json([commit, list(getattr(whole, "skipped", ()))])
         root = self.path if self.path.is_dir() else self.path.parent
         return fingerprint_files(self.reader.files, root)
 

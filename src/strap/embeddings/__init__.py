@@ -99,6 +99,9 @@ def embed(
     if is_embedded(store, dataset):
         return store
     (store.path / "manifest.json").unlink(missing_ok=True)
+    if part is None:  # which trajectories a part has is found while it is embedded
+        lacking = dataset.select([key for key in dataset.ids if key not in store])
+        lacking.fetch(config.cameras, progress)
     session = Session(store.path, config)
     if isinstance(spec, EncoderSpec) and len(places) > 1:
         del model  # each process loads its own

@@ -109,5 +109,5 @@ def _embed_by(
     learned: Representation, dataset: Dataset, folder: Path, progress: Progress
 ) -> EmbeddingStore:
     identity = [dataset.name, dict(learned.config), dataset[dataset.ids[0]].orientation]
-    name = f"{slug(dataset.path.stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
+    name = f"{slug(Path(dataset.label).stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
     return learned.embed(dataset, folder / name, progress=naming(progress, dataset))

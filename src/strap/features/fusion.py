@@ -189,7 +189,7 @@ def _fuse_store(
     encoder = {**store.config.encoder, "fused": fused}
     config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
     identity = [dataset.name, encoder, store.cameras, store.config.dtype]
-    out = folder / f"{slug(dataset.path.stem)}-fused-{fingerprint_json(identity)[:12]}"
+    out = folder / f"{slug(Path(dataset.label).stem)}-fused-{fingerprint_json(identity)[:12]}"
     made = open_or_create(out, config, dataset)
     if is_embedded(made, dataset):
         return made

@@ -14,7 +14,7 @@ from strap.embeddings import Dtype, choose_cameras, embed, is_embedded
 from strap.encoders import Encoder, EncoderSpec, load_encoder
 from strap.errors import StrapError
 from strap.features.options import FeatureOptions
-from strap.progress import Progress
+from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.store import EmbeddingStore, is_store, open_store, slug
 
@@ -27,11 +27,17 @@ class Source:
     store: EmbeddingStore | None = None
 
     @classmethod
-    def open(cls, path: str | Path, opening: OpenOptions, selection: Selection) -> Source:
+    def open(
+        cls,
+        path: str | Path,
+        opening: OpenOptions,
+        selection: Selection,
+        progress: Progress = silent,
+    ) -> Source:
         """Open a dataset, or a store and the dataset that it was made from."""
         path = Path(path).expanduser()
         if not is_store(path):
-            return cls(selection.apply(opening.open(path)))
+            return cls(selection.apply(opening.open(path, progress)))
         store = open_store(path)
         if not Path(store.dataset).exists():
             raise StrapError(
@@ -214,16 +220,17 @@ def _embed(
         first = dataset[dataset.ids[0]]
         identity = [dataset.name, dict(encoder.config), cameras, dtype, first.orientation]
         name = str(encoder.config["name"]).replace("/", "_")
-        folder_name = f"{slug(dataset.path.stem)}-{name}-{fingerprint_json(identity)[:12]}"
+        folder_name = f"{slug(Path(dataset.label).stem)}-{name}-{fingerprint_json(identity)[:12]}"
         place = folder / folder_name
     named = naming(progress, dataset)
     return embed(dataset, encoder, place, cameras=cameras, dtype=dtype, progress=named)
 
 
 def naming(progress: Progress, dataset: Dataset) -> Progress:
-    """Return a progress callback that names the dataset too."""
+    """Return a progress callback that names the dataset too, where it is not named."""
 
     def named(what: str, done: int, total: int) -> None:
-        progress(f"{what} {dataset.path.name}", done, total)
+        is_named = dataset.label in what.split()
+        progress(what if is_named else f"{what} {dataset.label}", done, total)
 
     return named

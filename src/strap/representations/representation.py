@@ -102,6 +102,7 @@ class Representation:
             return store
         (out / "manifest.json").unlink(missing_ok=True)
         session = Session(out, config)
+        dataset.fetch([camera], progress)
         work = Work(dataset, session, (camera,), resume=False)
         done = 0
         try:

@@ -126,6 +126,7 @@ def read_samples(
     row = 0
     for dataset, trajectories in zip(datasets, whole, strict=True):
         camera = choose_camera(dataset, settings)
+        dataset.fetch([camera], progress)
         for samples in read_trajectories(trajectories, camera, kind, settings):
             stop = row + len(samples)
             pictures[row:stop], actions[row:stop] = samples.pictures, samples.actions

@@ -95,6 +95,7 @@ def _build(
     progress: Progress,
 ) -> None:
     state, manifest = out / STATE, out / "manifest.json"
+    data.fetch(options.cameras or None, progress)
     remove_leftovers(out)
     manifest.unlink(missing_ok=True)
     done = 0

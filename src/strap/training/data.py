@@ -14,6 +14,7 @@ from strap.choices import Chosen, Use, choose_matches
 from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
+from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.training.cache import RetrievedSpan
 from strap.types import Matches, Trajectory
@@ -62,6 +63,14 @@ class TrainingData:
         content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
 
+    def fetch(self, cameras: Sequence[str] | None, progress: Progress) -> None:
+        """Fetch what is not here of the hub's datasets, of these cameras or all."""
+        ids: dict[str, dict[str, None]] = {}
+        for clip in self.clips:
+            ids.setdefault(clip.dataset.name, {})[clip.id] = None
+        for name, dataset in {clip.dataset.name: clip.dataset for clip in self.clips}.items():
+            dataset.select(list(ids[name])).fetch(cameras, progress)
+
 
 def open_training_data(
     path: str | Path,
@@ -71,6 +80,7 @@ def open_training_data(
     selection: Selection | None = None,
     opening: OpenOptions | None = None,
     choices: Use = "use",
+    progress: Progress = silent,
 ) -> TrainingData:
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
 
@@ -81,13 +91,14 @@ def open_training_data(
         selection: for a dataset: which of its demonstrations to train on.
         opening: how to read datasets.
         choices: for a run: train on the matches that its choices leave, or `ignore` those.
+        progress: called with (what, done, total) while a dataset of the hub is fetched.
     """
     path, opening = Path(path).expanduser(), opening or OpenOptions()
     selection = selection or Selection()
     if (path / "matches.parquet").is_file():
         _require_all(selection, f"'{path}' is a run")
         return _of_run(path, choices, whole_prior=whole_prior)
-    dataset = opening.open(path)
+    dataset = opening.open(path, progress)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
     if "is_pad" in dataset[dataset.ids[0]].extras:
@@ -95,7 +106,7 @@ def open_training_data(
         return _of_augmented(dataset)
     clips = _whole(selection.apply(dataset), "target")
     for other in prior:
-        clips += _whole(opening.open(other), "prior")
+        clips += _whole(opening.open(other, progress), "prior")
     return TrainingData(tuple(clips), ())
 
 
@@ -112,11 +123,14 @@ def open_whole_datasets(
     paths: Sequence[str | Path],
     opening: OpenOptions | None = None,
     selection: Selection | None = None,
+    progress: Progress = silent,
 ) -> TrainingData:
     """Open datasets to cache their trajectories whole, for any training on parts of them."""
     clips: list[Clip] = []
-    for path in dict.fromkeys(Path(path).expanduser().resolve() for path in paths):
-        dataset = (selection or Selection()).apply((opening or OpenOptions()).open(path))
+    given = [Path(path).expanduser() for path in paths]
+    for path in dict.fromkeys(path.resolve() if path.exists() else path for path in given):
+        opened = (opening or OpenOptions()).open(path, progress)
+        dataset = (selection or Selection()).apply(opened)
         if not len(dataset):
             raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
         clips += _whole(dataset, "target")

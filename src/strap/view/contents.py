@@ -61,7 +61,7 @@ def describe_run(sources: Sources) -> dict[str, Any]:
     chosen = choose_cameras(target, sources.arguments["cameras"] or None) if first.cameras else ()
     return {
         "kind": "run",
-        "title": first.instruction or target.path.name,
+        "title": first.instruction or target.label,
         "name": run.path.resolve().name,
         "facts": _facts(sources),
         "cameras": list(dict.fromkeys((*chosen, *first.cameras))),

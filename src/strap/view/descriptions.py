@@ -249,8 +249,8 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
     first = dataset[dataset.ids[0]]
     return {
         "kind": "dataset",
-        "title": dataset.path.name,
-        "name": dataset.path.resolve().name,
+        "title": dataset.label,
+        "name": dataset.label,
         "read_only": True,
         "facts": _dataset_facts(dataset, first, episodes, len(tasks)),
         "cameras": list(first.cameras),

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from strap.datasets import open_dataset
+from strap.datasets.hub import find_hub_name
 from strap.errors import StrapError
 from strap.folders import cache_folder
+from strap.progress import Progress, silent
 from strap.store import is_store
 from strap.view.descriptions import is_evaluation
 from strap.view.films import Films
@@ -19,12 +21,15 @@ from strap.view.subjects import Subject
 Kind = Literal["run", "evaluation", "dataset"]
 
 
-def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subject:
+def open_subject(
+    paths: Sequence[Path], *, against: Path | None = None, progress: Progress = silent
+) -> Subject:
     """Open what is to be looked at.
 
     Args:
         paths: one or more runs, one or more evaluations, or a dataset.
         against: another of the same kind, to be shown beside.
+        progress: called with (what, done, total) while a dataset of the hub is fetched.
     """
     given = [path.expanduser() for path in (*paths, *([against] if against else []))]
     if double := next((path for path in given if given.count(path) > 1), None):
@@ -46,6 +51,8 @@ def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subje
         return ComparisonView.open(given, films) if many else RunView.open(given[0], films)
     if len(given) > 1:
         raise StrapError(f"{len(given)} datasets are named: view them one at a time")
+    if find_hub_name(given[0]):
+        return DatasetView.open(open_dataset(given[0], progress=progress), films)
     try:
         dataset = open_dataset(given[0])
     except StrapError as error:
@@ -55,6 +62,8 @@ def open_subject(paths: Sequence[Path], *, against: Path | None = None) -> Subje
 
 def _kind(path: Path) -> Kind:
     """Return what lies at a path, by its files; whatever is nothing else may be a dataset."""
+    if find_hub_name(path):
+        return "dataset"
     if not path.exists():
         raise StrapError(
             f"there is nothing at '{path}': name a folder that `strap retrieve` or `strap "

@@ -140,7 +140,7 @@ class DatasetView:
 
     @property
     def name(self) -> str:
-        """The file's or folder's name."""
+        """The name of the file, of the folder, or of the hub's repository."""
         return str(self.description["name"])
 
     def prepare(self) -> None:

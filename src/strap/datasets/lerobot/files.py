@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 from strap.datasets.lerobot.layout import INFO, Layout
 
 
-def missing_files(layout: Layout) -> dict[str, list[int]]:
+def missing_files(layout: Layout, present: Collection[str] | None = None) -> dict[str, list[int]]:
     """Return the rows of episodes whose file is missing, for the table and each camera's video.
 
-    Each folder is listed once.
+    Each folder is listed once; or what is there is known, by the paths in the dataset.
     """
     listed: dict[Path, frozenset[str]] = {}
 
     def is_missing(file: Path) -> bool:
+        if present is not None:
+            return file.relative_to(layout.root).as_posix() not in present
         if file.parent not in listed:
             listed[file.parent] = frozenset(_names(file.parent))
         return file.name not in listed[file.parent]

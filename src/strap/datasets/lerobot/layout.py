@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +23,7 @@ from strap.datasets.boundary import (
     reading,
     require_at_most,
 )
+from strap.datasets.hub import Snapshot, find_snapshot
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
 from strap.datasets.lerobot.templates import Template, find_videos, read_templates
 from strap.datasets.lerobot.values import parse_json, shown, text, whole
@@ -111,6 +112,8 @@ class Layout:
     """episodes per folder (v2.x)"""
     notes: tuple[str, ...] = ()
     """where files were found elsewhere than `info.json` says"""
+    snapshot: Snapshot | None = None
+    """the commit of the hub that this is, where it is one: files that are not here are fetched"""
 
     @property
     def folders(self) -> frozenset[str]:
@@ -130,6 +133,20 @@ class Layout:
     def video_file(self, row: int, key: str) -> Path:
         """The video file of a camera for the episode in that row."""
         return self._path("video_path", row, f"videos/{key}", video_key=key)
+
+    def files(self, row: int, videos: Collection[str] | None = None) -> tuple[Path, ...]:
+        """The files of the episode in that row: its table, and all its videos or those named."""
+        if videos is None:
+            videos = [
+                feature.name for feature in self.features.values() if feature.dtype == "video"
+            ]
+        return self.data_file(row), *(self.video_file(row, key) for key in videos)
+
+    def here(self, file: Path) -> Path:
+        """Return the file; one of the hub's that is not in its cache is fetched first."""
+        if self.snapshot is not None and not file.exists():
+            self.snapshot.fetch([file.relative_to(self.root).as_posix()])
+        return file
 
     def video_start(self, row: int, key: str) -> float:
         """Seconds into the video file at which the episode's frame 0 lies."""
@@ -198,6 +215,7 @@ def load_layout(root: Path) -> Layout:
         templates=templates,
         chunk_size=chunk_size,
         notes=notes,
+        snapshot=find_snapshot(root),
     )
 
 

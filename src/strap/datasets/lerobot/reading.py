@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strap.datasets.boundary import reading
+from strap.datasets.boundary import path_inside, reading
 from strap.datasets.lerobot.files import list_files, missing_files
 from strap.datasets.lerobot.layout import (
     INFO,
@@ -30,6 +30,7 @@ from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, name_some, unknown
 from strap.lazy_arrays import LazyArray
+from strap.progress import Progress, silent
 from strap.types import Array, Orientation, Source, Trajectory
 
 
@@ -50,6 +51,34 @@ class LeRobotReader:
     def metadata(self) -> Mapping[str, Any]:
         """`meta/info.json`."""
         return self.layout.info
+
+    @property
+    def commit(self) -> str:
+        """The hub's repository and commit; empty where this is no dataset of the hub."""
+        return str(self.layout.snapshot.name) if self.layout.snapshot else ""
+
+    @property
+    def label(self) -> str:
+        """The name of the hub's repository; empty where this is no dataset of the hub."""
+        return self.layout.snapshot.repo if self.layout.snapshot else ""
+
+    def fetch(
+        self, ids: Sequence[str], cameras: Sequence[str] | None, progress: Progress = silent
+    ) -> None:
+        """Fetch the tables of these trajectories and the videos of cameras (None: of all)."""
+        snapshot = self.layout.snapshot
+        if snapshot is None:
+            return
+        videos = [
+            feature.name
+            for feature in self.layout.features.values()
+            if feature.dtype == "video" and feature.is_camera
+            if cameras is None or feature.camera_name in cameras
+        ]
+        rows = [self._row(name) for name in ids]
+        files = (file for row in rows for file in self.layout.files(row, videos))
+        root = self.layout.root
+        snapshot.fetch([file.relative_to(root).as_posix() for file in files], progress)
 
     @cached_property
     def files(self) -> Sequence[Path]:
@@ -123,18 +152,11 @@ class LeRobotReader:
             cameras=cameras,
             proprioception=proprioception,
             actions=episode.column(self.layout.features[self.action]),
-            source=Source(self.layout.root, trajectory_id, self._files_of(row)),
+            source=Source(self.layout.root, trajectory_id, self.layout.files(row), self.commit),
             fps=float(self.layout.fps),
             orientation=self.orientation,
             extras=extras,
             attributes=_attributes(self.layout, row),
-        )
-
-    def _files_of(self, row: int) -> tuple[Path, ...]:
-        videos = [f.name for f in self.layout.features.values() if f.dtype == "video"]
-        return (
-            self.layout.data_file(row),
-            *(self.layout.video_file(row, key) for key in videos),
         )
 
     def _row(self, trajectory_id: str) -> int:
@@ -183,7 +205,7 @@ def open_lerobot(
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
     with reading(path, "LeRobot"):
-        gone = missing_files(layout).values() if missing == "skip" else ()
+        gone = _missing_everywhere(layout).values() if missing == "skip" else ()
         absent = frozenset(row for found in gone for row in found)
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
     actions = find_action(layout, action)
@@ -196,6 +218,12 @@ def open_lerobot(
         skipped=tuple(ids[row] for row in rows if row in absent),
     )
     return f"lerobot-{layout.version}", reader
+
+
+def _missing_everywhere(layout: Layout) -> dict[str, list[int]]:
+    """Return the rows of episodes that lack a file, and the hub, where it answers, has none."""
+    listed = layout.snapshot.list_files() if layout.snapshot else None
+    return missing_files(layout, listed)
 
 
 @dataclass(frozen=True)
@@ -214,13 +242,16 @@ class _Episode:
     def length(self) -> int:
         return int(self.layout.columns["length"][self.row])
 
+    def data_file(self) -> Path:
+        return self.layout.here(self.layout.data_file(self.row))
+
     def instruction(self) -> str:
         listed = self.layout.columns["tasks"][self.row]
         if listed:
             return str(listed[0])
         if "task_index" not in self.layout.features or not self.layout.tasks or not self.length:
             return ""
-        file = self.layout.data_file(self.row)
+        file = self.data_file()
         first = read_column(file, self.index, self.length, "task_index", 8)[0]
         if first not in self.layout.tasks:
             raise StrapError(
@@ -235,7 +266,7 @@ class _Episode:
         dtype = np.dtype(feature.dtype)
 
         def read(start: int, stop: int) -> Array:
-            file = self.layout.data_file(self.row)
+            file = self.data_file()
             with reading(file, "LeRobot"):
                 row_bytes = dtype.itemsize * math.prod(feature.shape)
                 values = read_column(file, self.index, self.length, feature.name, row_bytes)
@@ -264,7 +295,7 @@ class _Episode:
             try:
                 # The table says how many frames there are: of a video that episodes share, those
                 # of the next one follow.
-                file = self.layout.data_file(self.row)
+                file = self.data_file()
                 with reading(file, "LeRobot"):
                     require_rows(file, self.index, self.length, "episode_index")
                 return read(feature.name, shape, start, stop)
@@ -278,15 +309,19 @@ class _Episode:
         # quarter of a millisecond after an hour.
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
-        file = self.layout.video_file(self.row, key)
+        file = self.layout.here(self.layout.video_file(self.row, key))
         with reading(file, "video"), pool().borrow(file) as decoder:
             return decoder.read(begin + start * interval, stop - start, interval, shape)
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        file, root = self.layout.data_file(self.row), self.layout.root
+        file = self.data_file()
         with reading(file, "LeRobot"):
-            pictures = read_images(file, self.index, key, start, stop, root)
+            pictures = read_images(file, self.index, key, start, stop, self._picture_file)
             return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
+
+    def _picture_file(self, name: str, named_by: str) -> Path:
+        """The file of a picture that the table names."""
+        return self.layout.here(path_inside(self.layout.root, name, named_by=named_by))
 
 
 def _attributes(layout: Layout, row: int) -> dict[str, Any]:

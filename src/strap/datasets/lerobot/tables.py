@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from strap.datasets.boundary import MAX_FRAME_BYTES, path_inside, require_at_most
+from strap.datasets.boundary import MAX_FRAME_BYTES, require_at_most
 from strap.datasets.lerobot.parquet import (
     Table,
     kind_of,
@@ -52,11 +52,16 @@ def require_rows(file: Path, episode: int, length: int, column: str) -> None:
 
 
 def read_images(
-    file: Path, episode: int, column: str, start: int, stop: int, root: Path
+    file: Path,
+    episode: int,
+    column: str,
+    start: int,
+    stop: int,
+    locate: Callable[[str, str], Path],
 ) -> Iterator[bytes]:
     """The encoded pictures of frames start … stop−1, from an image column {bytes, path}.
 
-    A picture without bytes lies in the file of that path, inside `root`.
+    A picture without bytes lies in the file of that path: `locate` is given it, and what names it.
     """
     first, _ = _rows(file, episode)
     where = f"'{file}', episode {episode}: '{column}'"
@@ -65,7 +70,7 @@ def read_images(
             raise StrapError(f"{where} is {shown(value)}; a picture is {{bytes, path}}")
         data, path = value.get("bytes"), value.get("path")
         if data is None and isinstance(path, str) and path:
-            data = _picture_file(path_inside(root, path, named_by=where), where)
+            data = _picture_file(locate(path, where), where)
         if not isinstance(data, bytes):
             raise StrapError(f"{where} holds no picture bytes; download the file again")
         yield data

@@ -1,0 +1,296 @@
+"""A commit of a dataset's repository in the hub's cache, and fetching what it lacks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strap.datasets.hub.names import HubName
+from strap.datasets.hub.refusals import (
+    describe_failure,
+    is_unreachable,
+    refuse_files,
+    refuse_name,
+)
+from strap.errors import StrapError, name_some
+from strap.extras import missing_extra
+from strap.progress import Progress, silent
+
+INFO = "meta/info.json"
+"""what a LeRobot dataset has; fetched after the rest of `meta/`, so where it is, all of that is"""
+OLDEST_CLIENT = (1, 20)
+"""the first huggingface_hub that goes on with a download whose connection was dropped"""
+DOWNLOADS = 8
+"""files fetched at a time"""
+PATHS = 500
+"""files whose sizes are asked for at a time"""
+SECONDS = 10.0
+"""how long the hub may take to say which commit a name stands for"""
+MUCH = 50_000_000
+"""bytes that are worth a word where no progress is shown"""
+MB = 1_000_000
+_FOLDER = re.compile(r"datasets--([\w.-]+?)--([\w.-]+)", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A commit of a repository: what there is of it lies in a folder of the hub's cache."""
+
+    repo: str
+    commit: str
+    cache: Path
+    """the folder of all repositories"""
+
+    @property
+    def path(self) -> Path:
+        """The folder of its files."""
+        folder = f"datasets--{self.repo.replace('/', '--')}"
+        return self.cache / folder / "snapshots" / self.commit
+
+    @property
+    def name(self) -> HubName:
+        """The repository at this commit."""
+        return HubName(self.repo, self.commit)
+
+    def fetch(self, files: Sequence[str], progress: Progress = silent) -> None:
+        """Fetch those of the files that are not in the cache; what was fetched stays there.
+
+        Args:
+            files: paths inside the repository.
+            progress: called with (what, megabytes fetched, megabytes in all).
+        """
+        absent = [f for f in dict.fromkeys(files) if not (self.path / f).exists()]
+        if not absent:
+            return
+        _require_client(f"'{self.repo}' is here in part, without {name_some(absent)}")
+        with self._explaining(absent):
+            sizes = self._sizes(absent)
+        if unknown := [file for file in absent if file not in sizes]:
+            raise StrapError(
+                f"the hub's dataset '{self.name}' has no file '{unknown[0]}', which its meta/ "
+                "names: choose other episodes, or leave such ones out with --missing skip"
+            )
+        total = sum(sizes.values())
+        self._require_space(total)
+        if progress is silent and total >= MUCH:
+            warnings.warn(f"fetching {total / MB:,.0f} MB of '{self.repo}'", stacklevel=2)
+        meter = _Meter(f"fetching {self.repo} (MB)", total, progress)
+        with self._explaining(absent):
+            self._download(absent, meter)
+
+    def list_files(self) -> frozenset[str] | None:
+        """Return every file of the repository; None where the hub cannot be asked."""
+        try:
+            from huggingface_hub import HfApi
+        except ModuleNotFoundError:
+            return None
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
+        try:
+            tree = HfApi().list_repo_tree(self.repo, recursive=True, **options)
+            return frozenset(entry.path for entry in tree)
+        except Exception as error:
+            if is_unreachable(error):
+                return None
+            listing = "the list of its files"
+            raise refuse_files(self.name, listing, str(self.cache), error) from error
+
+    @contextmanager
+    def _explaining(self, files: Sequence[str]) -> Iterator[None]:
+        """Turn the client's errors while these files are asked for into one line."""
+        try:
+            yield
+        except Exception as error:
+            lacking = [file for file in files if not (self.path / file).exists()] or files
+            raise refuse_files(self.name, name_some(lacking), str(self.cache), error) from error
+
+    def _sizes(self, files: Sequence[str]) -> dict[str, int]:
+        """Return the bytes of each file that the repository has."""
+        from huggingface_hub import HfApi, RepoFile
+
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
+        batches = (list(files[start : start + PATHS]) for start in range(0, len(files), PATHS))
+        answers = (HfApi().get_paths_info(self.repo, batch, **options) for batch in batches)
+        return {f.path: f.size for found in answers for f in found if isinstance(f, RepoFile)}
+
+    def _require_space(self, total: int) -> None:
+        place = next(p for p in (self.cache, *self.cache.parents) if p.exists())
+        free = shutil.disk_usage(place).free
+        if total > free:
+            raise StrapError(
+                f"{total / 1e9:.1f} GB of '{self.repo}' are to be fetched, and only "
+                f"{free / 1e9:.1f} GB are free in '{self.cache}': choose fewer with --episodes, "
+                "--tasks or --cameras, or another place with HF_HOME"
+            )
+
+    def _download(self, files: Sequence[str], meter: _Meter) -> None:
+        from huggingface_hub import hf_hub_download
+
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
+        options |= {"cache_dir": self.cache, "tqdm_class": meter.bar()}
+
+        def download(file: str) -> None:
+            hf_hub_download(self.repo, file, **options)
+
+        with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch") as pool:
+            try:
+                for done in [pool.submit(download, file) for file in files]:
+                    done.result()
+                meter.finish()
+            except BaseException:
+                meter.stop()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def find_snapshot(path: Path) -> Snapshot | None:
+    """Return the commit whose folder in a cache of the hub this is; None where it is no such."""
+    path = path.absolute()
+    if not _COMMIT.fullmatch(path.name) or path.parent.name != "snapshots":
+        return None
+    named = _FOLDER.fullmatch(path.parents[1].name)
+    return named and Snapshot(f"{named[1]}/{named[2]}", path.name, path.parents[2])
+
+
+def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
+    """Return the commit that a name stands for now, its `meta/` in the cache.
+
+    Where the hub gives no answer, or none that helps, it is the commit that was fetched before.
+    """
+    _require_client(f"no such dataset: '{name}' is no file or folder here")
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        options: dict[str, Any] = {"revision": name.revision, "timeout": SECONDS}
+        commit = HfApi().dataset_info(name.repo, expand=["sha"], **options).sha
+        snapshot = Snapshot(name.repo, str(commit), _cache_folder())
+        _fetch_metadata(snapshot, progress)
+        if name.revision != snapshot.commit:  # the cache notes which commit the revision is
+            hf_hub_download(name.repo, INFO, repo_type="dataset", revision=name.revision)
+        return snapshot
+    except StrapError:
+        raise
+    except Exception as error:
+        cached = _find_cached(name)
+        if cached is None:
+            raise refuse_name(name, error) from error
+        if not isinstance(error, OfflineModeIsEnabled) and name.revision != cached.commit:
+            warnings.warn(
+                f"the hub does not say what '{name}' is now ({describe_failure(error)}): its "
+                f"commit {cached.commit[:12]} is used, which was fetched before",
+                stacklevel=2,
+            )
+        return cached
+
+
+def _fetch_metadata(snapshot: Snapshot, progress: Progress) -> None:
+    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub.errors import EntryNotFoundError
+
+    options: dict[str, Any] = {"repo_type": "dataset", "revision": snapshot.commit}
+    tree = HfApi().list_repo_tree(snapshot.repo, "meta", recursive=True, **options)
+    files = [entry.path for entry in tree if isinstance(entry, RepoFile)]
+    if INFO not in files:
+        raise EntryNotFoundError(INFO)
+    snapshot.fetch([file for file in files if file != INFO], progress)
+    snapshot.fetch([INFO])
+
+
+def _find_cached(name: HubName) -> Snapshot | None:
+    """Return the commit that was fetched under this name before."""
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(OSError, ValueError):
+        options: dict[str, Any] = {"repo_type": "dataset", "revision": name.revision}
+        found = try_to_load_from_cache(name.repo, INFO, **options)
+        return find_snapshot(Path(found).parents[1]) if isinstance(found, str) else None
+    return None
+
+
+def _cache_folder() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser().absolute()
+
+
+def _require_client(lack: str) -> None:
+    """Raise where huggingface_hub, which would mend a lack, is not installed, or too old."""
+    try:
+        from huggingface_hub import __version__ as version
+    except ModuleNotFoundError:
+        version = ""
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST_CLIENT:
+        return
+    has = f"{version} is installed" if version else "is not installed"
+    raise missing_extra(
+        f"{lack}; to fetch it from the Hugging Face hub, huggingface_hub from "
+        f"{'.'.join(map(str, OLDEST_CLIENT))} on is needed, and {has}",
+        "hub",
+    )
+
+
+class _Meter:
+    """Adds up the bytes of several downloads and tells them as one progress."""
+
+    def __init__(self, what: str, total: int, progress: Progress) -> None:
+        self._what, self._total, self._progress = what, total, progress
+        self._megabytes = max(1, total // MB)
+        self._done = 0
+        self._shown = -1
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def add(self, count: float) -> None:
+        """Count bytes; raise where the downloads are to end."""
+        with self._lock:
+            if self._is_stopped:
+                raise StrapError(f"{self._what}: stopped")
+            self._done += int(count)
+            shown = min(self._done, self._total) // MB
+            if shown != self._shown:
+                self._shown = shown
+                self._progress(self._what, shown, self._megabytes)
+
+    def finish(self) -> None:
+        """Tell that everything is there."""
+        self._progress(self._what, self._megabytes, self._megabytes)
+
+    def stop(self) -> None:
+        """Let downloads that are under way fail with their next bytes."""
+        with self._lock:
+            self._is_stopped = True
+
+    def bar(self) -> Any:
+        """Return the class that the client reports a download's bytes to, in place of tqdm."""
+        meter = self
+
+        class Bar:
+            def __init__(self, *_: object, initial: int = 0, **__: object) -> None:
+                self.update(initial)
+
+            def __enter__(self) -> Bar:
+                return self
+
+            def __exit__(self, *_: object) -> None: ...
+
+            def update(self, n: float | None = 1) -> None:
+                meter.add(n or 0)
+
+            def update_transfer(self, n: float | None = 1) -> None: ...
+
+            def set_postfix_str(self, *_: object, **__: object) -> None: ...
+
+            def set_transfer_postfix_str(self, *_: object, **__: object) -> None: ...
+
+            def close(self) -> None: ...
+
+        return Bar
