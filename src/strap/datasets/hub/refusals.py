@@ -7,8 +7,8 @@ import re
 from strap.datasets.hub.names import DEFAULT_REVISION, HubName
 from strap.errors import StrapError
 
-NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError"}
-"""errors of httpx, or of httpx2, one of which the client asks with"""
+NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError", "ConnectionError"}
+"""errors of httpx, httpx2 or requests, one of which the client asks with"""
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 

@@ -6,10 +6,11 @@ import re
 import shutil
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from strap.progress import Progress, silent
 
 INFO = "meta/info.json"
 """what a LeRobot dataset has; fetched after the rest of `meta/`, so where it is, all of that is"""
-OLDEST_CLIENT = (1, 20)
-"""the first huggingface_hub that goes on with a download whose connection was dropped"""
+OLDEST_CLIENT = (0, 34)
+"""of huggingface_hub: that of LeRobot 0.4"""
 DOWNLOADS = 8
 """files fetched at a time"""
 PATHS = 500
@@ -85,7 +86,7 @@ class Snapshot:
             warnings.warn(f"fetching {total / MB:,.0f} MB of '{self.repo}'", stacklevel=2)
         meter = _Meter(f"fetching {self.repo} (MB)", total, progress)
         with self._explaining(absent):
-            self._download(absent, meter)
+            self._download(sizes, meter)
 
     def list_files(self) -> frozenset[str] | None:
         """Return every file of the repository; None where the hub cannot be asked."""
@@ -114,7 +115,8 @@ class Snapshot:
 
     def _sizes(self, files: Sequence[str]) -> dict[str, int]:
         """Return the bytes of each file that the repository has."""
-        from huggingface_hub import HfApi, RepoFile
+        from huggingface_hub import HfApi
+        from huggingface_hub.hf_api import RepoFile
 
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
         batches = (list(files[start : start + PATHS]) for start in range(0, len(files), PATHS))
@@ -131,18 +133,27 @@ class Snapshot:
                 "--tasks or --cameras, or another place with HF_HOME"
             )
 
-    def _download(self, files: Sequence[str], meter: _Meter) -> None:
+    def _download(self, sizes: Mapping[str, int], meter: _Meter) -> None:
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.utils import disable_progress_bars
 
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
-        options |= {"cache_dir": self.cache, "tqdm_class": meter.bar()}
+        options["cache_dir"] = self.cache
+        # Clients before 1.2 tell how far they are by bars of their own alone.
+        tells_bytes = "tqdm_class" in signature(hf_hub_download).parameters
+        if tells_bytes:
+            options["tqdm_class"] = meter.bar()
+        else:
+            disable_progress_bars()
 
         def download(file: str) -> None:
             hf_hub_download(self.repo, file, **options)
+            if not tells_bytes:
+                meter.add(sizes[file])
 
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch") as pool:
             try:
-                for done in [pool.submit(download, file) for file in files]:
+                for done in [pool.submit(download, file) for file in sizes]:
                     done.result()
                 meter.finish()
             except BaseException:
@@ -193,8 +204,9 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
 
 
 def _fetch_metadata(snapshot: Snapshot, progress: Progress) -> None:
-    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
 
     options: dict[str, Any] = {"repo_type": "dataset", "revision": snapshot.commit}
     tree = HfApi().list_repo_tree(snapshot.repo, "meta", recursive=True, **options)
