@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
 
-.PHONY: help demo test check lint format site bench soak fuzz chaos audit system clean
+.PHONY: help demo test check lint format site bench soak fuzz chaos audit package lerobot system clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -17,6 +17,8 @@ help:
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
 	@echo "make audit   known faults of the pinned dependencies (needs a network)"
+	@echo "make package sdist and wheel, and the wheel tried in a bare environment (needs a network)"
+	@echo "make lerobot whether one environment can hold LeRobot and STRAP (needs a network)"
 	@echo "make fuzz    ten minutes of damaged datasets, stores, runs and policies"
 
 $(BIN)/python:
@@ -102,5 +104,22 @@ audit: $(VENV)/.test
 	$(PIP_INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
+# What users get: built from the sdist alone, then tried outside of the repository by any Python:
+# make package PYTHON=python3.12
+.PHONY: dist
+dist: $(VENV)/.test
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
+package: dist
+	PYTHON=$(PYTHON) .ci/try_wheel dist/*.whl
+
+# A resolve without our constraints: LeRobot wants an older torch.
+LEROBOT := lerobot==0.4.4
+lerobot: dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
+		--report dist/beside-lerobot.json $(LEROBOT) "$$(echo dist/*.whl)[encoders,train]"
+
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf $(VENV) demo dist site .mypy_cache .ruff_cache .pytest_cache .coverage*
