@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
+SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium zsh fish
 
 .PHONY: help demo test check lint format site bench soak fuzz chaos audit package lerobot system clean
 
@@ -43,13 +43,14 @@ $(VENV)/.bench: $(VENV)/.demo
 	$(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
-# The simulator renders through OpenGL, and the viewer is tested in a browser: no Python packages.
+# The simulator renders through OpenGL, the viewer is tested in a browser, completion in shells: no
+# Python packages.
 system:
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1 || ! command -v apt-get >/dev/null; then true; \
 	elif [ "$$(id -u)" = 0 ]; then \
 		apt-get update -qq && apt-get install -y -qq $(SYSTEM_PACKAGES) >/dev/null; \
 	else \
-		echo "the tests need OpenGL and a browser; run: sudo apt-get install -y $(SYSTEM_PACKAGES)"; exit 1; \
+		echo "the tests need OpenGL, a browser and shells; run: sudo apt-get install -y $(SYSTEM_PACKAGES)"; exit 1; \
 	fi
 
 demo: $(VENV)/.demo
