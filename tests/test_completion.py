@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from strap.cli import COMMANDS, main
-from strap.cli.completion import read_words, values_of
+from strap.cli.completion import WRITERS
+from strap.cli.shell_words import read_words, values_of
 
 WORDS = read_words()
 SHELLS = {
@@ -41,12 +42,9 @@ SOURCE_IN_ZSH = "autoload -Uz compinit; compinit -u -D; source SCRIPTS/_strap"
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the three scripts."""
-    from strap.cli import completion_scripts
-
     folder = tmp_path_factory.mktemp("scripts")
     for shell in SHELLS:
-        text = getattr(completion_scripts, f"write_{shell}")(WORDS)
-        (folder / FILES[shell]).write_text(text)
+        (folder / FILES[shell]).write_text(WRITERS[shell](WORDS))
     return folder
 
 

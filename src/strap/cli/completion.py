@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import types
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import ClassVar, Literal
 
 import tyro
 
-from strap.cli.help import Option, options_of
-from strap.cli.page import list_commands
+from strap.cli.shell_scripts import write_bash, write_fish, write_zsh
+from strap.cli.shell_words import read_words
 
-Shell = Literal["bash", "zsh", "fish"]
+WRITERS = {"bash": write_bash, "zsh": write_zsh, "fish": write_fish}
 
 
 @dataclass(frozen=True)
@@ -23,103 +19,17 @@ class Command:
 
     The script is whole in itself: a TAB starts no Python. Print it again after an update.
 
-    bash (with the package bash-completion): strap completion bash
-    > ~/.local/share/bash-completion/completions/strap
+    bash: strap completion bash > FILE, with `source FILE` in ~/.bashrc
 
-    zsh: strap completion zsh > FOLDER/_strap, where FOLDER is one of $fpath
+    zsh: strap completion zsh > FOLDER/_strap, with `fpath+=(FOLDER)` before `compinit` in ~/.zshrc
 
     fish: strap completion fish > ~/.config/fish/completions/strap.fish
     """
 
-    EXAMPLES: ClassVar = ("strap completion bash", "strap completion zsh", "strap completion fish")
-    shell: tyro.conf.Positional[Shell]
+    EXAMPLES: ClassVar = ("strap completion bash",)
+    shell: tyro.conf.Positional[Literal["bash", "zsh", "fish"]]
     """which shell: bash, zsh or fish"""
 
     def run(self) -> None:
         """Print the script."""
-        from strap.cli import completion_scripts
-
-        write = {
-            "bash": completion_scripts.write_bash,
-            "zsh": completion_scripts.write_zsh,
-            "fish": completion_scripts.write_fish,
-        }[self.shell]
-        print(write(read_words()), end="")
-
-
-@dataclass(frozen=True)
-class Values:
-    """What may follow a word."""
-
-    choices: tuple[str, ...] = ()
-    is_file: bool = False
-    """whether a path may follow, or a text, which may be one: an encoder's name or its folder"""
-    is_many: bool = False
-    """whether several values may follow"""
-
-
-@dataclass(frozen=True)
-class Word:
-    """An option or a positional argument, for the shell."""
-
-    word: str
-    text: str
-    values: Values | None
-    """None: a flag"""
-
-
-@dataclass(frozen=True)
-class Words:
-    """What may follow a command."""
-
-    text: str
-    """what the command does"""
-    options: tuple[Word, ...]
-    positional: Values | None
-    """what stands without an option; None: nothing"""
-
-
-def read_words() -> dict[str, Words]:
-    """Return what may follow each command, `store verify` and its like by both words."""
-    return {name: _words_of(command) for name, command in list_commands().items()}
-
-
-def _words_of(command: Any) -> Words:
-    options = [o for o in options_of(command) if not o.is_positional]
-    positional = [values_of(o.kind) for o in options_of(command) if o.is_positional]
-    joined = Values(
-        tuple(choice for values in positional for choice in values.choices),
-        any(values.is_file for values in positional),
-        is_many=True,
-    )
-    text = (inspect.getdoc(command) or "").partition("\n")[0]
-    return Words(text, tuple(map(_word, options)), joined if positional else None)
-
-
-def _word(option: Option) -> Word:
-    return Word(option.word, option.text, values_of(option.kind) if option.values else None)
-
-
-def values_of(kind: Any) -> Values:
-    """Return what values of a type are, for a shell."""
-    leaves = list(_leaves(kind))
-    choices = tuple(leaf for leaf in leaves if isinstance(leaf, str) and leaf)
-    return Values(choices, Path in leaves or str in leaves, _is_many(kind))
-
-
-def _leaves(kind: Any) -> Iterator[Any]:
-    """Yield the types and literal values of which a type is made."""
-    if get_origin(kind) is None:
-        yield kind
-        return
-    for argument in get_args(kind):
-        if get_origin(kind) is Literal:
-            yield str(argument)
-        else:
-            yield from _leaves(argument)
-
-
-def _is_many(kind: Any) -> bool:
-    if get_origin(kind) in (Union, types.UnionType):
-        return any(map(_is_many, get_args(kind)))
-    return get_origin(kind) is tuple
+        print(WRITERS[self.shell](read_words()), end="")

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from strap.cli import COMMANDS
-from strap.cli.completion import Values, Word, Words
+from strap.cli.shell_words import Values, Word, Words
 
 WIDTH = 80
 """of an explanation beside a word"""

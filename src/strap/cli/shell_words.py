@@ -1,0 +1,91 @@
+"""What may follow each command: options, choices, files; for the completion of shells."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from strap.cli.help import Option, options_of
+from strap.cli.page import list_commands
+
+
+@dataclass(frozen=True)
+class Values:
+    """What may follow a word."""
+
+    choices: tuple[str, ...] = ()
+    is_file: bool = False
+    """whether a path may follow, or a text, which may be one: an encoder's name or its folder"""
+    is_many: bool = False
+    """whether several values may follow"""
+
+
+@dataclass(frozen=True)
+class Word:
+    """An option or a positional argument, for the shell."""
+
+    word: str
+    text: str
+    values: Values | None
+    """None: a flag"""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What may follow a command."""
+
+    text: str
+    """what the command does"""
+    options: tuple[Word, ...]
+    positional: Values | None
+    """what stands without an option; None: nothing"""
+
+
+def read_words() -> dict[str, Words]:
+    """Return what may follow each command, `store verify` and its like by both words."""
+    return {name: _words_of(command) for name, command in list_commands().items()}
+
+
+def _words_of(command: Any) -> Words:
+    options = [o for o in options_of(command) if not o.is_positional]
+    positional = [values_of(o.kind) for o in options_of(command) if o.is_positional]
+    joined = Values(
+        tuple(choice for values in positional for choice in values.choices),
+        any(values.is_file for values in positional),
+        is_many=True,
+    )
+    text = (inspect.getdoc(command) or "").partition("\n")[0]
+    return Words(text, tuple(map(_word, options)), joined if positional else None)
+
+
+def _word(option: Option) -> Word:
+    return Word(option.word, option.text, values_of(option.kind) if option.values else None)
+
+
+def values_of(kind: Any) -> Values:
+    """Return what values of a type are, for a shell."""
+    leaves = list(_leaves(kind))
+    choices = tuple(leaf for leaf in leaves if isinstance(leaf, str) and leaf)
+    return Values(choices, Path in leaves or str in leaves, _is_many(kind))
+
+
+def _leaves(kind: Any) -> Iterator[Any]:
+    """Yield the types and literal values of which a type is made."""
+    if get_origin(kind) is None:
+        yield kind
+        return
+    for argument in get_args(kind):
+        if get_origin(kind) is Literal:
+            yield str(argument)
+        else:
+            yield from _leaves(argument)
+
+
+def _is_many(kind: Any) -> bool:
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(map(_is_many, get_args(kind)))
+    return get_origin(kind) is tuple
