@@ -105,22 +105,23 @@ audit: $(VENV)/.test
 	$(PIP_INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
-# What users get: built from the sdist alone, then tried outside of the repository by any Python:
-# make package PYTHON=python3.12
+# What users get, the wheel made of the sdist alone.
 .PHONY: dist
 dist: $(VENV)/.test
 	rm -rf dist
 	$(BIN)/python -m build --quiet
 	$(BIN)/twine check --strict dist/*
 
+# Any Python, and what else is installed: make package PYTHON=python3.12 EXTRAS=encoders,train
+EXTRAS ?=
 package: dist
-	PYTHON=$(PYTHON) .ci/try_wheel dist/*.whl
+	PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) .ci/try_wheel dist/*.whl
 
-# A resolve without our constraints: LeRobot wants an older torch.
-LEROBOT := lerobot==0.4.4
+# Nothing is installed; without our constraints, since LeRobot wants an older torch.
 lerobot: dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		--report dist/beside-lerobot.json $(LEROBOT) "$$(echo dist/*.whl)[encoders,train]"
+		lerobot==0.4.4 "$$(echo dist/*.whl)[encoders,train]"
+	@echo "LeRobot and STRAP fit into one environment"
 
 clean:
 	rm -rf $(VENV) demo dist site .mypy_cache .ruff_cache .pytest_cache .coverage*
