@@ -130,6 +130,8 @@ def wait_for(terminal: int, pattern: str, seconds: float = 60) -> str:
         ("strap retrieve --prior a --jso\t", "retrieve --prior a --json"),
         ("strap retrieve --prior a b --jso\t", "retrieve --prior a b --json"),
         ("strap figures run --formats pdf sv\t", "figures run --formats pdf svg"),
+        ("strap embed data --encoder resnet1\t", "embed data --encoder resnet18"),
+        ("strap embed data --encoder tall\t", "embed data --encoder tall-mug.hdf5"),
         ("strap completion fi\t", "completion fish"),
     ],
 )

@@ -83,6 +83,7 @@ def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> 
         ["export", "run", "--as", "manifest", "--out", "matches.json"],
         ["report", "run"],
         ["doctor"],
+        ["completion", "bash"],
     ):
         done = call(words, tmp_path)
         assert done.returncode == 0, done.stderr

@@ -121,9 +121,10 @@ def _zsh_option(option: Word) -> str:
 
 
 def _zsh_action(values: Values) -> str:
-    if values.choices:
-        return f"({' '.join(values.choices)})"
-    return "_files" if values.is_file else " "
+    choices = " ".join(values.choices)
+    if choices and values.is_file:
+        return f"{{compadd {choices}; _files}}"
+    return f"({choices})" if choices else "_files" if values.is_file else " "
 
 
 def _zsh_quote(text: str) -> str:
@@ -189,9 +190,8 @@ def _fish_lines(words: Mapping[str, Words]) -> Iterator[str]:
 
 
 def _fish_values(values: Values) -> str:
-    if values.choices:
-        return f"-f -a '{' '.join(values.choices)}'"
-    return "-F" if values.is_file else "-f"
+    files = "-F" if values.is_file else "-f"
+    return f"{files} -a '{' '.join(values.choices)}'" if values.choices else files
 
 
 def _fish_quote(text: str) -> str:

@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from strap.cli.help import Option, options_of
 from strap.cli.page import list_commands
+from strap.datasets import FORMATS
+from strap.encoders import NAMES
+from strap.encoders.language import NAMES as TEXT_ENCODERS
+
+KNOWN = {"--encoder": NAMES, "--text-encoder": TEXT_ENCODERS, "--format": tuple(FORMATS)}
+"""option whose text may be anything -> what it often is"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,10 @@ def _words_of(command: Any) -> Words:
 
 
 def _word(option: Option) -> Word:
-    return Word(option.word, option.text, values_of(option.kind) if option.values else None)
+    values = values_of(option.kind) if option.values else None
+    if values and option.word in KNOWN:
+        values = replace(values, choices=KNOWN[option.word])
+    return Word(option.word, option.text, values)
 
 
 def values_of(kind: Any) -> Values:
