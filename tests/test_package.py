@@ -70,7 +70,7 @@ def test_the_wheel_has_the_modules_the_page_and_the_sample(wheel: zipfile.ZipFil
     assert sum(entry.compress_size for entry in wheel.infolist()) < 25e6
 
 
-def test_the_sdist_has_what_makes_the_wheel(built: Path, wheel: zipfile.ZipFile) -> None:
+def test_the_sdist_has_what_makes_the_wheel(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         members = {member.name.partition("/")[2] for member in archive if member.isfile()}
     sources = {name for name in members if name.startswith("src/strap/")}
