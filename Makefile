@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium zsh fish
 
-.PHONY: help demo test check lint format site bench soak fuzz chaos audit package lerobot system clean
+.PHONY: help demo test check lint format site bench soak fuzz chaos audit dist package lerobot system clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -106,7 +106,6 @@ audit: $(VENV)/.test
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 # What users get, the wheel made of the sdist alone.
-.PHONY: dist
 dist: $(VENV)/.test
 	rm -rf dist
 	$(BIN)/python -m build --quiet

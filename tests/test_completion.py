@@ -15,9 +15,9 @@ import pytest
 
 from strap.cli import COMMANDS, main
 from strap.cli.completion import WRITERS
-from strap.cli.shell_words import read_words, values_of
+from strap.cli.shell_words import read_commands, values_of
 
-WORDS = read_words()
+OPTIONS = read_commands()
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
     "zsh": ["zsh", "-f", "-i"],
@@ -44,7 +44,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the three scripts."""
     folder = tmp_path_factory.mktemp("scripts")
     for shell in SHELLS:
-        (folder / FILES[shell]).write_text(WRITERS[shell](WORDS))
+        (folder / FILES[shell]).write_text(WRITERS[shell](OPTIONS))
     return folder
 
 
@@ -82,8 +82,8 @@ def test_the_shell_can_read_it(shell: str, scripts: Path) -> None:
 def test_every_command_and_option_is_in_it(shell: str, scripts: Path) -> None:
     text = (scripts / FILES[shell]).read_text()
     assert all(re.search(rf"\b{name}\b", text) for name in COMMANDS)
-    for words in WORDS.values():
-        for option in words.options:
+    for command in OPTIONS.values():
+        for option in command.options:
             word = option.word if shell != "fish" else f"-l {option.word[2:]} "
             assert word in text
 
@@ -116,6 +116,7 @@ def wait_for(terminal: int, pattern: str, seconds: float = 60) -> str:
     raise AssertionError(f"no {pattern!r} in {shown!r}")
 
 
+@pytest.mark.slow  # a shell for each
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("keys", "call"),

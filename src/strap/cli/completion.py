@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import tyro
 
 from strap.cli.shell_scripts import write_bash, write_fish, write_zsh
-from strap.cli.shell_words import read_words
+from strap.cli.shell_words import read_commands
 
 WRITERS = {"bash": write_bash, "zsh": write_zsh, "fish": write_fish}
 
@@ -32,4 +32,4 @@ class Command:
 
     def run(self) -> None:
         """Print the script."""
-        print(WRITERS[self.shell](read_words()), end="")
+        print(WRITERS[self.shell](read_commands()), end="")

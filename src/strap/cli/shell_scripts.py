@@ -7,24 +7,24 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from strap.cli import COMMANDS
-from strap.cli.shell_words import Values, Word, Words
+from strap.cli.shell_words import ShellCommand, ShellOption, Values
 
 WIDTH = 80
 """of an explanation beside a word"""
-HELP = Word("--help", "explain the command", None)
+HELP = ShellOption("--help", "explain the command", None)
 
 
-def write_bash(words: Mapping[str, Words]) -> str:
+def write_bash(commands: Mapping[str, ShellCommand]) -> str:
     """Return the script for bash.
 
     Where it answers nothing bash completes a file name, which the last lines forbid where no file
     may stand.
     """
-    groups = _groups(words)
+    groups = _groups(commands)
     first = " ".join(COMMANDS)
     lines = [f"'') choices='{first}' options='--help --version' ;;"]
     lines += [f"{shlex.quote(name)}) choices='{' '.join(of)}' ;;" for name, of in groups.items()]
-    for name, command in words.items():
+    for name, command in commands.items():
         options = " ".join(option.word for option in (*command.options, HELP))
         lines.append(
             f"{shlex.quote(name)}) options='{options}' {_bash_values(command.positional)};;"
@@ -32,14 +32,14 @@ def write_bash(words: Mapping[str, Words]) -> str:
     return BASH.format(
         groups="|".join(f"'{name}|'*" for name in groups),
         commands=_indented(lines, 8),
-        values=_indented(_bash_options(words), 8),
+        values=_indented(_bash_options(commands), 8),
     )
 
 
-def _bash_options(words: Mapping[str, Words]) -> Iterator[str]:
+def _bash_options(commands: Mapping[str, ShellCommand]) -> Iterator[str]:
     """Yield the lines of a `case`, one for all options with the same values."""
     alike: dict[Values, list[str]] = {}
-    for name, command in words.items():
+    for name, command in commands.items():
         for option in command.options:
             if option.values:
                 alike.setdefault(option.values, []).append(f"'{name} {option.word}'")
@@ -94,25 +94,25 @@ complete -o default -F _strap strap
 """
 
 
-def write_zsh(words: Mapping[str, Words]) -> str:
+def write_zsh(commands: Mapping[str, ShellCommand]) -> str:
     """Return the script for zsh."""
     lines = []
-    for name, of in _groups(words).items():
+    for name, of in _groups(commands).items():
         described = " ".join(_zsh_quote(f"{one}:{_short(text)}") for one, text in of.items())
         lines += [f"{name}) commands=({described}) ;;"]
-    commands = (_zsh_quote(f"{name}:{_short(text)}") for name, text in COMMANDS.items())
+    first = (_zsh_quote(f"{name}:{_short(text)}") for name, text in COMMANDS.items())
     specs = []
-    for name, command in words.items():
+    for name, command in commands.items():
         options = [_zsh_option(option) for option in (*command.options, HELP)]
         options += [f"*:value:{_zsh_action(command.positional)}"] if command.positional else []
         joined = " \\\n    ".join(map(_zsh_quote, options))
         specs.append(f"{shlex.quote(name)}) _arguments -S \\\n    {joined} ;;")
     return ZSH.format(
-        commands=_indented(commands, 8), groups=_indented(lines, 8), specs=_indented(specs, 8)
+        commands=_indented(first, 8), groups=_indented(lines, 8), specs=_indented(specs, 8)
     )
 
 
-def _zsh_option(option: Word) -> str:
+def _zsh_option(option: ShellOption) -> str:
     text = "".join(f"\\{c}" if c in "[]:\\" else c for c in _short(option.text))
     if option.values is None:
         return f"{option.word}[{text}]"
@@ -164,20 +164,20 @@ if [[ $funcstack[1] == _strap ]]; then _strap "$@"; else compdef _strap strap; f
 """
 
 
-def write_fish(words: Mapping[str, Words]) -> str:
+def write_fish(commands: Mapping[str, ShellCommand]) -> str:
     """Return the script for fish."""
-    return FISH + "".join(f"complete -c strap {line}\n" for line in _fish_lines(words))
+    return FISH + "".join(f"complete -c strap {line}\n" for line in _fish_lines(commands))
 
 
-def _fish_lines(words: Mapping[str, Words]) -> Iterator[str]:
+def _fish_lines(commands: Mapping[str, ShellCommand]) -> Iterator[str]:
     yield "-f"  # files only where a line below says so
     for name, text in COMMANDS.items():
         yield f"-n '__strap_is' -a {name} -d {_fish_quote(_short(text))}"
     yield "-n '__strap_is' -l version -d 'print the version'"
-    for name, of in _groups(words).items():
+    for name, of in _groups(commands).items():
         for one, text in of.items():
             yield f"-n '__strap_is {name}' -a {one} -d {_fish_quote(_short(text))}"
-    for name, command in words.items():
+    for name, command in commands.items():
         if command.positional:
             yield f"-n '__strap_in {name}' {_fish_values(command.positional)}"
         for option in (*command.options, HELP):
@@ -217,10 +217,10 @@ complete -c strap -e
 """
 
 
-def _groups(words: Mapping[str, Words]) -> dict[str, dict[str, str]]:
+def _groups(commands: Mapping[str, ShellCommand]) -> dict[str, dict[str, str]]:
     """Return the commands of which another word chooses, with these and what they do."""
     groups: dict[str, dict[str, str]] = {}
-    for name, command in words.items():
+    for name, command in commands.items():
         first, _, second = name.partition(" ")
         if second:
             groups.setdefault(first, {})[second] = command.text

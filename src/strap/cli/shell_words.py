@@ -31,8 +31,8 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Word:
-    """An option or a positional argument, for the shell."""
+class ShellOption:
+    """An option and what a shell should know of it."""
 
     word: str
     text: str
@@ -41,22 +41,22 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Words:
-    """What may follow a command."""
+class ShellCommand:
+    """A command and what may follow it."""
 
     text: str
     """what the command does"""
-    options: tuple[Word, ...]
+    options: tuple[ShellOption, ...]
     positional: Values | None
     """what stands without an option; None: nothing"""
 
 
-def read_words() -> dict[str, Words]:
+def read_commands() -> dict[str, ShellCommand]:
     """Return what may follow each command, `store verify` and its like by both words."""
-    return {name: _words_of(command) for name, command in list_commands().items()}
+    return {name: _command(command) for name, command in list_commands().items()}
 
 
-def _words_of(command: Any) -> Words:
+def _command(command: Any) -> ShellCommand:
     options = [o for o in options_of(command) if not o.is_positional]
     positional = [values_of(o.kind) for o in options_of(command) if o.is_positional]
     joined = Values(
@@ -65,14 +65,14 @@ def _words_of(command: Any) -> Words:
         is_many=True,
     )
     text = (inspect.getdoc(command) or "").partition("\n")[0]
-    return Words(text, tuple(map(_word, options)), joined if positional else None)
+    return ShellCommand(text, tuple(map(_option, options)), joined if positional else None)
 
 
-def _word(option: Option) -> Word:
+def _option(option: Option) -> ShellOption:
     values = values_of(option.kind) if option.values else None
     if values and option.word in KNOWN:
         values = replace(values, choices=KNOWN[option.word])
-    return Word(option.word, option.text, values)
+    return ShellOption(option.word, option.text, values)
 
 
 def values_of(kind: Any) -> Values:
