@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium
+SYSTEM_PACKAGES := libegl1 libgl1-mesa-dri chromium zsh fish
 
-.PHONY: help demo test check lint format site bench soak fuzz chaos audit system clean
+.PHONY: help demo test check lint format site bench soak fuzz chaos audit dist package lerobot system clean
 
 help:
 	@echo "make demo    sample data -> matches -> augmented dataset -> report page"
@@ -17,6 +17,8 @@ help:
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
 	@echo "make audit   known faults of the pinned dependencies (needs a network)"
+	@echo "make package sdist and wheel, and the wheel tried in a bare environment (needs a network)"
+	@echo "make lerobot whether one environment can hold LeRobot and STRAP (needs a network)"
 	@echo "make fuzz    ten minutes of damaged datasets, stores, runs and policies"
 
 $(BIN)/python:
@@ -41,13 +43,14 @@ $(VENV)/.bench: $(VENV)/.demo
 	$(PIP_INSTALL) -e '.[bench]'
 	@touch $@
 
-# The simulator renders through OpenGL, and the viewer is tested in a browser: no Python packages.
+# The simulator renders through OpenGL, the viewer is tested in a browser, completion in shells: no
+# Python packages.
 system:
 	@if dpkg -s $(SYSTEM_PACKAGES) >/dev/null 2>&1 || ! command -v apt-get >/dev/null; then true; \
 	elif [ "$$(id -u)" = 0 ]; then \
 		apt-get update -qq && apt-get install -y -qq $(SYSTEM_PACKAGES) >/dev/null; \
 	else \
-		echo "the tests need OpenGL and a browser; run: sudo apt-get install -y $(SYSTEM_PACKAGES)"; exit 1; \
+		echo "the tests need OpenGL, a browser and shells; run: sudo apt-get install -y $(SYSTEM_PACKAGES)"; exit 1; \
 	fi
 
 demo: $(VENV)/.demo
@@ -102,5 +105,22 @@ audit: $(VENV)/.test
 	$(PIP_INSTALL) pip-audit
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
+# What users get, the wheel made of the sdist alone.
+dist: $(VENV)/.test
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+	$(BIN)/twine check --strict dist/*
+
+# Any Python, and what else is installed: make package PYTHON=python3.12 EXTRAS=encoders,train
+EXTRAS ?=
+package: dist
+	PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) .ci/try_wheel dist/*.whl
+
+# Nothing is installed; without our constraints, since LeRobot wants an older torch.
+lerobot: dist
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
+		lerobot==0.4.4 "$$(echo dist/*.whl)[encoders,train]"
+	@echo "LeRobot and STRAP fit into one environment"
+
 clean:
-	rm -rf $(VENV) demo site .mypy_cache .ruff_cache .pytest_cache .coverage*
+	rm -rf $(VENV) demo dist site .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -40,12 +40,12 @@ SLOW = {
     *("test_page_blocks", "test_site"),
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
     *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
-    *("test_chaining", "test_borders"),
+    *("test_chaining", "test_borders", "test_package"),
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {
     *("libero", "policies", "representations"),
-    *("test_dtw_gpu", "test_dtw_sample", "test_page_blocks"),
+    *("test_dtw_gpu", "test_dtw_sample", "test_page_blocks", "test_package"),
 }
 """folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
 is made once"""

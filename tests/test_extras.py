@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,7 @@ def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> 
         ["export", "run", "--as", "manifest", "--out", "matches.json"],
         ["report", "run"],
         ["doctor"],
+        ["completion", "bash"],
     ):
         done = call(words, tmp_path)
         assert done.returncode == 0, done.stderr
@@ -101,20 +104,61 @@ def test_the_extras_are_those_of_the_package() -> None:
     assert set(NEEDED_BY) <= set(COMMANDS)
 
 
+WHEEL = "strap_robot-0.1.0-py3-none-any.whl"
+FROM_GIT = {"url": "https://a.b/c.git", "vcs_info": {"vcs": "git", "commit_id": "3f2a"}}
+PLAIN = "pip install 'strap-robot[ray]'"
+
+
+def told_command(monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None) -> str:
+    """The command for the extra `ray` where pip noted this origin."""
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(metadata.Distribution, "read_text", lambda *_: text, raising=False)
+    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda *_: text)
+    return install_command("ray")
+
+
 @pytest.mark.parametrize(
-    ("origin", "command"),
+    ("name", "details", "command"),
     [
-        ('{"url": "file:///a/b", "dir_info": {"editable": true}}', "pip install -e '/a/b[ray]'"),
-        ('{"url": "file:///a%20b", "dir_info": {}}', "pip install '/a b[ray]'"),
-        (None, "pip install 'strap-robot[ray]'"),
+        ("clone", {"dir_info": {"editable": True}}, "pip install -e '{}[ray]'"),
+        ("a clone", {"dir_info": {}}, "pip install '{}[ray]'"),
+        (WHEEL, {"archive_info": {"hash": "sha256=12"}}, "pip install '{}[ray]'"),
+    ],
+)
+def test_the_command_installs_what_lies_here(
+    name: str,
+    details: dict[str, Any],
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = tmp_path / name
+    origin = {"url": source.as_uri(), **details}
+    assert told_command(monkeypatch, origin) == PLAIN  # it was removed since
+    source.touch()
+    assert told_command(monkeypatch, origin) == command.format(source)
+
+
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        ({"url": f"https://a.b/{WHEEL}", "archive_info": {}}, f"https://a.b/{WHEEL}"),
+        (FROM_GIT, "git+https://a.b/c.git@3f2a"),
+        (FROM_GIT | {"subdirectory": "d"}, "git+https://a.b/c.git@3f2a#subdirectory=d"),
+        (
+            {"url": "file:///a/c", "vcs_info": {"vcs": "git", "requested_revision": "main"}},
+            "git+file:///a/c@main",
+        ),
     ],
 )
 def test_the_command_installs_from_where_this_came(
-    origin: str | None, command: str, monkeypatch: pytest.MonkeyPatch
+    origin: dict[str, Any], source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata.Distribution, "read_text", lambda *_: origin, raising=False)
-    monkeypatch.setattr(metadata.PathDistribution, "read_text", lambda *_: origin)
-    assert install_command("ray") == command
+    assert told_command(monkeypatch, origin) == f"pip install 'strap-robot[ray] @ {source}'"
+
+
+def test_what_came_from_an_index_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told_command(monkeypatch, None) == PLAIN
 
 
 def test_a_module_that_no_extra_brings_is_no_missing_extra() -> None:

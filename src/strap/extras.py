@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from strap.errors import StrapError
@@ -27,26 +30,42 @@ EXTRAS = {
 
 def install_command(*extras: str) -> str:
     """Return the command that installs extras, from where this installation came."""
-    wanted = f"[{','.join(extras)}]"
-    source = _source()
-    if source is None:
-        return f"pip install {shlex.quote(NAME + wanted)}"
-    address, editable = source
-    flag = "-e " if editable else ""
-    return f"pip install {flag}{shlex.quote(address + wanted)}"
+    return "pip install " + _requirement(f"[{','.join(extras)}]")
 
 
-def _source() -> tuple[str, bool] | None:
-    """Return the folder that was installed, and whether as editable; None: from an index."""
+def _requirement(wanted: str) -> str:
+    """Return what `pip install` is told: the origin that pip noted (PEP 610), with the extras.
+
+    A package from an index has no origin, and what was installed from may be gone: then the name.
+    """
+    origin = _origin()
+    url = str(origin.get("url", ""))
+    address = urlparse(url)
+    if address.scheme == "file" and "vcs_info" not in origin:
+        path = unquote(address.path)
+        if Path(path).exists():
+            flag = "-e " if origin.get("dir_info", {}).get("editable") else ""
+            return flag + shlex.quote(path + wanted)
+    elif address.scheme:
+        return shlex.quote(f"{NAME}{wanted} @ {_with_revision(url, origin)}")
+    return shlex.quote(NAME + wanted)
+
+
+def _with_revision(url: str, origin: Mapping[str, Any]) -> str:
+    """Return a URL as pip wants it: that of a repository with its kind, revision and folder."""
+    if vcs := origin.get("vcs_info"):
+        revision = vcs.get("requested_revision") or vcs.get("commit_id")
+        url = f"{vcs['vcs']}+{url}@{revision}"
+    folder = origin.get("subdirectory")
+    return f"{url}#subdirectory={folder}" if folder else url
+
+
+def _origin() -> dict[str, Any]:
     try:
         text = metadata.distribution(NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        return None
-    origin = json.loads(text) if text else {}
-    address = urlparse(str(origin.get("url", "")))
-    if address.scheme != "file" or "dir_info" not in origin:
-        return None
-    return unquote(address.path), bool(origin["dir_info"].get("editable"))
+        return {}
+    return dict(json.loads(text)) if text else {}
 
 
 def missing_extra(what: str, *extras: str, instead: str = "") -> StrapError:

@@ -34,6 +34,7 @@ COMMANDS = {
     "export": "hand a retrieval to any trainer",
     "libero": "the simulator: scripted demonstrations (collect), how often they succeed (survey)",
     "doctor": "what works on this machine, and what to install for the rest",
+    "completion": "let TAB complete commands, options and values in bash, zsh or fish",
 }
 
 LINES = "\n"

@@ -16,12 +16,15 @@ from strap.errors import StrapError, unknown
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.view.run_views import RunView
 
-SAMPLE = Path(__file__).parents[3] / "samples" / "libero-mini"
+IN_PACKAGE = Path(__file__).parents[1] / "samples"
+IN_REPOSITORY = Path(__file__).parents[3] / "samples"
+"""where the samples are in an editable install"""
+SAMPLE = (IN_PACKAGE if IN_PACKAGE.is_dir() else IN_REPOSITORY) / "libero-mini"
 
 
 @dataclass(frozen=True)
 class Command:
-    """Retrieve for a LIBERO-10 task from LIBERO-90 demonstrations that come with the repository.
+    """Retrieve for a LIBERO-10 task from LIBERO-90 demonstrations that come with the package.
 
     Embeds the sample with a small real encoder, cuts the target into sub-trajectories, finds the
     best-matching pieces of the prior, writes the augmented dataset and a report page, and scores
@@ -42,7 +45,7 @@ class Command:
     train_steps: int = 600
     """steps of each of the two small policies; 0 trains none"""
     sample: Path = SAMPLE
-    """where the sample data is (default: in the repository)"""
+    """where the sample data is (default: what comes with the package)"""
 
     def run(self) -> None:
         """Retrieve, report, score."""
@@ -67,6 +70,7 @@ class Command:
                 f"query does, with the same kind of object; at random {precision.random:.0%} "
                 f"({precision.lift:.1f} times)"
             )
+        print(f"sample data: {self.sample}")
         print(f"report: {page.path}")
         if self.train_steps:
             print(compare_policies(run.path, self.out / "policies" / self.task, self.train_steps))
@@ -75,8 +79,8 @@ class Command:
         folder = self.sample / "target"
         if not folder.is_dir():
             raise StrapError(
-                f"no sample data at '{self.sample}': run the demo from a clone of the repository, "
-                "or say where it is with --sample"
+                f"no sample data at '{self.sample}': a sample has the folders target and prior; "
+                "without --sample the one that comes with the package is taken"
             )
         names = sorted(path.name for path in folder.iterdir())
         if self.task not in names:

@@ -1,4 +1,4 @@
-"""What options a command has, read from its dataclass: for `--help` and for misspelt words."""
+"""What options a command has, read from its dataclass: for help, completion, misspelt words."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class Option:
     """what follows the word: `N`, `a|b`, `PATH …`; empty for a flag"""
     text: str
     default: Any
+    kind: Any
+    """the type of its value"""
     is_positional: bool = False
 
     @property
@@ -87,7 +89,7 @@ def _options(source: Any, prefix: str) -> Iterator[Option]:
             word = metavars[0] if metavars else name.upper()
         values = "" if is_positional else _values(kind)
         text = texts.get(entry.name, "")
-        yield Option(entry.name, word, values, text, _default(entry), is_positional)
+        yield Option(entry.name, word, values, text, _default(entry), kind, is_positional)
 
 
 def _default(entry: inspect.Parameter) -> Any:
