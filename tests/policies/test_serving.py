@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from tests.policies.small_policies import observe, save_small_policy
+from tests.policies.small_policies import observe, save_small_policy, serve_command
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -535,22 +535,8 @@ def test_another_host_is_warned_about_unless_there_is_a_key(
         assert "choose another --port or --host" in told
 
 
-@contextmanager
-def command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`strap serve` as a user starts it; gives its process and port."""
-    words = [sys.executable, "-m", "strap", "serve", str(folder), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            found = re.search(r"at ws://127\.0\.0\.1:(\d+) ", process.stdout.readline())
-            assert found
-            yield process, int(found[1])
-        finally:
-            process.kill()
-
-
 def test_the_command_serves_until_it_is_interrupted(client: Client, transformer: Path) -> None:
-    with command(transformer) as (process, port):
+    with serve_command(transformer) as (process, port):
         robot = client("127.0.0.1", port)
         np.testing.assert_allclose(act_over(robot, 0), act_alone(transformer, 0), atol=1e-5)
         process.send_signal(signal.SIGINT)
@@ -561,7 +547,7 @@ def test_the_page_s_client_runs(transformer: Path, tmp_path: Path) -> None:
     openpi_client()
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     assert len(snippet.splitlines()) <= 20
-    with command(transformer) as (_, port):
+    with serve_command(transformer) as (_, port):
         own = snippet.replace("8000", str(port))
         done = subprocess.run(
             [sys.executable, "-c", own], cwd=tmp_path, capture_output=True, text=True, check=False
