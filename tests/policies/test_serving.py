@@ -383,6 +383,74 @@ def test_a_client_that_leaves_in_mid_request_harms_nobody(
     wait_until(lambda: not policy._streams)
 
 
+BROKEN_FRAMES = {
+    "not masked": b"\x82\x01\x00",
+    "a reserved bit": b"\xc2\x80" + bytes(4),
+    "no such opcode": b"\x87\x80" + bytes(4),
+    "goes on with nothing": b"\x80\x80" + bytes(4),
+    "a ping of many bytes": b"\x89\xfe" + struct.pack("!H", 200) + bytes(204),
+    "text that is none": b"\x81\x82" + bytes(4) + b"\xff\xfe",
+    "a length beyond all": b"\x82\xff" + struct.pack("!Q", 2**62) + bytes(4),
+}
+
+
+def test_who_speaks_another_protocol_harms_nobody(transformer: Path, port: int) -> None:
+    with undisturbed(transformer, port):
+        for data in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 70_000):
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=30)
+            with stranger, suppress(ConnectionError):
+                stranger.sendall(data + b"\r\n\r\n")
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(1000):  # until it is shown out
+                    pass
+        for frame in BROKEN_FRAMES.values():
+            intruder = raw(port)
+            intruder.socket.sendall(frame)
+            with pytest.raises(ConnectionClosed) as caught:
+                intruder.recv(timeout=30)
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code in (1002, 1007, 1009)
+
+
+def test_a_message_that_never_ends_ends_its_connection_alone(
+    transformer: Path, policy: Policy, port: int
+) -> None:
+    limit, piece = message_limit(policy.interface), 1 << 20
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(limit // piece + 2):
+            yield bytes(piece)
+
+    with undisturbed(transformer, port):
+        endless = raw(port)
+        with suppress(ConnectionClosed):
+            endless.send(pieces())
+        with pytest.raises(ConnectionClosed) as caught:
+            endless.recv(timeout=30)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+
+
+def test_those_who_leave_without_a_word_make_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "MAX_CLIENTS", 2)
+    robot = OwnClient("127.0.0.1", port)
+    for _ in range(5):
+
+        def is_admitted() -> bool:
+            try:
+                leaver = raw(port)
+            except InvalidStatus:
+                return False
+            leaver.socket.shutdown(socket.SHUT_RDWR)
+            return True
+
+        wait_until(is_admitted)
+        assert robot.infer(as_message(observe(0)))["actions"].shape == (1, 4)
+    robot._ws.close()
+
+
 def test_an_oversized_message_ends_its_connection_alone(
     transformer: Path, policy: Policy, port: int
 ) -> None:
