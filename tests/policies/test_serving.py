@@ -609,6 +609,14 @@ def test_the_command_serves_until_it_is_interrupted(client: Client, transformer:
         np.testing.assert_allclose(act_over(robot, 0), act_alone(transformer, 0), atol=1e-5)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+        assert process.stdout
+        assert process.stdout.read().splitlines() == [
+            "  cameras         front 48×64 or 32×32 (height×width)",
+            "  proprioception  ee_pos [3], gripper [2]",
+            "  actions         [4]",
+            "  rate            20 actions a second",
+            "  instructions    pick, place",
+        ]
 
 
 def test_the_page_s_client_runs(transformer: Path, tmp_path: Path) -> None:
