@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import warnings
@@ -13,11 +14,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from tests.pages import ROOT, read_blocks
 
 import strap
 from strap.errors import StrapError
 from strap.gym import SUITES, LiberoGymEnv, environment_id
-from strap.libero import Collection, Task, list_suites
+from strap.libero import Collection, list_suites
 
 ID = "strap.gym:strap/libero-90-v0"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
@@ -165,16 +167,19 @@ def test_initial_states_that_are_none_are_refused(
         seeing.reset(options=options)
 
 
-def test_an_instruction_that_others_begin_with_names_its_task(task: Task) -> None:
-    with pytest.raises(StrapError, match="fits 2 tasks"):  # in two scenes
-        LiberoGymEnv(task.suite, task.instruction)
-
-
 def test_without_a_render_mode_nothing_is_shown(blind: gymnasium.Env[Any, Any]) -> None:
     with pytest.warns(UserWarning, match='make the environment with render_mode="rgb_array"'):
         assert blind.unwrapped.render() is None
     with pytest.raises(StrapError, match="unknown render_mode 'human'"):
         LiberoGymEnv("libero_90", 0, render_mode="human")
+
+
+def test_the_page_s_environment_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = [block for block in read_blocks(ROOT / "docs" / "libero.md") if "gym" in block.mark]
+    (snippet,) = (block.text for block in blocks)
+    exec(snippet, {})
+    (instruction,) = re.findall(r'print\(info\["instruction"\]\)  # (.*)', snippet)
+    assert capsys.readouterr().out == f"{instruction}\n"
 
 
 def test_a_renderer_that_nobody_closes_ends_quietly() -> None:
