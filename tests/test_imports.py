@@ -55,6 +55,7 @@ ORDER = (
     "training",
     "libero",
     "evaluation",
+    "gym",
     "serving",
     "experiments",
     "view",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import platform
 import re
 import subprocess
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,8 +50,8 @@ def save_policy(folder: Path, kind: str) -> None:
 
 
 @contextmanager
-def serving(folder: Path, device: str) -> Iterator[int]:
-    """`strap serve` as a process; gives its port."""
+def serving(folder: Path, device: str) -> Iterator[tuple[int, int]]:
+    """`strap serve` as a process; gives its number and its port."""
     words = ["serve", str(folder), "--port", "0", "--device", device]
     command = [sys.executable, "-m", "strap", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -57,12 +59,18 @@ def serving(folder: Path, device: str) -> Iterator[int]:
             assert process.stdout
             found = re.search(r":(\d+) \(Ctrl-C", process.stdout.readline())
             assert found, "the server did not start"
-            yield int(found[1])
+            yield process.pid, int(found[1])
         finally:
             process.terminate()
 
 
-def be_robot(port: int, number: int, hz: float, seconds: float, begin: float) -> dict[str, object]:
+def processor_seconds(pid: int) -> float:
+    """Return how long processors have worked for a process (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def be_robot(port: int, number: int, hz: float, seconds: float, begin: float) -> dict[str, Any]:
     """Act for some seconds; return how often and after how many milliseconds answers came."""
     rng = np.random.default_rng(number)
     image = rng.integers(0, 256, (128, 128, 3), np.uint8)
@@ -82,6 +90,7 @@ def be_robot(port: int, number: int, hz: float, seconds: float, begin: float) ->
         took = time.perf_counter() - start
     median, high = np.percentile(latencies, [50, 95])
     return {
+        "actions": len(latencies),
         "actions a second": round(len(latencies) / took, 2),
         "median ms": round(float(median), 1),
         "95 % ms": round(float(high), 1),
@@ -99,16 +108,22 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     call = parser.parse_args()
     print(f"{platform.machine()}, {processors()} processors, torch {torch.__version__}")
+    print(f"load before: {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         save_policy(Path(folder), call.kind)
         with (
-            serving(Path(folder), call.device) as port,
+            serving(Path(folder), call.device) as (server, port),
             multiprocessing.get_context("spawn").Pool(call.clients) as pool,
         ):
             begin = time.time() + 10  # when all of them have started
             jobs = [(port, i, call.hz, call.seconds, begin) for i in range(call.clients)]
-            for robot, row in enumerate(pool.starmap(be_robot, jobs)):
+            before = processor_seconds(server)
+            rows = pool.starmap(be_robot, jobs)
+            used = processor_seconds(server) - before
+            for robot, row in enumerate(rows):
                 print(f"robot {robot}: {json.dumps(row)}", flush=True)
+            count = sum(row["actions"] for row in rows)
+            print(f"server: {used / count * 1e3:.1f} ms of processor time an action")
 
 
 if __name__ == "__main__":

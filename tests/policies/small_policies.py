@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,3 +62,17 @@ def observe(number: int, **changes: Any) -> Observation:
         "instruction": "pick",
     }
     return Observation(**{**values, **changes})
+
+
+@contextmanager
+def serve_command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`strap serve` as a user starts it; gives its process and port."""
+    words = [sys.executable, "-m", "strap", "serve", str(folder), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            found = re.search(r"at ws://127\.0\.0\.1:(\d+) ", process.stdout.readline())
+            assert found
+            yield process, int(found[1])
+        finally:
+            process.kill()

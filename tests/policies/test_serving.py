@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from tests.policies.small_policies import observe, save_small_policy
+from tests.policies.small_policies import observe, save_small_policy, serve_command
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -383,6 +383,74 @@ def test_a_client_that_leaves_in_mid_request_harms_nobody(
     wait_until(lambda: not policy._streams)
 
 
+BROKEN_FRAMES = {
+    "not masked": b"\x82\x01\x00",
+    "a reserved bit": b"\xc2\x80" + bytes(4),
+    "no such opcode": b"\x87\x80" + bytes(4),
+    "goes on with nothing": b"\x80\x80" + bytes(4),
+    "a ping of many bytes": b"\x89\xfe" + struct.pack("!H", 200) + bytes(204),
+    "text that is none": b"\x81\x82" + bytes(4) + b"\xff\xfe",
+    "a length beyond all": b"\x82\xff" + struct.pack("!Q", 2**62) + bytes(4),
+}
+
+
+def test_who_speaks_another_protocol_harms_nobody(transformer: Path, port: int) -> None:
+    with undisturbed(transformer, port):
+        for data in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 70_000):
+            stranger = socket.create_connection(("127.0.0.1", port), timeout=30)
+            with stranger, suppress(ConnectionError):
+                stranger.sendall(data + b"\r\n\r\n")
+                stranger.shutdown(socket.SHUT_WR)
+                while stranger.recv(1000):  # until it is shown out
+                    pass
+        for frame in BROKEN_FRAMES.values():
+            intruder = raw(port)
+            intruder.socket.sendall(frame)
+            with pytest.raises(ConnectionClosed) as caught:
+                intruder.recv(timeout=30)
+            assert caught.value.rcvd is not None
+            assert caught.value.rcvd.code in (1002, 1007, 1009)
+
+
+def test_a_message_that_never_ends_ends_its_connection_alone(
+    transformer: Path, policy: Policy, port: int
+) -> None:
+    limit, piece = message_limit(policy.interface), 1 << 20
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(limit // piece + 2):
+            yield bytes(piece)
+
+    with undisturbed(transformer, port):
+        endless = raw(port)
+        with suppress(ConnectionClosed):
+            endless.send(pieces())
+        with pytest.raises(ConnectionClosed) as caught:
+            endless.recv(timeout=30)
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
+
+
+def test_those_who_leave_without_a_word_make_room(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "MAX_CLIENTS", 2)
+    robot = OwnClient("127.0.0.1", port)
+    for _ in range(5):
+
+        def is_admitted() -> bool:
+            try:
+                leaver = raw(port)
+            except InvalidStatus:
+                return False
+            leaver.socket.shutdown(socket.SHUT_RDWR)
+            return True
+
+        wait_until(is_admitted)
+        assert robot.infer(as_message(observe(0)))["actions"].shape == (1, 4)
+    robot._ws.close()
+
+
 def test_an_oversized_message_ends_its_connection_alone(
     transformer: Path, policy: Policy, port: int
 ) -> None:
@@ -535,33 +603,27 @@ def test_another_host_is_warned_about_unless_there_is_a_key(
         assert "choose another --port or --host" in told
 
 
-@contextmanager
-def command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`strap serve` as a user starts it; gives its process and port."""
-    words = [sys.executable, "-m", "strap", "serve", str(folder), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            found = re.search(r"at ws://127\.0\.0\.1:(\d+) ", process.stdout.readline())
-            assert found
-            yield process, int(found[1])
-        finally:
-            process.kill()
-
-
 def test_the_command_serves_until_it_is_interrupted(client: Client, transformer: Path) -> None:
-    with command(transformer) as (process, port):
+    with serve_command(transformer) as (process, port):
         robot = client("127.0.0.1", port)
         np.testing.assert_allclose(act_over(robot, 0), act_alone(transformer, 0), atol=1e-5)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+        assert process.stdout
+        assert process.stdout.read().splitlines() == [
+            "  cameras         front 48×64 or 32×32 (height×width)",
+            "  proprioception  ee_pos [3], gripper [2]",
+            "  actions         [4]",
+            "  rate            20 actions a second",
+            "  instructions    pick, place",
+        ]
 
 
 def test_the_page_s_client_runs(transformer: Path, tmp_path: Path) -> None:
     openpi_client()
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     assert len(snippet.splitlines()) <= 20
-    with command(transformer) as (_, port):
+    with serve_command(transformer) as (_, port):
         own = snippet.replace("8000", str(port))
         done = subprocess.run(
             [sys.executable, "-c", own], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ class Command:
 
     A robot sends its observation, packed as `openpi-client` does, and gets the next action. Each
     connection has a history of its own; requests that wait at the same moment are one batch.
-    Clients are told on connecting which cameras and proprioception the policy wants, and an
-    observation on which it would act wrongly is answered with the reason. Ctrl-C ends it.
+    Which cameras and proprioception the policy wants is printed, and told to clients when they
+    connect. An observation on which it would act wrongly is answered with the reason instead of an
+    action. Ctrl-C ends it. docs/recipes/robot.md has the loop on the robot's side.
     """
 
     EXAMPLES: ClassVar = (
@@ -42,7 +44,9 @@ class Command:
 
     def run(self) -> None:
         """Load the policy and serve it."""
+        from strap.errors import printable
         from strap.policies.acting import load_policy
+        from strap.serving.contract import describe_wants
         from strap.serving.websocket import LOOPBACK, read_key, serve_policy
 
         key = None if self.api_key_file is None else read_key(self.api_key_file)
@@ -58,6 +62,9 @@ class Command:
             )
 
         def ready(port: int) -> None:
-            print(f"serving {checkpoint} at ws://{self.host}:{port} (Ctrl-C ends)", flush=True)
+            print(f"serving {checkpoint} at ws://{self.host}:{port} (Ctrl-C ends)")
+            for what, told in describe_wants(policy).items():
+                print(f"  {what:<15} {printable(told)}")
+            sys.stdout.flush()
 
         serve_policy(policy, host=self.host, port=self.port, api_key=key, ready=ready)

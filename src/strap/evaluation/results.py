@@ -22,6 +22,7 @@ from strap.errors import StrapError
 from strap.evaluation.records import DESCRIPTION, FPS, read_records, require_same_task
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
+    HORIZON,
     LIBERO_ACTION,
     LIBERO_CAMERAS,
     LIBERO_STATES,
@@ -35,8 +36,6 @@ from strap.policies.checkpoints import FILES, Which
 from strap.policies.settings import Acting
 from strap.progress import Progress, silent
 
-HORIZON = 520
-"""Steps of an episode: LIBERO-10's demonstrations take up to 505."""
 CHANGES = ("execute", "acting", "blend")
 """settings in which a policy can be made to act otherwise than it was trained to"""
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from strap.errors import StrapError
-from strap.evaluation.simulators import Maker, TimeStep, serve_simulator
+from strap.evaluation.simulators import HORIZON, Maker, TimeStep, serve_simulator
 from strap.policies.acting import Policy
 from strap.policies.inputs import Observation
 from strap.processors import processors
@@ -58,7 +58,7 @@ def roll_out(
     arguments: tuple[Any, ...],
     finished: Callable[[Episode], None],
     *,
-    horizon: int = 520,
+    horizon: int = HORIZON,
     workers: int = 2,
     seed: int = 0,
     videos: bool = True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from strap.libero.environment import LiberoEnv
 
 Action = npt.NDArray[np.float64]
+
+HORIZON = 520
+"""steps after which an episode has failed: LIBERO-10's demonstrations take up to 505"""
+LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
+LIBERO_STATES = {
+    "ee_pos": 3,
+    "ee_ori": 3,
+    "ee_states": 6,
+    "gripper_states": 2,
+    "joint_states": 7,
+    "robot_states": 9,
+}
+LIBERO_ACTION = 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +81,10 @@ def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
 class LiberoSimulator:
     """A `LiberoEnv`, its observations under the names that datasets use."""
 
-    def __init__(self, env: LiberoEnv, demos: str = "") -> None:
-        self.env, self.demos = env, demos
+    def __init__(
+        self, env: LiberoEnv, demos: str = "", *, cameras: Sequence[str] = LIBERO_CAMERAS
+    ) -> None:
+        self.env, self.demos, self.cameras = env, demos, cameras
 
     def begin(self, state: int) -> TimeStep:
         """The benchmark's initial state of that number, after its settling steps."""
@@ -77,6 +92,11 @@ class LiberoSimulator:
             self._begin_as(f"demo_{state}")
         else:
             self.env.fixed(state)
+        return self._see(self.env.solved())
+
+    def sample(self, seed: int) -> TimeStep:
+        """A fresh placement that follows from the seed, after the settling steps."""
+        self.env.sample(seed)
         return self._see(self.env.solved())
 
     def _begin_as(self, demo: str) -> None:
@@ -96,20 +116,8 @@ class LiberoSimulator:
         return self._see(self.env.step(np.clip(action, -1, 1)))
 
     def _see(self, solved: bool) -> TimeStep:
-        seen = self.env.observe()
+        seen = self.env.observe([name.removesuffix("_rgb") for name in self.cameras])
         goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
         images = {f"{name}_rgb": seen.upright(name) for name in seen.images}
         state = {key: np.asarray(getattr(seen, key)) for key in LIBERO_STATES}
         return TimeStep(images, state, solved, goals)
-
-
-LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
-LIBERO_STATES = {
-    "ee_pos": 3,
-    "ee_ori": 3,
-    "ee_states": 6,
-    "gripper_states": 2,
-    "joint_states": 7,
-    "robot_states": 9,
-}
-LIBERO_ACTION = 7

@@ -13,7 +13,7 @@ import gc
 import io
 import xml.etree.ElementTree as ElementTree
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,19 +121,19 @@ class LiberoEnv:
         the beginning of a demonstration of the other.
         """
         errors = import_libero("robosuite.utils.errors")
-        # robosuite's samplers draw from numpy's global generator.
-        np.random.seed(zlib.crc32(f"{self.task.suite}/{self.task.name}/{seed}".encode()))
-        for _ in range(100):
-            try:
-                self._reset()
-                break
-            except errors.RandomizationError:
-                continue
-        else:
-            raise StrapError(
-                f"no valid placement of '{self.task.name}' in 100 draws with seed {seed}: "
-                "its regions are too full; try another seed"
-            )
+        name = f"{self.task.suite}/{self.task.name}/{seed}"
+        with _numpy_seed(zlib.crc32(name.encode())):
+            for _ in range(100):
+                try:
+                    self._reset()
+                    break
+                except errors.RandomizationError:
+                    continue
+            else:
+                raise StrapError(
+                    f"no valid placement of '{self.task.name}' in 100 draws with seed {seed}: "
+                    "its regions are too full; try another seed"
+                )
         self._settle()
 
     def fixed(self, index: int) -> None:
@@ -147,8 +147,8 @@ class LiberoEnv:
             raise StrapError(
                 f"'{self.task.name}' has initial states 0 to {len(states) - 1}, not {index}"
             )
-        np.random.seed(0)
-        self._reset()
+        with _numpy_seed(0):
+            self._reset()
         self.restore(states[index])
         self._settle()
 
@@ -227,9 +227,9 @@ class LiberoEnv:
         for body, element in self._fixture_elements(ElementTree.fromstring(model_xml)):
             self.model.body_pos[body], self.model.body_quat[body] = _read_pose(element)
 
-    def observe(self) -> Observation:
+    def observe(self, cameras: Iterable[str] = CAMERAS) -> Observation:
         """Return the present observation; images only where the environment has cameras."""
-        images = {name: self.render(name) for name in CAMERAS} if self.cameras else {}
+        images = {name: self.render(name) for name in cameras} if self.cameras else {}
         return replace(self.proprioception(), images=images)
 
     def proprioception(self) -> Observation:
@@ -306,6 +306,17 @@ class LiberoEnv:
     def _settle(self) -> None:
         for _ in range(SETTLING_STEPS):
             self.step(IDLE)
+
+
+@contextlib.contextmanager
+def _numpy_seed(seed: int) -> Iterator[None]:
+    """Seed numpy's global generator, from which robosuite draws; then leave it as it was."""
+    before = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)
 
 
 def _read_pose(element: ElementTree.Element) -> tuple[Array, Array]:

@@ -70,14 +70,14 @@ def list_tasks(suite: str) -> tuple[Task, ...]:
 
 
 def find_task(suite: str, task: str | int) -> Task:
-    """Return a task by its index, its name or a part of the name that only one task has."""
+    """Return a task by its index, name or instruction, or a part of them that only it has."""
     tasks = list_tasks(suite)
     if isinstance(task, int) or task.isdigit():
         index = int(task)
         if not 0 <= index < len(tasks):
             raise StrapError(f"{suite} has tasks 0 to {len(tasks) - 1}, not {index}")
         return tasks[index]
-    exact = [entry for entry in tasks if entry.name == task]
+    exact = [entry for entry in tasks if task in (entry.name, entry.instruction)]
     partial = exact or [entry for entry in tasks if task.replace(" ", "_") in entry.name]
     if len(partial) > 1:
         names = ", ".join(entry.name for entry in partial[:4])

@@ -121,7 +121,7 @@ class Policy:
         return self._streams[number].continued(seen.instruction)
 
     def _look(self, streams: Sequence[_Stream], seen: Sequence[Observation]) -> None:
-        images = {name: self._images(name, seen) for name in self.interface.cameras}
+        images = self._images(seen)
         state = torch.stack([self._state(one) for one in seen]).to(self.device)
         language = torch.stack([self.language(one.instruction) for one in seen]).to(self.device)
         features = self.module.observation(images, state[:, None], language)[:, 0]
@@ -143,18 +143,25 @@ class Policy:
                 says = [p[i * count + j] for i, p in enumerate(own.plans) if i * count + j < len(p)]
                 own.pending.append(np.mean(says, axis=0))
 
-    def _images(self, camera: str, seen: Sequence[Observation]) -> Tensor:
-        size = self.interface.image_size
-        images = np.concatenate([fit(np.asarray(one.images[camera])[None], size) for one in seen])
+    def _images(self, seen: Sequence[Observation]) -> dict[str, Tensor]:
+        """Return each camera's pictures, or their maps, [stream 1 …]; all of them in one batch."""
+        cameras, size = self.interface.cameras, self.interface.image_size
+        if not cameras:
+            return {}
+        images = np.concatenate(
+            [fit(np.asarray(one.images[name])[None], size) for name in cameras for one in seen]
+        )
         if self.settings.vision == "frozen":
             assert self._projection is not None  # a frozen policy's checkpoint holds one
             self._frozen = self._frozen or FrozenVision(self.device)
             maps = self._frozen.project(images, self._projection)
-            return torch.from_numpy(maps)[:, None].to(self.device).float()
-        crop = self.interface.crop
-        begin = centre(size, crop)
-        middle = images[:, begin : begin + crop, begin : begin + crop]
-        return torch.from_numpy(np.ascontiguousarray(middle))[:, None].to(self.device)
+            frames = torch.from_numpy(maps).to(self.device).float()
+        else:
+            crop = self.interface.crop
+            begin = centre(size, crop)
+            middle = images[:, begin : begin + crop, begin : begin + crop]
+            frames = torch.from_numpy(np.ascontiguousarray(middle)).to(self.device)
+        return dict(zip(cameras, frames[:, None].chunk(len(cameras)), strict=True))
 
     def _state(self, seen: Observation) -> Tensor:
         parts = [as_tensor(seen.proprioception[key]) for key in self.interface.proprioception]

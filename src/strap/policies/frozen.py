@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from strap.encoders.efficientnet import fold_norms, read_network, relu6
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -47,8 +48,6 @@ class FrozenVision:
     """uint8 images to feature maps."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        from strap.encoders.efficientnet import fold_norms, read_network
-
         model = read_network()
         model._blocks = model._blocks[: COARSE + 1]
         self.device = torch.device(device)
@@ -67,7 +66,7 @@ class FrozenVision:
                 f"{pixels.shape[1]}×{pixels.shape[2]}: choose another --image-size"
             )
         x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128
-        x = F.relu6(self.model._bn0(self.model._conv_stem(x)))
+        x = relu6(self.model._bn0(self.model._conv_stem(x)))
         fine = x
         for number, block in enumerate(self.model._blocks):
             x = block(x)

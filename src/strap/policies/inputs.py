@@ -133,7 +133,8 @@ def _require_rate(rate: object, fps: float | None) -> None:
             "that the robot is given; or leave it out"
         )
     if fps and abs(rate - fps) > RATE_TOLERANCE * fps:  # type: ignore[operator]
+        given = f"{round(rate, 2):g}"  # type: ignore[call-overload]
         raise StrapError(
-            f"the robot is given {rate:g} actions a second; this policy was trained on data of "
-            f"{fps:g} a second: act at that rate, or train on data of {rate:g}"
+            f"the robot is given {given} actions a second; this policy was trained on data of "
+            f"{fps:g} a second: act at that rate, or train on data of {given}"
         )

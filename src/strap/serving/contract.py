@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strap.errors import StrapError, shorten, unknown
+from strap.errors import StrapError, name_some, shorten, unknown
 from strap.policies.acting import Policy
 from strap.policies.inputs import Observation, frame_sizes
 from strap.policies.settings import Interface
@@ -49,6 +49,24 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
         "execute": settings.execute,
         "fps": interface.fps,
         "instructions": list(policy.instructions),
+    }
+
+
+def describe_wants(policy: Policy) -> dict[str, str]:
+    """Return in words what the policy wants to be sent, for whoever starts its server."""
+    interface = policy.interface
+    cameras = [
+        f"{name} {' or '.join(f'{h}×{w}' for h, w in frame_sizes(name, interface))} (height×width)"
+        for name in interface.cameras
+    ]
+    state = [f"{key} [{size}]" for key, size in interface.proprioception.items()]
+    rate = f"{interface.fps:g} actions a second" if interface.fps else "not known: the data's own"
+    return {
+        "cameras": ", ".join(cameras) or "none",
+        "proprioception": ", ".join(state) or "none",
+        "actions": f"[{interface.action_size}]",
+        "rate": rate,
+        "instructions": name_some(policy.instructions),
     }
 
 

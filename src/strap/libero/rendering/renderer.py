@@ -12,6 +12,8 @@ Layers aren't used where surfaces mirror or are transparent, nor with antialiasi
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -55,6 +57,7 @@ class Renderer:
         model.vis.global_.offwidth = model.vis.global_.offheight = size
         # mujoco.GLContext was bound to a backend by whoever imported mujoco first.
         self._gl = import_module(f"mujoco.{select_backend()}").GLContext(size, size)
+        atexit.register(_close_living, weakref.ref(self))
         self._gl.make_current()
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
         self._options = mujoco.MjvOption()
@@ -116,6 +119,13 @@ class Renderer:
             self._context.free()
             self._gl.free()
             self._context = self.culler = None
+
+
+def _close_living(reference: weakref.ref[Renderer]) -> None:
+    """Close a renderer that nobody has closed, before mujoco ends OpenGL at the exit."""
+    renderer = reference()
+    if renderer is not None:
+        renderer.close()
 
 
 class SequenceRenderer:

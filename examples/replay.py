@@ -1,0 +1,72 @@
+"""Before an arm moves: shows a policy server a recorded demonstration, and compares the actions.
+
+    strap serve CKPT                                       # one terminal
+    python examples/replay.py DEMONSTRATIONS --episode 0   # another
+
+A policy that was trained on the demonstration should nearly repeat its actions. Where it does no
+better than the mean action, something between the data and the server differs. Needs STRAP, which
+reads the dataset, and openpi-client.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+import strap
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far the policy's actions are from the recorded ones, by number of the action [a]."""
+
+    error: Array
+    """mean absolute difference"""
+    spread: Array
+    """the same of somebody who always does the demonstration's mean action"""
+
+
+def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
+    """Show an openpi client's server every frame of a demonstration."""
+    wants = policy.get_server_metadata()
+    said = []
+    for moment in range(trajectory.length):
+        message: dict[str, Any] = {
+            name: trajectory.frames(name, moment, moment + 1)[0] for name in wants["cameras"]
+        }
+        for key in wants["proprioception"]:
+            message[key] = np.asarray(trajectory.proprioception[key][moment : moment + 1])[0]
+        message |= {"prompt": trajectory.instruction, "reset": moment == 0}
+        if trajectory.fps:
+            message["rate"] = float(trajectory.fps)
+        said.append(policy.infer(message)["actions"][0])
+    recorded = np.asarray(trajectory.actions[:])
+    error = np.abs(np.stack(said) - recorded).mean(axis=0)
+    return Comparison(error, np.abs(recorded - recorded.mean(axis=0)).mean(axis=0))
+
+
+def main() -> None:
+    """Replay one demonstration and print how its actions compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("dataset")
+    parser.add_argument("--episode", type=int, default=0)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    call = parser.parse_args()
+    dataset = strap.open_dataset(call.dataset)
+    trajectory = dataset[dataset.ids[call.episode]]
+    compared = replay(trajectory, WebsocketClientPolicy(call.host, call.port))
+    print(f"{trajectory.id}: {trajectory.length} frames, {trajectory.instruction!r}")
+    print("number of the action, mean error, mean error of the mean action")
+    for number, (error, spread) in enumerate(zip(compared.error, compared.spread, strict=True)):
+        print(f"{number:6d}  {error:.3f}  {spread:.3f}")
+
+
+if __name__ == "__main__":
+    main()
