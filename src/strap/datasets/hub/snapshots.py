@@ -135,7 +135,7 @@ class Snapshot:
 
     def _download(self, sizes: Mapping[str, int], meter: _Meter) -> None:
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
         options["cache_dir"] = self.cache
