@@ -29,19 +29,21 @@ class Comparison:
     error: Array
     """mean absolute difference"""
     spread: Array
-    """the same of somebody who always does the demonstration's mean action"""
+    """that of always predicting the demonstration's mean action"""
 
 
 def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
     """Show an openpi client's server every frame of a demonstration."""
     wants = policy.get_server_metadata()
+    # Policies call `observation.state`, as LeRobot's datasets name it, `state`.
+    states = {k.removeprefix("observation."): v for k, v in trajectory.proprioception.items()}
     said = []
     for moment in range(trajectory.length):
         message: dict[str, Any] = {
             name: trajectory.frames(name, moment, moment + 1)[0] for name in wants["cameras"]
         }
         for key in wants["proprioception"]:
-            message[key] = np.asarray(trajectory.proprioception[key][moment : moment + 1])[0]
+            message[key] = np.asarray(states[key][moment : moment + 1])[0]
         message |= {"prompt": trajectory.instruction, "reset": moment == 0}
         if trajectory.fps:
             message["rate"] = float(trajectory.fps)

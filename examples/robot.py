@@ -35,10 +35,10 @@ class Arm(Protocol):
 
     @property
     def rate(self) -> float:
-        """Actions a second that it is given, as measured; the server refuses another than its."""
+        """Measured actions a second; refused where more than 5 % off those of the training data."""
 
     def observe(self) -> Mapping[str, Array]:
-        """Return cameras and proprioception of this moment, by their names in the dataset."""
+        """Return cameras and proprioception of this moment, by the names that the server prints."""
 
     def move(self, action: Array) -> None:
         """Begin an action [a]."""

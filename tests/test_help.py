@@ -102,14 +102,14 @@ def test_an_option_that_took_the_argument_is_named(capsys: pytest.CaptureFixture
 
 
 def test_arguments_are_found_before_and_between_options() -> None:
-    from strap.cli.help import require_first_words
+    from strap.cli.help import require_positionals_first
 
     embed = ALL["embed"]
-    require_first_words("embed", embed, ["data", "--cameras", "front", "wrist"])
-    require_first_words("embed", embed, ["--cameras", "front", "--batch", "8", "data"])
-    require_first_words("embed", embed, ["--cameras=front", "data"])
-    require_first_words("embed", embed, ["--json", "data", "--tasks", "mug"])
-    require_first_words("embed", embed, ["--batch", "8"])  # missing, and no option took it
+    require_positionals_first("embed", embed, ["data", "--cameras", "front", "wrist"])
+    require_positionals_first("embed", embed, ["--cameras", "front", "--batch", "8", "data"])
+    require_positionals_first("embed", embed, ["--cameras=front", "data"])
+    require_positionals_first("embed", embed, ["--json", "data", "--tasks", "mug"])
+    require_positionals_first("embed", embed, ["--batch", "8"])  # missing, and no option took it
 
 
 def test_both_spellings_of_an_option_are_known() -> None:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--kill-every", type=float, default=60.0, help="seconds")
     arguments = parser.parse_args()
-    os.environ["RAY_AUTH_MODE"] = "token"  # Ray's own on a head node, to be asked for elsewhere
+    os.environ["RAY_AUTH_MODE"] = "token"  # a head node wants one; clients send it with this alone
     print(describe("ray", "torch", "numpy"))
     prior, target = write_datasets(arguments.folder, arguments.episodes, arguments.steps)
     with two_nodes(arguments.folder / "nodes") as second:
@@ -112,7 +112,8 @@ def two_nodes(folder: Path) -> Iterator[Node]:
         yield second
     finally:
         for process in (second.process, head):
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -127,8 +128,7 @@ def killing(node: Node, every: float, most: int) -> Iterator[None]:
                 return
             node.kill()
             print(f"  second node killed ({node.kills})", flush=True)
-            if over.wait(5):
-                break
+            over.wait(5)
             node.start()
 
     thread = Thread(target=work)

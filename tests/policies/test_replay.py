@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,9 @@ def test_a_demonstration_is_compared_with_what_the_policy_does(
         dataset = strap.open_dataset(file)
         compared = replay.replay(dataset[dataset.ids[0]], client)
         np.testing.assert_allclose(compared.error, expected, atol=1e-5)
+        as_lerobot = {f"observation.{k}": v for k, v in recorded.proprioception.items()}
+        named = replace(recorded, proprioception=as_lerobot)
+        np.testing.assert_allclose(replay.replay(named, client).error, expected, atol=1e-5)
         monkeypatch.setattr(sys, "argv", ["replay.py", str(file), "--port", str(port)])
         replay.main()
     lines = capsys.readouterr().out.splitlines()

@@ -94,8 +94,8 @@ def _call(name: str, words: Sequence[str]) -> int:
 
     from strap.cli.help import (
         format_help,
-        require_first_words,
         require_known_words,
+        require_positionals_first,
         subcommands,
     )
 
@@ -108,7 +108,7 @@ def _call(name: str, words: Sequence[str]) -> int:
         return 0
     if not subcommands(chosen):
         require_known_words(program, chosen, rest)
-        require_first_words(program, chosen, rest)
+        require_positionals_first(program, chosen, rest)
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
     with redirect_stdout(_Printable(sys.stdout)):

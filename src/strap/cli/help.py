@@ -238,7 +238,7 @@ def require_known_words(program: str, command: Any, words: Sequence[str]) -> Non
             )
 
 
-def require_first_words(program: str, command: Any, words: Sequence[str]) -> None:
+def require_positionals_first(program: str, command: Any, words: Sequence[str]) -> None:
     """Raise an error where an option that takes several values has taken the argument before it.
 
     `strap embed --cameras front DATASET` would else be told that DATASET is missing.
@@ -246,22 +246,23 @@ def require_first_words(program: str, command: Any, words: Sequence[str]) -> Non
     options = {option.word: option for option in options_of(command)}
     needed = [o.word for o in options.values() if o.is_positional and o.is_required]
     greedy: str | None = None
-    left, free = 0, 0
+    n_expected, n_positional = 0, 0
     for word in words:
         if word.startswith("--"):
             plain, equals, _ = word.replace("_", "-").partition("=")
             option = options.get(plain)
             several = option is not None and option.values.endswith("…")
-            greedy = plain if several and not equals else greedy
-            left = 0 if equals or option is None else _count_values(option)
-        elif left:
-            left -= 1
+            greedy = greedy or (plain if several and not equals else None)
+            n_expected = 0 if equals or option is None else _count_values(option)
+        elif n_expected:
+            n_expected -= 1
         else:
-            free += 1
-    if greedy and free < len(needed):
+            n_positional += 1
+    if greedy and n_positional < len(needed):
+        lacking = needed[n_positional]
         raise StrapError(
-            f"strap {program} found no {needed[free]}: {greedy} takes every word that follows; "
-            f"give {needed[free]} first: strap {program} {' '.join(needed)} {greedy} …"
+            f"strap {program} found no {lacking}: {greedy} takes every word that follows; "
+            f"give {lacking} first: strap {program} {' '.join(needed)} {greedy} …"
         )
 
 

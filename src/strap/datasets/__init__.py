@@ -93,8 +93,8 @@ def open_dataset(
         fields: RLDS: which fields of a step are `camera`, `position`, `language`, `action`.
         progress: called with (what, megabytes fetched, megabytes in all) while `meta/` is fetched.
     """
-    path = Path(path).expanduser()
-    if hub_name := find_hub_name(path):
+    given, path = path, Path(path).expanduser()
+    if hub_name := find_hub_name(given):  # as it was written: ./owner/name is a path
         path = fetch_snapshot(hub_name, progress).path
     if not path.exists() and (removed := find_snapshot(path)):
         raise StrapError(

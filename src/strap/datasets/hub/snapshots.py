@@ -31,11 +31,11 @@ OLDEST_CLIENT = (0, 34)
 """of huggingface_hub: that of LeRobot 0.4"""
 DOWNLOADS = 8
 """files fetched at a time"""
-PATHS = 500
+PATHS_PER_REQUEST = 500
 """files whose sizes are asked for at a time"""
-SECONDS = 10.0
+COMMIT_TIMEOUT = 10.0
 """how long the hub may take to say which commit a name stands for"""
-MUCH = 50_000_000
+NOTE_BYTES = 50_000_000
 """bytes that are worth a word where no progress is shown"""
 MB = 1_000_000
 _FOLDER = re.compile(r"datasets--([\w.-]+?)--([\w.-]+)", re.ASCII)
@@ -82,7 +82,7 @@ class Snapshot:
             )
         total = sum(sizes.values())
         self._require_space(total)
-        if progress is silent and total >= MUCH:
+        if progress is silent and total >= NOTE_BYTES:
             warnings.warn(f"fetching {total / MB:,.0f} MB of '{self.repo}'", stacklevel=2)
         meter = _Meter(f"fetching {self.repo} (MB)", total, progress)
         with self._explaining(absent):
@@ -119,7 +119,10 @@ class Snapshot:
         from huggingface_hub.hf_api import RepoFile
 
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
-        batches = (list(files[start : start + PATHS]) for start in range(0, len(files), PATHS))
+        batches = (
+            list(files[start : start + PATHS_PER_REQUEST])
+            for start in range(0, len(files), PATHS_PER_REQUEST)
+        )
         answers = (HfApi().get_paths_info(self.repo, batch, **options) for batch in batches)
         return {f.path: f.size for found in answers for f in found if isinstance(f, RepoFile)}
 
@@ -174,14 +177,15 @@ def find_snapshot(path: Path) -> Snapshot | None:
 def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
     """Return the commit that a name stands for now, its `meta/` in the cache.
 
-    Where the hub gives no answer, or none that helps, it is the commit that was fetched before.
+    Where the hub does not say which commit that is, it is the one that was fetched before; files
+    of `meta/` that cannot be fetched are an error.
     """
     _require_client(f"no such dataset: '{name}' is no file or folder here")
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
-        options: dict[str, Any] = {"revision": name.revision, "timeout": SECONDS}
+        options: dict[str, Any] = {"revision": name.revision, "timeout": COMMIT_TIMEOUT}
         commit = HfApi().dataset_info(name.repo, expand=["sha"], **options).sha
         snapshot = Snapshot(name.repo, str(commit), _cache_folder())
         _fetch_metadata(snapshot, progress)
