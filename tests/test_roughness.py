@@ -88,7 +88,7 @@ def test_roughness_from_the_command_line(
     limit = sorted(ratios)[20] * 1.001
     assert main([*call, "--out", str(tmp_path / "smooth"), "--max-roughness", str(limit)]) == 0
     smooth = open_run(tmp_path / "smooth").matches
-    assert "max_roughness: 21 of 40 matches are smooth enough" in capsys.readouterr().out
+    assert "max_roughness: 21 of 40 are smooth enough" in capsys.readouterr().out
     expected = [m for m, ratio in zip(every, ratios, strict=True) if ratio <= limit]
     assert [(m.query, m.segment) for m in smooth] == [(m.query, m.segment) for m in expected]
 

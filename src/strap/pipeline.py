@@ -169,10 +169,8 @@ def run_retrieval(
     resolve_backend(options.backend)
     cut, metric = options.segmentation.method, options.metric or "l2"
     options.features().require_judgeable(options.method, cut, metric)
-    opening = options.opening
-    ours = Source.open(target, opening, options.target_selection, progress)
-    chosen = options.prior_selection
-    priors = [Source.open(path, opening, chosen, progress) for path in prior]
+    ours = Source.open(target, options.opening, options.target_selection, progress)
+    priors = [Source.open(p, options.opening, options.prior_selection, progress) for p in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     ours.dataset.fetch(cameras=(), progress=progress)
@@ -251,8 +249,7 @@ def _fill(
         if options.max_roughness is not None:
             position = options.segmentation.position
             matches = drop_rough(matches, ours.dataset, datasets, options.max_roughness, position)
-            kept = f"{len(matches)} of {len(found.matches)} matches are smooth enough"
-            reasons["max_roughness"] = kept
+            reasons["max_roughness"] = f"{len(matches)} of {len(found.matches)} are smooth enough"
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
         _augment(out, ours.dataset, datasets, matches, options, progress)
@@ -317,13 +314,12 @@ def _arguments(
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
     plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
-    plain = json.loads(json.dumps(plain))  # as it will be read back
     sources = (target, *priors)
     return {
         "target": target.dataset.name,
         "prior": [prior.dataset.name for prior in priors],
         "named_stores": [str(source.store.path) if source.store else "" for source in sources],
-        **plain,
+        **json.loads(json.dumps(plain)),  # as it will be read back
     }
 
 

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from strap.datasets.boundary import path_inside, reading
+from strap.datasets.lerobot.attributes import read_attributes
 from strap.datasets.lerobot.files import list_files, missing_files
 from strap.datasets.lerobot.layout import (
     INFO,
-    PROVENANCE,
     Feature,
     Layout,
     load_layout,
@@ -156,7 +156,7 @@ class LeRobotReader:
             fps=float(self.layout.fps),
             orientation=self.orientation,
             extras=extras,
-            attributes=_attributes(self.layout, row),
+            attributes=read_attributes(self.layout, row),
         )
 
     def _row(self, trajectory_id: str) -> int:
@@ -322,41 +322,3 @@ class _Episode:
     def _picture_file(self, name: str, named_by: str) -> Path:
         """The file of a picture that the table names."""
         return self.layout.here(path_inside(self.layout.root, name, named_by=named_by))
-
-
-def _attributes(layout: Layout, row: int) -> dict[str, Any]:
-    """What is stored once per episode: tasks, feature names, place in the dataset, provenance."""
-    found: dict[str, Any] = {
-        "episode_index": int(layout.columns["episode_index"][row]),
-        "feature_names": {
-            f.name: labels for f in layout.features.values() if (labels := _labels(f.names))
-        },
-    }
-    first = layout.columns.get("dataset_from_index")
-    if first is not None and first[row] >= 0:
-        found["dataset_from_index"] = int(first[row])
-    if len(layout.columns["tasks"][row]) > 1:
-        found["tasks"] = list(layout.columns["tasks"][row])
-    provenance = {
-        name.removeprefix(PROVENANCE): values[row]
-        for name, values in layout.columns.items()
-        if name.startswith(PROVENANCE) and not _is_null(values[row])
-    }
-    return found | ({"provenance": provenance} if provenance else {})
-
-
-def _labels(names: Any) -> list[str]:
-    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
-
-    What is no list of texts and numbers after all names nothing.
-    """
-    if isinstance(names, dict):
-        names = list(names.values())
-    while isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
-        names = names[0]
-    is_flat = isinstance(names, list) and all(isinstance(n, str | int | float) for n in names)
-    return [str(name) for name in names] if is_flat else []
-
-
-def _is_null(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,46 @@
+"""What a LeRobot dataset stores once per episode."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from strap.datasets.lerobot.layout import PROVENANCE, Layout
+
+
+def read_attributes(layout: Layout, row: int) -> dict[str, Any]:
+    """Return tasks, feature names, place in the dataset and provenance of an episode."""
+    found: dict[str, Any] = {
+        "episode_index": int(layout.columns["episode_index"][row]),
+        "feature_names": {
+            f.name: labels for f in layout.features.values() if (labels := _labels(f.names))
+        },
+    }
+    first = layout.columns.get("dataset_from_index")
+    if first is not None and first[row] >= 0:
+        found["dataset_from_index"] = int(first[row])
+    if len(layout.columns["tasks"][row]) > 1:
+        found["tasks"] = list(layout.columns["tasks"][row])
+    provenance = {
+        name.removeprefix(PROVENANCE): values[row]
+        for name, values in layout.columns.items()
+        if name.startswith(PROVENANCE) and not _is_null(values[row])
+    }
+    return found | ({"provenance": provenance} if provenance else {})
+
+
+def _labels(names: Any) -> list[str]:
+    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
+
+    What is no list of texts and numbers after all names nothing.
+    """
+    if isinstance(names, dict):
+        names = list(names.values())
+    while isinstance(names, list) and len(names) == 1 and isinstance(names[0], list):
+        names = names[0]
+    is_flat = isinstance(names, list) and all(isinstance(n, str | int | float) for n in names)
+    return [str(name) for name in names] if is_flat else []
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
