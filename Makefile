@@ -18,7 +18,7 @@ help:
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
 	@echo "make audit   known faults of the pinned dependencies (needs a network)"
 	@echo "make package sdist and wheel, and the wheel tried in a bare environment (needs a network)"
-	@echo "make lerobot whether one environment can hold LeRobot and STRAP (needs a network)"
+	@echo "make lerobot whether one environment can hold LeRobot and STRAP; INSTALL=1 tries both there (needs a network)"
 	@echo "make fuzz    ten minutes of damaged datasets, stores, runs and policies"
 
 $(BIN)/python:
@@ -116,11 +116,18 @@ EXTRAS ?=
 package: dist
 	PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) .ci/try_wheel dist/*.whl
 
-# Nothing is installed; without our constraints, since LeRobot wants an older torch.
+# Without our constraints, since LeRobot wants an older torch. Nothing is installed, unless INSTALL=1: then both are, in
+# an environment outside the repository, and docs/recipes/lerobot.md runs there. On x86 that downloads 5 GB, takes 14 GB of
+# /var/tmp (or TMPDIR) and, on two busy cores, 25 minutes: too much for .ci/run.
+INSTALL ?=
 lerobot: dist
+ifeq ($(INSTALL),)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
 		lerobot==0.4.4 "$$(echo dist/*.whl)[encoders,train]"
 	@echo "LeRobot and STRAP fit into one environment"
+else
+	PYTHON=$(PYTHON) .ci/try_lerobot dist/*.whl
+endif
 
 clean:
 	rm -rf $(VENV) demo dist site .mypy_cache .ruff_cache .pytest_cache .coverage*

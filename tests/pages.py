@@ -8,6 +8,7 @@ A comment on the line above says what is done instead:
     <!-- saved as mine.py -->                            written to that file, for the next blocks
     <!-- not run: needs a GPU -->                        and why
     <!-- run by tests/test_demo.py::test_the_demo -->    that test runs the same
+    <!-- run by .ci/try_lerobot -->                      that job runs it, as it stands
 
 A synopsis is not run either: a block of `sh` with a word in capitals, such as DATASET, where the
 reader puts a name.

@@ -34,7 +34,10 @@ def require_reason(block: Block) -> None:
     """Hold the comment above a block to what tests/pages.py allows."""
     reason = re.fullmatch(r"not run: \w+ .+", block.mark)
     test = re.fullmatch(r"run by (tests/[\w/]+\.py)::(test_\w+)", block.mark)
-    assert reason or test, f"{block}: '{block.mark}' is no reason; see tests/pages.py"
+    job = re.fullmatch(r"run by (\.ci/\w+)", block.mark)
+    assert reason or test or job, f"{block}: '{block.mark}' is no reason; see tests/pages.py"
+    if job:
+        assert relative(block.page) in (ROOT / job[1]).read_text(), f"{block}: no such job"
     if test:
         assert f"def {test[2]}(" in (ROOT / test[1]).read_text(), f"{block}: no such test"
 
