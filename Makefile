@@ -17,7 +17,7 @@ help:
 	@echo "make soak    ten minutes of random searches, every backend against the reference"
 	@echo "make chaos   300 kills of whole commands, each compared with an undisturbed run"
 	@echo "make audit   known faults of the pinned dependencies (needs a network)"
-	@echo "make package sdist and wheel, and the wheel tried in a bare environment (needs a network)"
+	@echo "make package sdist and wheel, and the wheel tried bare on each supported Python (needs a network)"
 	@echo "make lerobot whether one environment can hold LeRobot and STRAP; INSTALL=1 tries both there (needs a network)"
 	@echo "make fuzz    ten minutes of damaged datasets, stores, runs and policies"
 
@@ -111,10 +111,12 @@ dist: $(VENV)/.test
 	$(BIN)/python -m build --quiet
 	$(BIN)/twine check --strict dist/*
 
-# Any Python, and what else is installed: make package PYTHON=python3.12 EXTRAS=encoders,train
+# On every supported Python that is installed, unless some are named; and what else is installed:
+# make package PYTHONS="python3.12 python3.13" EXTRAS=encoders,train
+PYTHONS ?=
 EXTRAS ?=
 package: dist
-	PYTHON=$(PYTHON) EXTRAS=$(EXTRAS) .ci/try_wheel dist/*.whl
+	PYTHONS="$(PYTHONS)" EXTRAS=$(EXTRAS) .ci/try_wheel dist/*.whl
 
 # Without our constraints, since LeRobot wants an older torch. Nothing is installed, unless INSTALL=1: then both are, in
 # an environment outside the repository, and docs/recipes/lerobot.md runs there. On x86 that downloads 5 GB, takes 14 GB of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import h5py
 import pytest
 
 import strap
-from strap.cli import main
+from strap.cli import _Printable, main
 from strap.cli.options import print_json
 from strap.errors import printable
 from strap.figures.retrieval import write_figures
@@ -62,6 +63,16 @@ def test_a_run_on_a_terminal(hostile_run: Path, capsys: pytest.CaptureFixture[st
 def test_an_error_on_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["inspect", str(tmp_path / "\x1b[2Jnone")]) == 2
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_shows_texts_may_outlive_the_stream() -> None:
+    terminal = io.BytesIO()
+    stream = io.TextIOWrapper(terminal)
+    shown = _Printable(stream)
+    print("a\x1b", file=shown, flush=True)
+    assert terminal.getvalue() == b"a\\x1b\n"
+    stream.close()
+    shown.close()  # so does the garbage collector, which says what goes wrong since Python 3.13
 
 
 def test_a_page_and_its_pictures(hostile_run: Path) -> None:

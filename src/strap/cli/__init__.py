@@ -129,6 +129,9 @@ class _Printable(io.TextIOBase):
         """Pass on what was written."""
         self.stream.flush()
 
+    def close(self) -> None:
+        """Leave the stream alone: it is another's, and may be closed already."""
+
     def isatty(self) -> bool:
         """Whether a terminal shows it."""
         return not self.stream.closed and self.stream.isatty()
