@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -19,6 +21,7 @@ from strap.synthetic import make_planted
 from strap.view.run_views import RunView
 from strap.view.single_file import write_single_file
 
+PRIOR = Path(__file__).parent.parent / "samples" / "libero-mini" / "prior"
 HOSTILE = '\x1b[2J\x9b31m<script>alert(1)</script> $\\frac{1}{$ \u202egnp \n"&'
 
 
@@ -84,3 +87,12 @@ def test_a_page_and_its_pictures(hostile_run: Path) -> None:
     target, priors = run.datasets()
     write_figures(hostile_run / "figures", run, target, priors)
     assert strap.Matches.from_parquet(hostile_run / "matches.parquet")[0].instruction == HOSTILE
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "strap", "inspect", str(PRIOR)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "strap: error: the output cannot be written: No space left on device\n"

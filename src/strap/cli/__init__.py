@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from typing import Any, TextIO
 
@@ -111,8 +112,10 @@ def _call(name: str, words: Sequence[str]) -> int:
         require_positionals_first(program, chosen, rest)
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
-    with redirect_stdout(_Printable(sys.stdout)):
-        return int(call.run() or 0)
+    with redirect_stdout(_Printable(sys.stdout)) as output:
+        code = int(call.run() or 0)
+        output.flush()
+    return code
 
 
 class _Printable(io.TextIOBase):
@@ -123,11 +126,13 @@ class _Printable(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the text, control characters written out."""
-        return self.stream.write(printable(text, keep=LINES))
+        with _telling_failures(self.stream):
+            return self.stream.write(printable(text, keep=LINES))
 
     def flush(self) -> None:
         """Pass on what was written."""
-        self.stream.flush()
+        with _telling_failures(self.stream):
+            self.stream.flush()
 
     def close(self) -> None:
         """Leave the stream alone: it is another's, and may be closed already."""
@@ -135,6 +140,19 @@ class _Printable(io.TextIOBase):
     def isatty(self) -> bool:
         """Whether a terminal shows it."""
         return not self.stream.closed and self.stream.isatty()
+
+
+@contextmanager
+def _telling_failures(stream: TextIO) -> Iterator[None]:
+    """Raise a StrapError where a stream cannot take what is written, such as on a full disk."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is still in its buffer would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise StrapError(f"the output cannot be written: {error.strerror}") from error
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
