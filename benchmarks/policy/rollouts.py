@@ -49,9 +49,9 @@ def untrained_policy(device: str) -> Policy:
     names = tuple(f"{camera}_rgb" for camera in CAMERAS)
     interface = Interface(names, 128, LIBERO_STATES, LIBERO_ACTION, 384, (0, 0), 20.0)
     settings = policy_preset("fixed", vision="resnet")
-    told = Instructions((INSTRUCTION,), torch.zeros(1, 384), "words")
+    instructions = Instructions((INSTRUCTION,), torch.zeros(1, 384), "words")
     network = build_policy(interface, settings)
-    return Policy(Checkpoint(network, interface, settings, told, None), device)
+    return Policy(Checkpoint(network, interface, settings, instructions, None), device)
 
 
 def observe(env: LiberoEnv) -> Observation:

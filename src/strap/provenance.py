@@ -34,7 +34,10 @@ def fingerprint_json(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Python, platform and the packages that decide results, as installed (none is imported)."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    found = {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
     for name in ("strap-robot", "numpy", "numba", "h5py", "pyarrow", "torch", "transformers"):
         try:
             found[name] = metadata.version(name)

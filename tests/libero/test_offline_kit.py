@@ -86,12 +86,29 @@ def test_what_is_there_is_left_out_with_what_it_requires() -> None:
     assert "robosuite" in names
 
 
-def test_a_kit_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit):
-        pack(tmp_path, monkeypatch=monkeypatch)
+@pytest.mark.parametrize(
+    ("out", "options", "told"),
+    [
+        ("", [], "exists: choose another folder"),
+        ("kit", ["--part-mb", "0"], "--part-mb 0"),
+        ("kit", ["--installed-there", "torch", "transfromers"], "'transfromers'"),
+    ],
+)
+def test_what_cannot_be_packed_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    out: str,
+    options: list[str],
+    told: str,
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        pack(tmp_path / out, *options, monkeypatch=monkeypatch)
+    assert told in f"{ended.value} {capsys.readouterr().err}"
     assert not list(tmp_path.iterdir())
 
 
 def test_compiled_packages_are_told_from_pure_ones() -> None:
     assert not offline_kit.is_pure("mujoco")
+    assert not offline_kit.is_pure("glfw")  # a library of C in it, but no extension module
     assert offline_kit.is_pure("tyro")

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, TextIO
 
@@ -50,17 +50,12 @@ to mend, 130 interrupted."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(overview())
-        return 0
-    if words[0] in ("-V", "--version"):
-        print(f"strap {__version__}")
-        return 0
     warnings.showwarning = _show_warning
     try:
-        if words[0] not in COMMANDS:
-            raise unknown("command", words[0], COMMANDS)
-        return _call(words[0], words[1:])
+        with redirect_stdout(_Printable(sys.stdout)) as output:
+            code = _run(words)
+            output.flush()
+        return code
     except StrapError as error:
         return _say(error)
     except ModuleNotFoundError as error:
@@ -75,6 +70,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output (`| head`) has gone; that is no fault of ours.
         sys.stderr.close()
         return 0
+
+
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"strap {__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        raise unknown("command", words[0], COMMANDS)
+    return _call(words[0], words[1:])
 
 
 def _say(error: StrapError) -> int:
@@ -112,10 +119,7 @@ def _call(name: str, words: Sequence[str]) -> int:
         require_positionals_first(program, chosen, rest)
     config = (tyro.conf.FlagCreatePairsOff,)
     call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
-    with redirect_stdout(_Printable(sys.stdout)) as output:
-        code = int(call.run() or 0)
-        output.flush()
-    return code
+    return int(call.run() or 0)
 
 
 class _Printable(io.TextIOBase):
@@ -126,12 +130,12 @@ class _Printable(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write the text, control characters written out."""
-        with _telling_failures(self.stream):
+        with _reporting_write_errors(self.stream):
             return self.stream.write(printable(text, keep=LINES))
 
     def flush(self) -> None:
         """Pass on what was written."""
-        with _telling_failures(self.stream):
+        with _reporting_write_errors(self.stream):
             self.stream.flush()
 
     def close(self) -> None:
@@ -143,7 +147,7 @@ class _Printable(io.TextIOBase):
 
 
 @contextmanager
-def _telling_failures(stream: TextIO) -> Iterator[None]:
+def _reporting_write_errors(stream: TextIO) -> Iterator[None]:
     """Raise a StrapError where a stream cannot take what is written, such as on a full disk."""
     try:
         yield
@@ -151,8 +155,9 @@ def _telling_failures(stream: TextIO) -> Iterator[None]:
         raise
     except OSError as error:
         # What is still in its buffer would fail again at the exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise StrapError(f"the output cannot be written: {error.strerror}") from error
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise StrapError(f"the output cannot be written: {error.strerror or error}") from error
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
