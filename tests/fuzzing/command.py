@@ -8,7 +8,6 @@ import importlib
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from tests.fuzzing.digest import Digest
 from tests.fuzzing.subjects import SUBJECTS, Subject
 from tests.fuzzing.summary import Summary, show_case
 from tests.fuzzing.uses import search_store
+from tests.threads import count_threads
 
 from strap.processors import processors
 
@@ -100,15 +100,10 @@ def warm_up(modules: Iterable[str], folder: Path, subject: Subject) -> None:
     if search_store in subject.commands:
         search_store(folder / subject.place, folder, Digest())
     end = time.monotonic() + 5
-    while _count_threads() > 1:  # one that has been joined is there for a moment longer
+    while count_threads() > 1:  # one that has been joined is there for a moment longer
         if time.monotonic() > end:
             sys.exit("a thread is running in the process that children are forked from")
         time.sleep(0.01)
-
-
-def _count_threads() -> int:
-    tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
 
 
 def subject_of(number: int) -> Subject:
