@@ -216,6 +216,7 @@ def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
         page.evaluate("window.dispatchEvent(new Event('focus'))")
         wait_for(page, "strapView.page.choices.now.kept === 11")
         page.keyboard.press("u")
+        wait_for(page, "strapView.page.choices.now.kept === 12 && !strapView.page.choices.pending")
         other.evaluate("window.dispatchEvent(new Event('focus'))")
         wait_for(other, "strapView.page.choices.now.kept === 12")
 
