@@ -16,7 +16,7 @@ from tests.chaos_trials import Outcome, Session, Trial, run_trial
 
 
 def test_a_kill_of_each_a_second_start_and_a_full_disk(capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ["embed", "retrieve", "export-weights", "export-robomimic"]
+    quick = ["embed", "retrieve", "convert-lerobot", "export-robomimic"]
     code = chaos.main(["--kills", "4", "--others", "1", "--seed", "0", "--only", *quick])
     shown = capsys.readouterr().out
     assert code == 0, shown

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from strap.atomic import TEMPORARY, replacing
 from strap.lazy_arrays import LazyArray, lazy
 from strap.types import Array, Source, Trajectory
 from strap.view import films
@@ -186,6 +187,20 @@ def test_what_was_used_longest_ago_is_removed(trajectory: Trajectory, tmp_path: 
     kept.get(trajectory, asked[3])
     assert [file.exists() for file in files] == [True, False, True]
     assert sum(file.stat().st_size for file in folder.rglob("*.jpg")) <= 3.5 * size
+
+
+def test_what_a_killed_process_left_is_removed(trajectory: Trajectory, tmp_path: Path) -> None:
+    folder = tmp_path / "films"
+    Films(folder).get(trajectory, ALL)
+    [sheet] = folder.glob("*/*")
+    left = sheet.with_name(f".{sheet.name}.0123{TEMPORARY}")
+    left.write_bytes(b"a part")
+    with replacing(sheet, sweep=False) as written:  # by another process, which is at it
+        Films(folder).get(trajectory, replace(ALL, start=1))
+        assert written.exists()
+        written.write_bytes(b"the whole")
+    assert not left.exists()
+    assert sheet.read_bytes() == b"the whole"
 
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(

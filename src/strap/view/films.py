@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from strap.atomic import TEMPORARY, replacing
+from strap.atomic import TEMPORARY, remove_leftovers, replacing
 from strap.errors import StrapError, unknown
 from strap.provenance import fingerprint_json
 from strap.types import Array, Trajectory
@@ -142,12 +142,12 @@ class Films:
         return jpeg
 
     def _count(self, added: int) -> None:
-        """Note what was written, and remove the sheets used longest ago where that is too much."""
+        """Note what was written; the first time, and where it is too much, clear up the folder."""
         with self._lock:
             if self._bytes is not None and self._bytes + added <= self._max_bytes:
                 self._bytes += added
                 return
-            self._bytes = _remove_oldest(self._folder, self._max_bytes)
+            self._bytes = _clear_up(self._folder, self._max_bytes)
 
 
 def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
@@ -213,13 +213,19 @@ def _key(trajectory: Trajectory, request: FilmRequest) -> str:
     return fingerprint_json([VERSION, trajectory.id, place, asked])
 
 
-def _remove_oldest(folder: Path, limit: int) -> int:
-    """Return the bytes of all sheets, after those used longest ago went where that is too much."""
+def _clear_up(folder: Path, limit: int) -> int:
+    """Remove what killed processes left, and above the limit the sheets used longest ago.
+
+    Returns:
+        The bytes of the sheets that stay.
+    """
     sheets: list[tuple[float, int, Path]] = []
+    for part in folder.glob("*"):
+        remove_leftovers(part)
     for file in folder.glob("*/*"):
         with suppress(OSError):
             found = file.stat()
-            if file.name.endswith(TEMPORARY):
+            if file.name.endswith(TEMPORARY):  # being written
                 continue
             sheets.append((found.st_mtime, found.st_size, file))
     total = sum(size for _, size, _ in sheets)
