@@ -126,11 +126,26 @@ def _sentences(source: str, instructions: Sequence[str]) -> Floats:
 
     tokenizer, model = _load_sentence_encoder(source)
     means = []
-    for text in instructions:
-        tokens = tokenizer([text], truncation=True, return_tensors="pt")
-        with torch.inference_mode():
-            means.append(model(**tokens).last_hidden_state.float().mean(1).numpy())
+    with _one_thread():
+        for text in instructions:
+            tokens = tokenizer([text], truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                means.append(model(**tokens).last_hidden_state.float().mean(1).numpy())
     return _spread(np.asarray(np.concatenate(means), np.float32))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A sentence has too few tokens for several threads: they gain nothing on idle processors, and
+    wait ten times as long for each other on busy ones."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=1)
