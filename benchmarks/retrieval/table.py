@@ -23,6 +23,7 @@ from typing import Any
 
 import strap
 from strap.atomic import write_json
+from strap.experiments.description import read_experiment
 from strap.retrieval import MatchOptions, retrieve_matches
 from strap.retrieval.methods import METHODS
 from strap.retrieval.options import Method
@@ -31,22 +32,8 @@ from strap.scores import LabelledFrames, Labels, Scores, read_labels, score
 from strap.types import Matches, Segment, Trajectory
 
 TARGET, PRIOR = "libero_10", "libero_90*"
-SHORT = {
-    "turn on the stove and put the moka pot on it": "stove-moka",
-    "put the black bowl in the bottom drawer of the cabinet and close it": "bowl-drawer",
-    "put the yellow and white mug in the microwave and close it": "mug-microwave",
-    "put both moka pots on the stove": "moka-moka",
-    "put both the alphabet soup and the cream cheese box in the basket": "soup-cheese",
-    "put both the alphabet soup and the tomato sauce in the basket": "soup-sauce",
-    "put both the cream cheese box and the butter in the basket": "cream-butter",
-    "put the white mug on the left plate and put the yellow and white mug on the right plate": (
-        "mug-mug"
-    ),
-    "put the white mug on the plate and put the chocolate pudding to the right of the plate": (
-        "mug-pudding"
-    ),
-    "pick up the book and place it in the back compartment of the caddy": "book-caddy",
-}
+EXPERIMENT = Path(__file__).parents[2] / "runs" / "main_table.toml"
+"""which gives the tasks their short names"""
 
 
 @dataclass(frozen=True)
@@ -93,11 +80,12 @@ class Cell:
 
 
 def open_tasks(dataset: strap.Dataset, demonstrations: int) -> list[Task]:
-    """Return the tasks of a dataset, each with its first demonstrations."""
-    found: dict[str, list[Trajectory]] = {}
+    """Return the tasks of a dataset, each with its first demonstrations; known ones in order."""
+    short = {task: name for name, task in read_experiment(EXPERIMENT).tasks.items()}
+    found: dict[str, list[Trajectory]] = {task: [] for task in short}
     for trajectory in dataset:
         found.setdefault(trajectory.instruction, []).append(trajectory)
-    return [Task(SHORT.get(t, t), tuple(own[:demonstrations])) for t, own in found.items()]
+    return [Task(short.get(t, t), tuple(own[:demonstrations])) for t, own in found.items() if own]
 
 
 def make_rows(
