@@ -5,12 +5,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from strap.cli import main
 from strap.representations import RepresentationSettings
 from strap.runs import open_run
+from strap.store import open_store
 from strap.synthetic import make_planted
+
+from .conftest import write_cameras
 
 
 @pytest.mark.parametrize("method", ["br", "fr"])
@@ -28,3 +32,28 @@ def test_methods_that_learn_features_make_a_run(
     assert all(len(match.query) == 1 and len(match.segment) <= 10 for match in matches)
     made = sorted(path.name.rpartition("-")[0] for path in (tmp_path / "stores").iterdir())
     assert made == [method, f"prior-{method}", f"target-{method}"]
+
+
+def test_features_are_learned_from_the_camera_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = partial(RepresentationSettings, batch=2, image_size=64)
+    monkeypatch.setattr("strap.representations.RepresentationSettings", small)
+    for name in ("target", "prior"):
+        write_cameras(tmp_path / f"{name}.hdf5", ("left", "right"), 7)
+    call = ["retrieve", "--target", str(tmp_path / "target.hdf5")]
+    call += ["--prior", str(tmp_path / "prior.hdf5"), "--method", "br", "--learning-steps", "1"]
+    call += ["--stores", str(tmp_path / "stores"), "--augmented", "none", "--report", "none"]
+    call += ["--shared", "keep"]  # both datasets are the same noise
+    assert main([*call, "--out", str(tmp_path / "any")]) == 2
+    assert "2 cameras (left, right): name one with --cameras" in capsys.readouterr().err
+    assert main([*call, "--cameras", "left", "right", "--out", str(tmp_path / "both")]) == 2
+    assert "method 'br' looks through one camera, and 2 are given" in capsys.readouterr().err
+    vectors = []
+    for camera in ("left", "right"):
+        out = tmp_path / camera
+        assert main([*call, "--cameras", camera, "--top-k", "3", "--out", str(out)]) == 0
+        manifest = open_run(out).manifest
+        store = open_store(next(path for path in manifest["stores"].values() if "prior" in path))
+        vectors.append(store["demo_0"])
+    assert not np.array_equal(*vectors)

@@ -108,7 +108,7 @@ class Command:
     """as --target-episodes, for each prior dataset"""
     cameras: tuple[str, ...] = ()
     """of target and prior (default: LIBERO's agent view where there is one, else the mean of all);
-    where names differ, embed each dataset with its own and give the stores"""
+    where names differ, embed each dataset with its own and give the stores; br, fr: one"""
     steps: Annotated[Literal["strap", "fmp", "classic"] | None, tyro.conf.arg(name="step-set")] = (
         None
     )

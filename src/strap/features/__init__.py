@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
+from strap.errors import StrapError
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
@@ -69,7 +70,7 @@ def prepare_features(
         if kind == "encoder":
             stores = encoder_stores(sources, options, folder, device=device, progress=progress)
         else:
-            stores = _learn(datasets, kind, options.learning_steps, folder, device, progress)
+            stores = _learn(datasets, kind, options, folder, device, progress)
         if AUTO in options.fuse:
             choice = choose_fusion(stores, datasets, queries, steps)
             reason = choice.reason
@@ -87,7 +88,7 @@ def prepare_features(
 def _learn(
     datasets: Sequence[Dataset],
     kind: Literal["br", "fr"],
-    steps: int | None,
+    options: FeatureOptions,
     folder: Path,
     device: str,
     progress: Progress,
@@ -95,9 +96,14 @@ def _learn(
     """Train the method's features on the priors, whole, and embed every dataset by them."""
     from strap.representations import RepresentationSettings, train_representation
 
-    settings = RepresentationSettings()
-    if steps is not None:
-        settings = replace(settings, steps=steps)
+    if len(options.cameras) > 1:
+        raise StrapError(
+            f"method '{kind}' looks through one camera, and {len(options.cameras)} are given "
+            f"({', '.join(options.cameras)}): name one with --cameras"
+        )
+    settings = RepresentationSettings(camera=next(iter(options.cameras), None))
+    if options.learning_steps is not None:
+        settings = replace(settings, steps=options.learning_steps)
     whole = [prior.whole for prior in datasets[1:]]
     identity = [kind, asdict(settings), *([d.name, d.fingerprint()] for d in whole)]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"

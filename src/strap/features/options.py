@@ -19,7 +19,7 @@ class FeatureOptions:
     encoder: str = ""
     """empty: that of the stores which are there"""
     cameras: tuple[str, ...] = ()
-    """empty: those of a store that was named, else the agent view or all"""
+    """empty: those of a store that was named, else the agent view or all; br, fr: one at most"""
     dtype: Dtype = "float16"
     """of stores that are made"""
     fuse: tuple[str, ...] = ()

@@ -52,6 +52,7 @@ def neighbours_figure(
     *,
     rows: int = 6,
     neighbours: int = 4,
+    camera: str | None = None,
 ) -> Path:
     """Draw target frames with the prior frames of the greatest cosine similarity.
 
@@ -62,12 +63,17 @@ def neighbours_figure(
         out_png: the picture.
         rows: target frames.
         neighbours: prior frames for each; the target's own trajectory is left out.
+        camera: whose frames are drawn; by default the agent view.
     """
+
+    def frame_of(store: EmbeddingStore, key: str, frame: int) -> Array:
+        return _frame(store, datasets, key, frame, camera)
+
     panels = []
     for key in _evenly_chosen(store_target.ids, rows):
         entry, frame = store_target.entry(key), store_target.entry(key).length // 2
         query = store_target[key][frame]
-        row = [(_frame(store_target, datasets, key, frame), f"target {key}, frame {frame}")]
+        row = [(frame_of(store_target, key, frame), f"target {key}, frame {frame}")]
         found: list[tuple[float, EmbeddingStore, str, int]] = []
         for store in stores_prior:
             for other in store.ids:
@@ -76,7 +82,7 @@ def neighbours_figure(
                     best = int(similarity.argmax())
                     found.append((float(similarity[best]), store, other, best))
         for alike, store, other, best in sorted(found, key=lambda f: -f[0])[:neighbours]:
-            row.append((_frame(store, datasets, other, best), f"{alike:.3f}: {other}, {best}"))
+            row.append((frame_of(store, other, best), f"{alike:.3f}: {other}, {best}"))
         panels.append(row)
     return _draw(panels, Path(out_png))
 
@@ -102,11 +108,13 @@ def _evenly_chosen(ids: Sequence[str], count: int) -> list[str]:
     return [ids[place] for place in places]
 
 
-def _frame(store: EmbeddingStore, datasets: Sequence[Dataset], key: str, frame: int) -> Array:
+def _frame(
+    store: EmbeddingStore, datasets: Sequence[Dataset], key: str, frame: int, camera: str | None
+) -> Array:
     for dataset in datasets:
         if dataset.name == store.dataset:
-            camera = choose_camera(dataset, RepresentationSettings())
-            image: Array = dataset[key].frames(camera, frame, frame + 1)[0]
+            chosen = choose_camera(dataset, RepresentationSettings(camera=camera))
+            image: Array = dataset[key].frames(chosen, frame, frame + 1)[0]
             return image
     raise StrapError(
         f"store '{store.path}' was made of '{store.dataset}', which is not among the datasets "

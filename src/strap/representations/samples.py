@@ -47,7 +47,7 @@ def choose_camera(dataset: Dataset, settings: RepresentationSettings) -> str:
     if len(cameras) > 1:
         raise StrapError(
             f"dataset '{dataset.path}' has no agent view but {len(cameras)} cameras "
-            f"({', '.join(cameras)}): say which one in the settings (camera)"
+            f"({', '.join(cameras)}): name one with --cameras, or as camera in the settings"
         )
     return cameras[0]
 
