@@ -229,6 +229,29 @@ def test_datasets_that_cannot_be_mixed(planted: Planted, tmp_path: Path) -> None
         assert "gripper_states" not in file["data/demo_0/obs"]
 
 
+@pytest.mark.parametrize("format", ["robomimic", "lerobot"])
+def test_formats_that_spell_proprioception_differently_are_mixed(
+    planted: Planted, tmp_path: Path, format: Literal["robomimic", "lerobot"]
+) -> None:
+    target = strap.open_dataset(planted.target)
+    convert(strap.open_dataset(planted.prior), tmp_path / "prior")
+    prior = strap.open_dataset(tmp_path / "prior")
+    first, other = target[target.ids[0]], prior[prior.ids[0]]
+    assert "ee_pos" in first.proprioception
+    assert "observation.ee_pos" in other.proprioception
+    segment = Segment(other.id, 8, 30)
+    found = Matches((Match(planted.plants[0].query, segment, 0.5, 1, "", prior.name),))
+    out = strap.augment(target, prior, found, tmp_path / "both", format=format, history=0, chunk=0)
+    written = strap.open_dataset(out)
+    last = written[written.ids[-1]]
+    name = "ee_pos" if format == "robomimic" else "observation.ee_pos"
+    assert np.array_equal(
+        last.proprioception[name][:], other.proprioception["observation.ee_pos"][8:30]
+    )
+    kept = {key.removeprefix("observation.") for key in last.proprioception}
+    assert set(first.proprioception) <= kept
+
+
 @given(
     st.integers(1, 12), st.integers(0, 11), st.integers(1, 12), st.integers(0, 6), st.integers(0, 6)
 )

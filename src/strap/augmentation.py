@@ -18,7 +18,7 @@ from strap.errors import StrapError, unknown
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
-from strap.types import Match, Matches, Segment, Trajectory
+from strap.types import Match, Matches, Segment, Trajectory, short_name
 
 Format = Literal["robomimic", "lerobot"]
 VIDEO_SHARE = 0.02
@@ -226,7 +226,11 @@ def _origin(
 
 @dataclass(frozen=True)
 class Common:
-    """The cameras and proprioception that target and every prior share."""
+    """The cameras and proprioception that target and every prior share, as the target calls them.
+
+    Datasets of different formats spell proprioception differently: `ee_pos` in one is
+    `observation.ee_pos` in another.
+    """
 
     cameras: tuple[str, ...]
     proprioception: tuple[str, ...]
@@ -249,12 +253,13 @@ class Common:
         return cls(cameras, states)
 
     def restrict(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with these arrays only."""
+        """The trajectory with these arrays only, by the target's names."""
+        states = trajectory.proprioception
         try:
             return replace(
                 trajectory,
                 cameras={name: trajectory.cameras[name] for name in self.cameras},
-                proprioception={n: trajectory.proprioception[n] for n in self.proprioception},
+                proprioception={name: _by_name(states, name) for name in self.proprioception},
             )
         except KeyError as error:
             raise StrapError(
@@ -278,7 +283,10 @@ def _shared(
 ) -> tuple[str, ...]:
     def fits(name: str) -> bool:
         shape = ours[name].shape[1:]
-        return all(name in other and other[name].shape[1:] == shape for other in theirs)
+        try:
+            return all(_by_name(other, name).shape[1:] == shape for other in theirs)
+        except KeyError:
+            return False
 
     kept = tuple(name for name in ours if fits(name))
     left_out = [name for name in ours if name not in kept]
@@ -289,6 +297,12 @@ def _shared(
             stacklevel=2,
         )
     return kept
+
+
+def _by_name(arrays: Mapping[str, LazyArray], name: str) -> LazyArray:
+    """Return the array of that name, else the one whose short name is the same."""
+    by_short = {short_name(key): key for key in arrays}
+    return arrays[name if name in arrays else by_short.get(short_name(name), name)]
 
 
 def _describe(cameras: Mapping[str, LazyArray]) -> str:

@@ -109,6 +109,11 @@ class Trajectory:
         return hasher.finish()
 
 
+def short_name(key: str) -> str:
+    """Return `ee_pos` for `observation.ee_pos`: the name that files and simulators share."""
+    return key.removeprefix("observation.")
+
+
 class ContentHasher:
     """Hashes a trajectory's content while its frames pass by, in whatever pieces they come."""
 

@@ -23,9 +23,9 @@ from strap.training.cache import (
     read_content,
 )
 from strap.training.cache_writer import ClipWriter, sample_images
-from strap.training.compatibility import choose_keys, require_same_features, short
+from strap.training.compatibility import choose_keys, require_same_features
 from strap.training.data import TrainingData
-from strap.types import Trajectory
+from strap.types import Trajectory, short_name
 
 KEEP_EVERY = 4096
 """Frames after which what was decoded is put on disk, so that it need not be decoded again."""
@@ -144,7 +144,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
     interface = Interface(
         cameras=tuple(cameras),
         image_size=options.image_size,
-        proprioception={short(key): first.proprioception[key].shape[1] for key in keys},
+        proprioception={short_name(key): first.proprioception[key].shape[1] for key in keys},
         action_size=first.actions.shape[1],
         language_size=language.shape[1],
         map_size=_prepare_maps(data, out, cameras, options),

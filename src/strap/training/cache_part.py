@@ -13,9 +13,9 @@ from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
 from strap.training.cache_builder import find_frame_sizes, place_clips, stamp
-from strap.training.compatibility import choose_keys, short
+from strap.training.compatibility import choose_keys
 from strap.training.data import Clip, TrainingData
-from strap.types import Array
+from strap.types import Array, short_name
 
 
 def select_clips(
@@ -48,7 +48,7 @@ def select_clips(
             raise StrapError(f"the cache '{cache.path}' has no camera '{name}'; it has: {known}")
     first = data.clips[0].trajectory()
     keys = choose_keys(first, tuple(proprioception) or tuple(interface.proprioception))
-    sizes = {short(key): first.proprioception[key].shape[1] for key in keys}
+    sizes = {short_name(key): first.proprioception[key].shape[1] for key in keys}
     clips, texts = place_clips(data, chosen, keys)
     vectors = _language(cache, texts, language)
     return replace(

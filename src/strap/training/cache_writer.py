@@ -24,9 +24,8 @@ from strap.errors import StrapError
 from strap.policies.images import fit
 from strap.processors import processors
 from strap.training.cache import FrameCache
-from strap.training.compatibility import short
 from strap.training.data import Clip, TrainingData
-from strap.types import Array
+from strap.types import Array, short_name
 
 MAX_THREADS = 8
 """more wait for each other"""
@@ -123,7 +122,7 @@ class ClipWriter:
         if not np.isfinite(actions).all():
             raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
         self.arrays["actions.npy"][rows] = actions
-        names = {short(key): key for key in trajectory.proprioception}
+        names = {short_name(key): key for key in trajectory.proprioception}
         states = [
             np.asarray(trajectory.proprioception[names[key]][clip.start : clip.stop], np.float32)
             for key in self.cache.interface.proprioception

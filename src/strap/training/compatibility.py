@@ -5,30 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strap.errors import StrapError, unknown
-from strap.types import Trajectory
-
-PREFIX = "observation."
+from strap.types import Trajectory, short_name
 
 
 def choose_keys(trajectory: Trajectory, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the chosen proprioception keys, else all; `state` only where it says more."""
     known = trajectory.proprioception
-    by_short = {short(key): key for key in known}
+    by_short = {short_name(key): key for key in known}
     if chosen:
         for key in chosen:
-            if short(key) not in by_short:
+            if short_name(key) not in by_short:
                 raise unknown("proprioception", key, by_short)
-        return tuple(by_short[short(key)] for key in chosen)
+        return tuple(by_short[short_name(key)] for key in chosen)
     keys = tuple(known)
-    others = sum(known[key].shape[1] for key in keys if short(key) != "state")
+    others = sum(known[key].shape[1] for key in keys if short_name(key) != "state")
     if "state" in by_short and others >= known[by_short["state"]].shape[1]:
-        return tuple(key for key in keys if short(key) != "state")
+        return tuple(key for key in keys if short_name(key) != "state")
     return keys
-
-
-def short(key: str) -> str:
-    """Return `ee_pos` for `observation.ee_pos`: the name that files and simulators share."""
-    return key.removeprefix(PREFIX)
 
 
 def require_same_features(
@@ -45,12 +38,12 @@ def require_same_features(
     sizes = _sizes(trajectory)
     for key in keys:
         size = first.proprioception[key].shape[1]
-        if sizes.get(short(key)) != size:
+        if sizes.get(short_name(key)) != size:
             raise StrapError(
-                f"trajectory '{trajectory.id}' has no proprioception '{short(key)}' of size {size} "
-                f"as '{first.id}' has: choose those they share with --proprioception"
+                f"trajectory '{trajectory.id}' has no proprioception '{short_name(key)}' of size "
+                f"{size} as '{first.id}' has: choose those they share with --proprioception"
             )
 
 
 def _sizes(trajectory: Trajectory) -> Mapping[str, int]:
-    return {short(key): array.shape[1] for key, array in trajectory.proprioception.items()}
+    return {short_name(key): array.shape[1] for key, array in trajectory.proprioception.items()}
