@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -249,17 +249,20 @@ class Common:
                 f"target and prior share no camera of one size: the target has "
                 f"{_describe(first.cameras)}, the prior {_describe(others[0].cameras)}"
             )
-        states = _shared("proprioception", first.proprioception, [o.proprioception for o in others])
+        ours = first.proprioception
+        states = _shared(
+            "proprioception", ours, [_respelled(o.proprioception, ours) for o in others]
+        )
         return cls(cameras, states)
 
     def restrict(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with these arrays only, by the target's names."""
-        states = trajectory.proprioception
+        states = _respelled(trajectory.proprioception, self.proprioception)
         try:
             return replace(
                 trajectory,
                 cameras={name: trajectory.cameras[name] for name in self.cameras},
-                proprioception={name: _by_name(states, name) for name in self.proprioception},
+                proprioception={name: states[name] for name in self.proprioception},
             )
         except KeyError as error:
             raise StrapError(
@@ -283,10 +286,7 @@ def _shared(
 ) -> tuple[str, ...]:
     def fits(name: str) -> bool:
         shape = ours[name].shape[1:]
-        try:
-            return all(_by_name(other, name).shape[1:] == shape for other in theirs)
-        except KeyError:
-            return False
+        return all(name in other and other[name].shape[1:] == shape for other in theirs)
 
     kept = tuple(name for name in ours if fits(name))
     left_out = [name for name in ours if name not in kept]
@@ -299,10 +299,11 @@ def _shared(
     return kept
 
 
-def _by_name(arrays: Mapping[str, LazyArray], name: str) -> LazyArray:
-    """Return the array of that name, else the one whose short name is the same."""
-    by_short = {short_name(key): key for key in arrays}
-    return arrays[name if name in arrays else by_short.get(short_name(name), name)]
+def _respelled(arrays: Mapping[str, LazyArray], names: Iterable[str]) -> dict[str, LazyArray]:
+    """Return those of the arrays that have these names, whether or not `observation.` is before."""
+    by_short = {short_name(key): array for key, array in arrays.items()}
+    found = {name: arrays.get(name, by_short.get(short_name(name))) for name in names}
+    return {name: array for name, array in found.items() if array is not None}
 
 
 def _describe(cameras: Mapping[str, LazyArray]) -> str:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from strap.encoders.language import embed_instructions
+from strap.encoders.language import _load_sentence_encoder, _minilm_folder, embed_instructions
 from strap.errors import StrapError
 from strap.policies import Batch, Interface, PolicySettings, build_policy, policy_preset
 from strap.policies.diffusion import cosine_schedule
@@ -269,6 +269,19 @@ def test_instructions_become_vectors() -> None:
         assert near > far + 0.2 * vectors.shape[1]
     with pytest.raises(StrapError, match="unknown language encoder 'minilmm'"):
         embed_instructions(texts, "minilmm")
+
+
+def test_instructions_are_embedded_by_one_thread() -> None:
+    _, model = _load_sentence_encoder(_minilm_folder())
+    before, seen = torch.get_num_threads(), list[int]()
+    torch.set_num_threads(2)
+    hook = model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    try:
+        embed_instructions(["close the drawer", "open it"])
+        assert (seen, torch.get_num_threads()) == ([1, 1], 2)
+    finally:
+        hook.remove()
+        torch.set_num_threads(before)
 
 
 def test_clip_text_checkpoints_load_and_tell_instructions_apart(tmp_path: Path) -> None:

@@ -302,6 +302,8 @@ def test_figures(pair: Pair, trained: Trained, stores: Stores, tmp_path: Path, k
         assert min(Image.open(file).size) > 100
     with pytest.raises(StrapError, match="not among the datasets"):
         neighbours_figure(stores[kind][0], priors, [target], near)
+    with pytest.raises(StrapError, match="unknown camera 'nowhere'"):
+        neighbours_figure(stores[kind][0], priors, pair, near, camera="nowhere")
 
 
 def test_colours_of_a_flow() -> None:

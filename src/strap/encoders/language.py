@@ -136,8 +136,11 @@ def _sentences(source: str, instructions: Sequence[str]) -> Floats:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """A sentence has too few tokens for several threads: they gain nothing on idle processors, and
-    wait ten times as long for each other on busy ones."""
+    """Let torch compute with one thread.
+
+    A sentence has too few tokens for several: they gain nothing on idle processors, and on busy
+    ones wait ten times as long for each other.
+    """
     import torch
 
     before = torch.get_num_threads()

@@ -296,7 +296,7 @@ def write_video(path: Path, frames: Any) -> None:
     from strap.datasets.lerobot.encoding import Encoding, encode
 
     height, width = frames.shape[1:3]
-    encode(path, iter([frames]), Encoding("h264", Fraction(FPS), height, width, crf=20, gop=FPS))
+    encode(path, iter([frames]), Encoding("h264", Fraction(FPS), height, width, crf=23, gop=FPS))
 
 
 def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:

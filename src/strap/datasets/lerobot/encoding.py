@@ -20,8 +20,8 @@ Codec = Literal["h264", "av1"]
 GOP = 2
 """frames from keyframe to keyframe, as LeRobot writes them: any frame is one decode away"""
 CODECS = {"h264": "libx264", "av1": "libsvtav1"}
-# Macroblock trees save nothing where every second frame is a keyframe. With them x264 now and then
-# gave one block of a picture another quality: the same frames, other bytes.
+# Macroblock trees save nothing where every second frame is a keyframe, as by default. With them
+# x264 now and then gave one block of a picture another quality: the same frames, other bytes.
 _PRESETS = {"h264": {"preset": "veryfast", "bf": "0", "mbtree": "0"}, "av1": {"preset": "8"}}
 # Small pictures have more detail per pixel and need finer quantisation to stay within three grey
 # levels on average: (largest number of pixels, crf).
