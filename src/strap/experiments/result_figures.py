@@ -24,12 +24,12 @@ def success_figure(summary: Summary) -> Figure:
     panels: list[str | None] = [None, *summary.tasks]
     n_columns = min(4, len(panels))
     n_rows = -(-len(panels) // n_columns)
-    height = 0.5 + 0.22 * len(summary.columns)
+    height = 0.5 + 0.22 * len(summary.begun)
     figure = make_figure(2.4 * n_columns, height * n_rows + 0.3)
-    labels = [printable(summary.label(column)) for column in summary.columns]
+    labels = [printable(summary.label(column)) for column in summary.begun]
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
-        for place, column in enumerate(summary.columns):
+        for place, column in enumerate(summary.begun):
             count = summary.count(column, panel)
             rate = summary.mean(column)[0] if panel is None else count.rate
             _draw_interval(axes, place, rate, count, ORANGE if panel is None else BLUE)

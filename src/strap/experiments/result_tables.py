@@ -21,8 +21,8 @@ def format_markdown(summary: Summary) -> str:
     lines = [f"# {experiment.name}", ""]
     lines += [
         f"Successes of all rollouts on {experiment.suite}'s fixed initial states {first} to "
-        f"{stop - 1}; in brackets Wilson's 95 % interval. The mean is that of the tasks' rates, "
-        "its interval that of all rollouts together.",
+        f"{stop - 1}; in brackets Wilson's 95 % interval. The mean is that of the tasks' rates "
+        "where all are there, its interval that of all rollouts together.",
         "",
         *_markdown_table(_success_rows(summary)),
         "",
@@ -45,39 +45,33 @@ def format_markdown(summary: Summary) -> str:
 
 
 def _success_rows(summary: Summary) -> list[list[str]]:
-    labels = [summary.label(column) for column in summary.columns]
-    rows = [["task", *labels]]
+    columns = summary.begun
+    rows = [["task", *(summary.label(column) for column in columns)]]
     for task in summary.tasks:
-        rows.append([task, *(format_count(summary.count(c, task)) for c in summary.columns)])
-    rows.append(["**mean**", *(_format_mean(summary, column) for column in summary.columns)])
+        rows.append([task, *(format_count(summary.count(c, task)) for c in columns)])
+    rows.append(["**mean**", *(_format_mean(summary, column) for column in columns)])
     return rows
 
 
 def format_count(count: SuccessCount) -> str:
-    """Return "10 / 20 (30 to 70 %)", and how many cells that is where some are missing."""
+    """Return "10 / 20 (30 to 70 %)"."""
     if not count.trials:
         return MISSING if count.expected else "–"
     low, high = count.interval
-    text = f"{count.successes} / {count.trials} ({100 * low:.0f} to {100 * high:.0f} %)"
-    if count.finished < count.expected:
-        text += f", {count.finished} of {count.expected} cells"
-    return text
+    return f"{count.successes} / {count.trials} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def _format_mean(summary: Summary, column: Column) -> str:
     mean, n_tasks = summary.mean(column)
-    if mean is None:
-        return MISSING
+    if mean is None or n_tasks < len(summary.tasks):
+        return f"{n_tasks} of {len(summary.tasks)} tasks"
     low, high = summary.count(column).interval
-    text = f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
-    if n_tasks < len(summary.tasks):
-        text += f", {n_tasks} of {len(summary.tasks)} tasks"
-    return text
+    return f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def _paper_rows(summary: Summary) -> list[list[str]]:
     experiment = summary.experiment
-    columns = [c for c in summary.columns if experiment.published(c.method, c.top_k)]
+    columns = [c for c in summary.begun if experiment.published(c.method, c.top_k)]
     rows = [["task", *(summary.label(column) for column in columns)]]
     for task in summary.tasks:
         values = [
@@ -90,10 +84,16 @@ def _paper_rows(summary: Summary) -> list[list[str]]:
         rates = experiment.published(column.method, column.top_k)
         known = [rates[task] for task in summary.tasks if task in rates]
         ours, n_tasks = summary.mean(column)
-        text = f"{_percent(ours)} / {sum(known) / len(known):.1f}" if known else MISSING
-        short = min(n_tasks, len(known)) < len(summary.tasks)
-        means.append(text + (f" ({n_tasks} and {len(known)} tasks)" if short else ""))
+        means.append(f"{_mean_of_all(summary, ours, n_tasks)} / ")
+        means[-1] += _mean_of_all(summary, sum(known) / 100 / max(len(known), 1), len(known))
     return [*rows, ["**mean**", *means]]
+
+
+def _mean_of_all(summary: Summary, mean: float | None, n_tasks: int) -> str:
+    """Return a mean of all tasks; that of some would not be comparable."""
+    if n_tasks < len(summary.tasks):
+        return f"({n_tasks} of {len(summary.tasks)} tasks)"
+    return _percent(mean)
 
 
 def _published(summary: Summary, column: Column, task: str) -> str:
@@ -215,7 +215,7 @@ def format_latex(summary: Summary) -> str:
     head = " & ".join(["Method", *map(escape_latex, tasks), "Mean"])
     lines = [f"\\begin{{tabular}}{{l{'c' * (len(tasks) + 1)}}}", "\\toprule", f"{head} \\\\"]
     lines.append("\\midrule")
-    for column in summary.columns:
+    for column in summary.begun:
         mean, n_tasks = summary.mean(column)
         cells = [_latex_rate(summary.count(column, task)) for task in tasks]
         complete = n_tasks == len(tasks) and mean is not None

@@ -84,6 +84,12 @@ class Summary:
         found = dict.fromkeys(cell.column for cell in self.cells)
         return sorted(found, key=lambda column: names.index(column.method))
 
+    @cached_property
+    def begun(self) -> list[Column]:
+        """The columns of which at least one cell is there."""
+        there = {result.cell.column for result in self.results}
+        return [column for column in self.columns if column in there]
+
     def label(self, column: Column) -> str:
         """Return a column's title: its K and encoder only where the method has several."""
         siblings = [other for other in self.columns if other.method == column.method]

@@ -1,0 +1,28 @@
+"""The page of results shows what `runs/results` holds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+
+
+def run_script(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "runs" / "results_page.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_page_holds_the_tables_of_the_results() -> None:
+    done = run_script("--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_page_with_other_tables_is_found_and_mended(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text().replace("| 11 / 20 (34 to 74 %) |", "| 20 / 20 |", 1))
+    done = run_script("--check", "--page", str(page))
+    assert done.returncode == 1
+    assert "shows other results" in done.stderr
+    assert run_script("--page", str(page)).returncode == 0
+    assert page.read_text() == PAGE.read_text()
