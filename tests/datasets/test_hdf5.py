@@ -166,6 +166,11 @@ def test_not_a_dataset(tmp_path: Path) -> None:
         strap.open_dataset(tmp_path)
     with pytest.raises(StrapError, match="unknown format 'libro': did you mean 'libero'"):
         strap.open_dataset(tmp_path / "a.txt", format="libro")
+    for name in ("mug", "soup"):  # to be taken for LeRobot, that much is enough
+        (tmp_path / name / "meta").mkdir(parents=True)
+        (tmp_path / name / "meta" / "info.json").write_text("{}")
+    with pytest.raises(StrapError, match=r"a folder of datasets \(mug, soup\): name one, '.*/mug'"):
+        strap.open_dataset(tmp_path)
 
 
 def test_truncated_file(tmp_path: Path) -> None:

@@ -46,8 +46,7 @@ def test_a_report_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main([*words, "--out", str(tmp_path / "kept")]) == 0
     assert str(tmp_path / "kept" / "report" / "results.md") in capsys.readouterr().out
     assert (
-        "| Mug | 4 / 4 (51 to 100 %) |"
-        in (tmp_path / "kept" / "report" / "results.md").read_text()
+        "| Mug | 4 / 4 (51 to 100 %) |" in (tmp_path / "kept" / "report" / "results.md").read_text()
     )
 
 

@@ -127,7 +127,27 @@ def open_dataset(
 def _opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    for name, (module, asked, opener) in FORMATS.items():
-        if name == format or (format is None and getattr(import_module(module), asked)(path)):
-            return name, getattr(import_module(module), opener)
-    raise StrapError(f"'{path}' is no dataset that can be read: expected {EXPECTED}")
+    name = format or _find_format(path)
+    if name is None:
+        if inner := _datasets_in(path):
+            names = ", ".join(dataset.name for dataset in inner)
+            raise StrapError(f"'{path}' is a folder of datasets ({names}): name one, '{inner[0]}'")
+        raise StrapError(f"'{path}' is no dataset that can be read: expected {EXPECTED}")
+    module, _, opener = FORMATS[name]
+    return name, getattr(import_module(module), opener)
+
+
+def _find_format(path: Path) -> str | None:
+    for name, (module, asked, _) in FORMATS.items():
+        if getattr(import_module(module), asked)(path):
+            return name
+    return None
+
+
+def _datasets_in(folder: Path, most: int = 10) -> list[Path]:
+    """Return the folders in a folder that are datasets; only the first so many are looked at."""
+    if not folder.is_dir():
+        return []
+    with reading(folder, "a folder"):
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:most]
+        return [path for path in inner if _find_format(path)]
