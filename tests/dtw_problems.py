@@ -32,7 +32,6 @@ def problems(draw, *, dims=(1, 3, 24, 40), trajectories=8, frames=16, query_fram
     dim, dtype = draw(st.sampled_from(dims)), draw(st.sampled_from(DTYPES))
     elements = st.floats(-4, 4, width=16, allow_subnormal=False)
     palette = draw(hnp.arrays(np.float64, (draw(st.integers(1, 4)), dim), elements=elements))
-    palette[~palette.any(axis=1), 0] = 1  # cosine isn't defined for 0
     noise = draw(st.sampled_from([0.0, 1.0, 1e-6]))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)) if noise else 0)
     spread = draw(st.sampled_from([1.0, 1e-3, 50.0]))
@@ -41,7 +40,9 @@ def problems(draw, *, dims=(1, 3, 24, 40), trajectories=8, frames=16, query_fram
     def sequence(longest: int):
         numbers = draw(st.lists(st.integers(0, len(palette) - 1), min_size=1, max_size=longest))
         chosen = palette[numbers] + noise * rng.standard_normal((len(numbers), dim))
-        return (chosen * spread + offset).astype(dtype)
+        drawn = (chosen * spread + offset).astype(dtype)
+        drawn[~drawn.any(axis=1), 0] = 1  # cosine isn't defined for 0
+        return drawn
 
     many = [sequence(frames) for _ in range(draw(st.integers(1, trajectories)))]
     few = [sequence(query_frames) for _ in range(draw(st.integers(1, 3)))]
