@@ -4,7 +4,7 @@
     python runs/results_page.py --check    say whether the page holds them as they are
 
 A marker names an experiment and a part of its report: `<!-- main_table: Paired tests -->`; the part
-"Successes" is the first table. What stands up to the next `<!-- end -->` is replaced.
+"Successes" is the first table. What stands between it and the next `<!-- end -->` is replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from strap.experiments.summary import Summary
 
 RUNS = Path(__file__).resolve().parent
 PAGE = RUNS.parent / "docs" / "results.md"
-MARKED = re.compile(r"<!-- (\w+): ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+MARKED = re.compile(r"<!-- (\w+): ([\w ]+) -->\n((?!<!-- ).)*<!-- end -->", re.DOTALL)
+MARKER = re.compile(r"<!-- (?:end|\w+: [\w ]+) -->")
 
 
 def read_parts(name: str) -> dict[str, str]:
@@ -46,9 +47,11 @@ def read_parts(name: str) -> dict[str, str]:
 def fill_page(page: str) -> str:
     """Return the page with the reports' parts between its markers."""
     reports: dict[str, dict[str, str]] = {}
+    if 2 * len(MARKED.findall(page)) != len(MARKER.findall(page)):
+        sys.exit("a marker of the page has no `<!-- end -->`, or an `<!-- end -->` no marker")
 
     def fill(marked: re.Match[str]) -> str:
-        name, part = marked.groups()
+        name, part = marked.group(1, 2)
         if name not in reports:
             reports[name] = read_parts(name)
         if part not in reports[name]:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results.md"
 
@@ -26,3 +28,23 @@ def test_a_page_with_other_tables_is_found_and_mended(tmp_path: Path) -> None:
     assert "shows other results" in done.stderr
     assert run_script("--page", str(page)).returncode == 0
     assert page.read_text() == PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("<!-- main_table: Paired test -->", "has no part 'Paired test': Successes,"),
+        ("", "an `<!-- end -->` no marker"),
+        ("<!-- main_table: Paired tests -->\n<!-- no_harm: Missing -->", "has no `<!-- end -->`"),
+    ],
+)
+def test_a_wrong_marker_is_told_and_the_page_left_alone(
+    tmp_path: Path, wrong: str, told: str
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text().replace("<!-- main_table: Paired tests -->", wrong))
+    before = page.read_text()
+    done = run_script("--page", str(page))
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert page.read_text() == before

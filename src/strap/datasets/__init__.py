@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,8 @@ EXPECTED = (
     "robomimic or LIBERO HDF5 (a .hdf5 file or a folder of them), LeRobot (a folder with "
     "meta/info.json), RLDS (a TFDS folder with features.json) or Zarr (data/ and meta/episode_ends)"
 )
+NAMED = 10
+"""how many folders of a folder are looked at, to name the datasets among them"""
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,9 @@ def _find_format(path: Path) -> str | None:
     return None
 
 
-def _datasets_in(folder: Path, most: int = 10) -> list[Path]:
-    """Return the folders in a folder that are datasets; only the first so many are looked at."""
-    if not folder.is_dir():
-        return []
-    with reading(folder, "a folder"):
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:most]
+def _datasets_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder that are datasets, of its first `NAMED`."""
+    with suppress(OSError):  # a file, or a folder that may not be read: there is nothing to name
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:NAMED]
         return [path for path in inner if _find_format(path)]
+    return []

@@ -24,14 +24,14 @@ def success_figure(summary: Summary) -> Figure:
     panels: list[str | None] = [None, *summary.tasks]
     n_columns = min(4, len(panels))
     n_rows = -(-len(panels) // n_columns)
-    height = 0.5 + 0.22 * len(summary.begun)
+    height = 0.5 + 0.22 * len(summary.started_columns)
     figure = make_figure(2.4 * n_columns, height * n_rows + 0.3)
-    labels = [printable(summary.label(column)) for column in summary.begun]
+    labels = [printable(summary.label(column)) for column in summary.started_columns]
     grid = figure.subplots(n_rows, n_columns, sharex=True, sharey=True, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
-        for place, column in enumerate(summary.begun):
+        for place, column in enumerate(summary.started_columns):
             count = summary.count(column, panel)
-            rate = summary.mean(column)[0] if panel is None else count.rate
+            rate = summary.mean(column) if panel is None else count.rate
             _draw_interval(axes, place, rate, count, ORANGE if panel is None else BLUE)
         axes.set_title("mean of tasks" if panel is None else printable(panel), loc="left")
         axes.set_yticks(range(len(labels)), labels, fontsize=7)
@@ -56,10 +56,10 @@ def _draw_interval(
 
 
 def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]]:
-    """Return the columns of every method and encoder that has several K."""
+    """Return the columns of every method and encoder that has several K with all tasks."""
     groups: dict[tuple[str, str | None], list[Column]] = {}
     for column in summary.columns:
-        if column.top_k is not None and summary.of(column):
+        if column.top_k is not None and summary.mean(column) is not None:
             groups.setdefault((column.method, column.encoder), []).append(column)
     return {name: columns for name, columns in groups.items() if len(columns) > 1}
 
@@ -71,7 +71,7 @@ def sweep_figure(summary: Summary) -> Figure:
     for (method, _), columns in sweep_columns(summary).items():
         found = sorted(columns, key=lambda column: int(column.top_k or 0))
         places = [int(column.top_k or 0) for column in found]
-        rates = [100 * (summary.mean(column)[0] or 0.0) for column in found]
+        rates = [100 * (summary.mean(column) or 0.0) for column in found]
         intervals = [summary.count(column).interval for column in found]
         several = len({column.encoder for column in summary.columns if column.encoder}) > 1
         label = f"{method} {found[0].encoder}" if several else method
@@ -85,7 +85,7 @@ def sweep_figure(summary: Summary) -> Figure:
             lw=0,
         )
     for column in summary.columns:
-        if column.top_k is None and (mean := summary.mean(column)[0]) is not None:
+        if column.top_k is None and (mean := summary.mean(column)) is not None:
             axes.axhline(100 * mean, color=GREY, lw=1, ls="--")
             axes.annotate(
                 printable(column.method), (1, 100 * mean), xycoords=("axes fraction", "data")

@@ -45,7 +45,7 @@ def format_markdown(summary: Summary) -> str:
 
 
 def _success_rows(summary: Summary) -> list[list[str]]:
-    columns = summary.begun
+    columns = summary.started_columns
     rows = [["task", *(summary.label(column) for column in columns)]]
     for task in summary.tasks:
         rows.append([task, *(format_count(summary.count(c, task)) for c in columns)])
@@ -62,16 +62,16 @@ def format_count(count: SuccessCount) -> str:
 
 
 def _format_mean(summary: Summary, column: Column) -> str:
-    mean, n_tasks = summary.mean(column)
-    if mean is None or n_tasks < len(summary.tasks):
-        return f"{n_tasks} of {len(summary.tasks)} tasks"
+    mean = summary.mean(column)
+    if mean is None:
+        return _tasks_there(summary, column)
     low, high = summary.count(column).interval
     return f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
 def _paper_rows(summary: Summary) -> list[list[str]]:
     experiment = summary.experiment
-    columns = [c for c in summary.begun if experiment.published(c.method, c.top_k)]
+    columns = [c for c in summary.started_columns if experiment.published(c.method, c.top_k)]
     rows = [["task", *(summary.label(column) for column in columns)]]
     for task in summary.tasks:
         values = [
@@ -83,17 +83,16 @@ def _paper_rows(summary: Summary) -> list[list[str]]:
     for column in columns:
         rates = experiment.published(column.method, column.top_k)
         known = [rates[task] for task in summary.tasks if task in rates]
-        ours, n_tasks = summary.mean(column)
-        means.append(f"{_mean_of_all(summary, ours, n_tasks)} / ")
-        means[-1] += _mean_of_all(summary, sum(known) / 100 / max(len(known), 1), len(known))
+        paper = f"{sum(known) / len(known):.1f}" if len(known) == len(summary.tasks) else "–"
+        mean = summary.mean(column)
+        ours = _tasks_there(summary, column) if mean is None else _percent(mean)
+        means.append(f"{ours} / {paper}")
     return [*rows, ["**mean**", *means]]
 
 
-def _mean_of_all(summary: Summary, mean: float | None, n_tasks: int) -> str:
-    """Return a mean of all tasks; that of some would not be comparable."""
-    if n_tasks < len(summary.tasks):
-        return f"({n_tasks} of {len(summary.tasks)} tasks)"
-    return _percent(mean)
+def _tasks_there(summary: Summary, column: Column) -> str:
+    there = sum(summary.count(column, task).trials > 0 for task in summary.tasks)
+    return f"{there} of {len(summary.tasks)} tasks"
 
 
 def _published(summary: Summary, column: Column, task: str) -> str:
@@ -215,11 +214,10 @@ def format_latex(summary: Summary) -> str:
     head = " & ".join(["Method", *map(escape_latex, tasks), "Mean"])
     lines = [f"\\begin{{tabular}}{{l{'c' * (len(tasks) + 1)}}}", "\\toprule", f"{head} \\\\"]
     lines.append("\\midrule")
-    for column in summary.begun:
-        mean, n_tasks = summary.mean(column)
+    for column in summary.started_columns:
+        mean = summary.mean(column)
         cells = [_latex_rate(summary.count(column, task)) for task in tasks]
-        complete = n_tasks == len(tasks) and mean is not None
-        cells.append(f"{100 * mean:.1f}" if complete and mean is not None else "--")
+        cells.append("--" if mean is None else f"{100 * mean:.1f}")
         lines.append(f"{escape_latex(summary.label(column))} & {' & '.join(cells)} \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}"]) + "\n"
 

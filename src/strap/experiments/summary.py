@@ -85,7 +85,7 @@ class Summary:
         return sorted(found, key=lambda column: names.index(column.method))
 
     @cached_property
-    def begun(self) -> list[Column]:
+    def started_columns(self) -> list[Column]:
         """The columns of which at least one cell is there."""
         there = {result.cell.column for result in self.results}
         return [column for column in self.columns if column in there]
@@ -125,11 +125,14 @@ class Summary:
             expected=len(expected),
         )
 
-    def mean(self, column: Column) -> tuple[float | None, int]:
-        """Return the mean of the tasks' rates, and how many tasks it is the mean of."""
-        every = [self.count(column, task).rate for task in self.tasks]
-        rates = [rate for rate in every if rate is not None]
-        return (sum(rates) / len(rates) if rates else None), len(rates)
+    def mean(self, column: Column) -> float | None:
+        """Return the mean of the tasks' rates; None where a task is missing.
+
+        Tasks differ in difficulty: the mean of some could not be compared with that of all.
+        """
+        rates = [self.count(column, task).rate for task in self.tasks]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) / len(known) if len(known) == len(rates) else None
 
     def outcomes(self, column: Column, task: str | None = None) -> dict[Start, bool]:
         """Return the outcome of each rollout by where it began."""

@@ -11,6 +11,7 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, printable
+from strap.figures.style import space_evenly
 from strap.representations.representation import Representation
 from strap.representations.samples import Samples, choose_camera, read_trajectory
 from strap.representations.settings import RepresentationSettings
@@ -104,8 +105,7 @@ def flow_colours(flow: Array, fastest: float) -> Array:
 
 
 def _evenly_chosen(ids: Sequence[str], count: int) -> list[str]:
-    places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(int))
-    return [ids[place] for place in places]
+    return [ids[place] for place in space_evenly(len(ids), count)]
 
 
 def _frame(
