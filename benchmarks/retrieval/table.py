@@ -1,11 +1,12 @@
 """Scores of every retrieval method on the ten LIBERO-10 tasks, by skill labels: no rollouts.
 
-    PYTHONPATH=src python benchmarks/retrieval/table.py DATA --stores DIR [DIR …] [--json FILE]
+    python benchmarks/retrieval/table.py DATA --stores DIR [--out FILE.jsonl]
 
-DATA holds `libero_10` and `libero_90*`, DIR a finished store of each under the same name; each DIR
-is an encoder, called by its folder where there are several. The target of a task is its first five
-demonstrations. Prints two Markdown tables: precision of every task at one K, and the mean of all
-scores at every K.
+DATA holds `libero_10` and `libero_90*`. The target of a task is its first five demonstrations. What
+a method compares is made where DIR lacks it: an encoder's stores, fused ones, and the features that
+`br` and `fr` learn from the prior. FILE gets a line for each retrieval; those that it has already
+are not made again. Prints Markdown tables of all that FILE holds: precision of every task at one K,
+and the means of all scores at every K.
 """
 
 from __future__ import annotations
@@ -15,25 +16,30 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import strap
-from strap.atomic import write_json
 from strap.experiments.description import read_experiment
-from strap.retrieval import MatchOptions, retrieve_matches
-from strap.retrieval.methods import METHODS
-from strap.retrieval.options import Method
+from strap.features import FeatureOptions, PreparedFeatures, Source, prepare_features
+from strap.features.fusion import fuse_scaled
+from strap.features.fusion_weights import LANGUAGE, choose_fusion
+from strap.retrieval import METHODS, Catalogue, MatchOptions, Method, retrieve_matches
 from strap.retrieval.selection import quotas
-from strap.scores import LabelledFrames, Labels, Scores, read_labels, score
+from strap.scores import LabelledFrames, Labels, read_labels, score
+from strap.scores.score_files import ScoreRecord, read_scores, write_scores
+from strap.scores.score_tables import ScoreTable
 from strap.types import Matches, Segment, Trajectory
 
 TARGET, PRIOR = "libero_10", "libero_90*"
 EXPERIMENT = Path(__file__).parents[2] / "runs" / "main_table.toml"
 """which gives the tasks their short names"""
+AUTO, AUTO_WITHOUT_LANGUAGE = "auto", "auto-without-language"
+"""fused features that are chosen on each task's demonstrations"""
+NO_FUSION = "none"
 
 
 @dataclass(frozen=True)
@@ -45,82 +51,113 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A way to retrieve."""
+
+    method: Method
+    encoder: str
+    """or the features that the method learns, or `none`"""
+    fuse: str
+    """what is fused with the encoder's features; empty: nothing"""
+    segmentation: str
+
+    def identify(self, task: Task, top_k: int) -> dict[str, Any]:
+        """Return what identifies a retrieval of this row."""
+        return {**self.__dict__, "task": task.name, "top_k": top_k}
+
+
+@dataclass(frozen=True)
 class Found:
     """What a row retrieves for a task."""
 
     queries: Sequence[Segment]
     matches: Mapping[int, Matches]
     """K -> the matches"""
+    fused: str | None = None
+    """the features that were chosen, where they were"""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A way to retrieve, and how it is called in the tables."""
+class Bench:
+    """The datasets and where their features are kept."""
 
-    method: str
-    encoder: str
-    segmentation: str
-    find: Callable[[Task, Sequence[int]], Found]
-    """(task, every K) -> what is retrieved"""
+    target: strap.Dataset
+    priors: Sequence[strap.Dataset]
+    stores: Path
+    device: str = "auto"
+    learning_steps: int | None = None
+    prepared: dict[tuple[str, ...], PreparedFeatures] = field(default_factory=dict)
+    """the features that were used last"""
 
+    @cached_property
+    def target_labels(self) -> Labels:
+        """The skill labels of the target."""
+        return read_labels(self.target)
 
-@dataclass(frozen=True)
-class Cell:
-    """The scores of one row, task and K."""
+    @cached_property
+    def prior_labels(self) -> LabelledFrames:
+        """The skill labels of all priors."""
+        return LabelledFrames.of({dataset.name: read_labels(dataset) for dataset in self.priors})
 
-    row: Row
-    task: str
-    top_k: int
-    scores: Scores
+    def find(self, row: Row, task: Task, top_ks: Sequence[int]) -> Found:
+        """Retrieve for a task, with each K."""
+        traits, cut = METHODS[row.method], row.segmentation
+        FeatureOptions(fuse=(AUTO,) if row.fuse.startswith(AUTO) else ()).require_judgeable(
+            row.method, cut, traits.metric
+        )
+        queries = strap.segment(task.demonstrations, method=cut)  # type: ignore[arg-type]
+        target, priors, fused = self._features(row, queries)
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything by name."""
-        row = {name: getattr(self.row, name) for name in ("method", "encoder", "segmentation")}
-        return {**row, "task": self.task, "top_k": self.top_k, **self.scores.to_json()}
+        def keep(top_k: int) -> Matches:
+            options = MatchOptions(
+                top_k=top_k, method=row.method, steps=traits.steps, metric=traits.metric
+            )
+            return retrieve_matches(queries, target, priors, options).matches
 
+        if row.method not in NARROWED:
+            return Found(queries, {k: keep(k) for k in top_ks}, fused)
+        largest = keep(max(top_ks))
+        return Found(queries, {k: NARROWED[row.method](largest, k) for k in top_ks}, fused)
 
-def open_tasks(dataset: strap.Dataset, demonstrations: int) -> list[Task]:
-    """Return the tasks of a dataset, each with its first demonstrations; known ones in order."""
-    short = {task: name for name, task in read_experiment(EXPERIMENT).tasks.items()}
-    found: dict[str, list[Trajectory]] = {task: [] for task in short}
-    for trajectory in dataset:
-        found.setdefault(trajectory.instruction, []).append(trajectory)
-    return [Task(short.get(t, t), tuple(own[:demonstrations])) for t, own in found.items() if own]
+    def _features(
+        self, row: Row, queries: Sequence[Segment]
+    ) -> tuple[Catalogue, list[Catalogue], str | None]:
+        """Return target and priors with the features that a row compares."""
+        if not row.fuse.startswith(AUTO):
+            prepared = self._prepare(row.method, row.encoder, tuple(row.fuse.split()))
+            return prepared.target, prepared.priors, None
+        prepared, datasets = self._prepare(row.method, row.encoder, ()), [self.target, *self.priors]
+        catalogues = [prepared.target, *prepared.priors]
+        stores = [catalogue.store for catalogue in catalogues if catalogue.store]
+        choice = choose_fusion(stores, datasets, queries, METHODS[row.method].steps)
+        chosen = choice.features
+        if row.fuse == AUTO_WITHOUT_LANGUAGE:
+            chosen = tuple(feature for feature in chosen if feature.name != LANGUAGE.name)
+        if chosen:
+            stores = fuse_scaled(stores, datasets, chosen, choice.ratios, self.stores)
+            catalogues = [
+                Catalogue.of_store(store, dataset.ids, dataset.name)
+                for store, dataset in zip(stores, datasets, strict=True)
+            ]
+        return catalogues[0], catalogues[1:], " ".join(map(str, chosen))
 
-
-def make_rows(
-    target: strap.EmbeddingStore,
-    priors: Sequence[strap.EmbeddingStore],
-    methods: Sequence[Method],
-    segmentations: Sequence[str],
-    name: str,
-) -> Iterator[Row]:
-    """Yield every method, those that cut the target once for each segmentation."""
-
-    def find(method: Method, segmentation: Any) -> Callable[[Task, Sequence[int]], Found]:
-        traits = METHODS[method]
-
-        def retrieve(task: Task, top_ks: Sequence[int]) -> Found:
-            queries = strap.segment(task.demonstrations, method=segmentation)
-
-            def keep(top_k: int) -> Matches:
-                options = MatchOptions(
-                    top_k=top_k, method=method, steps=traits.steps, metric=traits.metric
-                )
-                return retrieve_matches(queries, target, priors, options).matches
-
-            if method not in NARROWED:
-                return Found(queries, {k: keep(k) for k in top_ks})
-            largest = keep(max(top_ks))
-            return Found(queries, {k: NARROWED[method](largest, k) for k in top_ks})
-
-        return retrieve
-
-    for method in methods:
-        features = METHODS[method].features
-        encoder = name if features == "encoder" else features
-        for cut in ("full",) if METHODS[method].has_whole_queries else segmentations:
-            yield Row(method, encoder, cut, find(method, cut))
+    def _prepare(self, method: Method, encoder: str, fuse: tuple[str, ...]) -> PreparedFeatures:
+        key = (METHODS[method].features, encoder, *fuse)
+        if key not in self.prepared:
+            self.prepared.clear()
+            named = encoder if METHODS[method].features == "encoder" else ""
+            self.prepared[key] = prepare_features(
+                Source(self.target),
+                [Source(dataset) for dataset in self.priors],
+                method,
+                FeatureOptions(encoder=named, fuse=fuse, learning_steps=self.learning_steps),
+                self.stores,
+                queries=(),
+                steps=METHODS[method].steps,
+                device=self.device,
+                progress=show_progress,
+            )
+        return self.prepared[key]
 
 
 def narrow(matches: Matches, top_k: int) -> Matches:
@@ -136,122 +173,124 @@ def cheapest(matches: Matches, top_k: int) -> Matches:
     return matches[:top_k]
 
 
-NARROWED = {"strap": narrow, "d-t": narrow, "d-s": cheapest}
+NARROWED: Mapping[str, Callable[[Matches, int], Matches]] = {
+    "strap": narrow,
+    "d-t": narrow,
+    "d-s": cheapest,
+    "br": cheapest,
+    "fr": cheapest,
+}
 """methods for which one search at the greatest K does, and how a smaller K is taken from it"""
 
 
-def measure(
-    row: Row, task: Task, top_ks: Sequence[int], target: Labels, prior: LabelledFrames
-) -> list[Cell]:
+def open_tasks(dataset: strap.Dataset, demonstrations: int) -> list[Task]:
+    """Return the tasks of a dataset, each with its first demonstrations; known ones in order."""
+    short = {task: name for name, task in read_experiment(EXPERIMENT).tasks.items()}
+    found: dict[str, list[Trajectory]] = {task: [] for task in short}
+    for trajectory in dataset:
+        found.setdefault(trajectory.instruction, []).append(trajectory)
+    return [Task(short.get(t, t), tuple(own[:demonstrations])) for t, own in found.items() if own]
+
+
+def list_rows(
+    methods: Sequence[Method],
+    encoders: Sequence[str],
+    fuse: Sequence[str],
+    segmentations: Sequence[str],
+) -> Iterator[Row]:
+    """Yield every method; with each encoder, fusion and segmentation where it has one."""
+    for method in methods:
+        traits = METHODS[method]
+        by_encoder = traits.features == "encoder"
+        for encoder in encoders if by_encoder else (traits.features,):
+            for named in fuse if by_encoder else (NO_FUSION,):
+                features = "" if named == NO_FUSION else " ".join(sorted(named.split(",")))
+                for cut in ("full",) if traits.has_whole_queries else segmentations:
+                    yield Row(method, encoder, features, cut)
+
+
+def measure(bench: Bench, row: Row, task: Task, top_ks: Sequence[int]) -> list[ScoreRecord]:
     """Retrieve and score; nothing where no query fits into any prior trajectory."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # fewer matches than K: the tables say how many
         try:
-            found = row.find(task, top_ks)
+            found = bench.find(row, task, top_ks)
         except strap.StrapError as error:
-            print(f"{row.method}, {row.segmentation}, {task.name}: {error}", file=sys.stderr)
+            print(f"{' '.join(row.__dict__.values())}, {task.name}: {error}", file=sys.stderr)
             return []
+    chosen = {} if found.fused is None else {"fused": found.fused}
     return [
-        Cell(row, task.name, k, score(matches, target, prior, queries=found.queries))
+        ScoreRecord.of(
+            {**row.identify(task, k), **chosen},
+            score(matches, bench.target_labels, bench.prior_labels, queries=found.queries),
+        )
         for k, matches in found.matches.items()
     ]
 
 
-def precision_table(cells: Sequence[Cell], tasks: Sequence[Task], top_k: int) -> str:
-    """Precision of every task, found / best, and the means of found, best and random."""
-    lines = [
-        ["method", "encoder", "cut by", *(task.name for task in tasks), "mean", "best", "random"]
-    ]
-    for row in dict.fromkeys(cell.row for cell in cells):
-        own = {c.task: c.scores.precision for c in cells if c.row == row and c.top_k == top_k}
-        each = [
-            f"{_share(own[task.name].value)} / {_share(own[task.name].best)}"
-            if task.name in own
-            else "none"
-            for task in tasks
-        ]
-        means = [mean(getattr(p, part) for p in own.values()) for part in PARTS]
-        described = [row.method, row.encoder, row.segmentation]
-        lines.append([*described, *each, *(f"{value:.3f}" for value in means)])
-    return markdown(lines)
+def show_progress(what: str, done: int, total: int) -> None:
+    """Print a line now and then."""
+    if done == total or done % max(total // 10, 1) == 0:
+        print(f"{what}: {done} of {total}", file=sys.stderr)
 
 
-PARTS = ("value", "best", "random")
-
-
-def mean_table(cells: Sequence[Cell]) -> str:
-    """All scores at every K, means of the tasks that have a match."""
-    lines = [
-        ["method", "encoder", "cut by", "K", "tasks with a match", "matches", "frames"]
-        + ["precision (best, random)", "recall (best, random)", "border error (random)"]
-        + ["trajectories", "tasks", "effective tasks"]
-    ]
-    for row, top_k in dict.fromkeys((cell.row, cell.top_k) for cell in cells):
-        own = [cell.scores for cell in cells if (cell.row, cell.top_k) == (row, top_k)]
-        shares = [
-            "{:.3f} ({:.3f}, {:.3f})".format(
-                *(mean(getattr(getattr(s, name), part) for s in own) for part in PARTS)
-            )
-            for name in ("precision", "recall")
-        ]
-        border = "{:.1f} ({:.1f})".format(
-            *(mean(getattr(s.border_error, part) for s in own) for part in ("value", "random"))
-        )
-        lines.append(
-            [row.method, row.encoder, row.segmentation, str(top_k), str(len(own))]
-            + [f"{mean(getattr(s, name) for s in own):.0f}" for name in ("matches", "frames")]
-            + [*shares, border, f"{mean(s.trajectories for s in own):.0f}"]
-            + [f"{mean(len(s.tasks) for s in own):.1f}"]
-            + [f"{mean(s.effective_tasks for s in own):.1f}"]
-        )
-    return markdown(lines)
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Lines of cells as a Markdown table, the first its head."""
-    texts = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([texts[0], "|" + "---|" * len(lines[0]), *texts[1:]])
-
-
-def _share(value: float) -> str:
-    return f"{value:.2f}".removeprefix("0")
-
-
-def main(words: Sequence[str] | None = None) -> None:
+def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="the folder of libero_10 and libero_90*")
-    parser.add_argument("--stores", type=Path, nargs="+", required=True, help="one per encoder")
+    parser.add_argument("--stores", type=Path, required=True, help="where features are kept")
     parser.add_argument("--demonstrations", type=int, default=5, help="of each task")
     methods = ["strap", "d-t", "d-s", "random", "language"]
-    parser.add_argument("--methods", nargs="+", default=methods, choices=methods)
+    parser.add_argument("--methods", nargs="+", default=methods, choices=list(METHODS))
+    parser.add_argument("--encoders", nargs="+", default=["efficientnet-lite0@128"])
+    parser.add_argument(
+        "--fuse",
+        nargs="+",
+        default=[NO_FUSION],
+        help="for each set of rows: none, features such as gripper=0.5,language=0.5, auto, or "
+        "auto-without-language",
+    )
     parser.add_argument("--segmentations", nargs="+", default=["stops", "window", "full"])
     parser.add_argument("--top-k", type=int, nargs="+", default=[50, 100, 200, 500])
     parser.add_argument("--precision-at", type=int, default=100, help="K of the first table")
-    parser.add_argument("--json", type=Path, help="also write every score of every task there")
+    parser.add_argument("--learning-steps", type=int, help="br, fr: of the features they learn")
+    parser.add_argument("--device", default="auto", help="where networks run: auto, cpu, cuda")
+    parser.add_argument("--out", type=Path, help="a line for each retrieval; go on where it ends")
     options = parser.parse_args(words)
     if options.precision_at not in options.top_k:
         parser.error(f"--precision-at {options.precision_at} is not among --top-k")
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = parse(words)
     begin = time.perf_counter()
-    target = strap.open_dataset(options.data / TARGET)
-    names = sorted(path.name for path in options.data.glob(PRIOR))
-    priors = [strap.open_dataset(options.data / name) for name in names]
-    prior_labels = LabelledFrames.of({dataset.name: read_labels(dataset) for dataset in priors})
-    target_labels = read_labels(target)
-    tasks = open_tasks(target, options.demonstrations)
-    rows: list[Row] = []
-    for folder in options.stores:
-        own, *others = (strap.open_store(folder / name) for name in (TARGET, *names))
-        name = folder.name if len(options.stores) > 1 else str(own.config.encoder["name"])
-        rows += make_rows(own, others, options.methods, options.segmentations, name)
-    cells = []
-    for row in rows:
+    bench = Bench(
+        strap.open_dataset(options.data / TARGET),
+        [strap.open_dataset(path) for path in sorted(options.data.glob(PRIOR))],
+        options.stores,
+        options.device,
+        options.learning_steps,
+    )
+    tasks = open_tasks(bench.target, options.demonstrations)
+    records = read_scores(options.out) if options.out else []
+    for row in list_rows(options.methods, options.encoders, options.fuse, options.segmentations):
         for task in tasks:
-            cells += measure(row, task, sorted(options.top_k), target_labels, prior_labels)
+            there = [record.retrieval for record in records]
+            missing = [
+                k
+                for k in sorted(options.top_k)
+                if not any(row.identify(task, k).items() <= done.items() for done in there)
+            ]
+            if missing:
+                records += measure(bench, row, task, missing)
+                if options.out:
+                    write_scores(options.out, records)
         seconds = time.perf_counter() - begin
-        print(f"{row.method}, {row.encoder}, {row.segmentation}: {seconds:.0f} s", file=sys.stderr)
-    print(precision_table(cells, tasks, options.precision_at), "", mean_table(cells), sep="\n")
-    if options.json:
-        write_json(options.json, {"cells": [cell.to_json() for cell in cells]})
+        print(f"{' '.join(row.__dict__.values())}: {seconds:.0f} s", file=sys.stderr)
+    table = ScoreTable(records)
+    print(table.format_precision(options.precision_at))
+    for is_fused in (False, True):
+        print("", table.format_all(sorted(options.top_k), is_fused=is_fused), sep="\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.scores.test_score_command import label
 
 import strap
 from strap.encoders import PixelEncoder
+from strap.scores.score_files import read_scores
 from strap.store import EmbeddingStore
 from strap.synthetic import Planted
 
@@ -54,42 +54,104 @@ def test_a_smaller_k_needs_no_search_of_its_own(
     assert table.narrow(largest, top_k) == direct
 
 
-def test_the_tables(
-    table: ModuleType, own_planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def words(own_planted: Planted, tmp_path: Path) -> list[str]:
+    """What the script is told of labelled data."""
     label(own_planted)
     for path, name in ((own_planted.target, "libero_10"), (own_planted.prior, "libero_90-0")):
         (tmp_path / "data" / name).mkdir(parents=True)
-        moved = path.rename(tmp_path / "data" / name / path.name)
-        strap.embed(strap.open_dataset(moved.parent), PixelEncoder(), tmp_path / "stores" / name)
-    words = [tmp_path / "data", "--stores", tmp_path / "stores", "--json", tmp_path / "all.json"]
-    table.main([*map(str, words), "--methods", "strap", "--top-k", "3", "6", "--precision-at", "6"])
+        path.rename(tmp_path / "data" / name / path.name)
+    places = [tmp_path / "data", "--stores", tmp_path / "stores", "--out", tmp_path / "all.jsonl"]
+    return [*map(str, places), "--encoders", "pixels", "--device", "cpu", "--precision-at", "6"]
+
+
+def cells_of(lines: str) -> list[list[str]]:
+    return [[c.strip() for c in line.split("|")[1:-1]] for line in lines.splitlines() if line]
+
+
+def test_the_tables(
+    table: ModuleType, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.main([*words, "--methods", "strap", "--top-k", "3", "6"])
     shown = capsys.readouterr()
-    assert "strap, full, do the planted task: no query fits" in shown.err
-    lines = [[c.strip() for c in line.split("|")[1:-1]] for line in shown.out.splitlines() if line]
-    precision, means = lines[:4], lines[4:]
-    assert precision[0][3:] == ["do the planted task", "mean", "best", "random"]
-    cells = json.loads((tmp_path / "all.json").read_text())["cells"]
-    assert [(c["segmentation"], c["top_k"]) for c in cells] == [
+    assert "full, do the planted task: no query fits" in shown.err
+    lines = cells_of(shown.out)
+    precision, means = lines[:4], lines[4:10]
+    assert precision[0][4:] == ["do the planted task", "mean", "best", "random"]
+    records = read_scores(tmp_path / "all.jsonl")
+    assert [(r.retrieval["segmentation"], r.retrieval["top_k"]) for r in records] == [
         (name, k) for name in ("stops", "window") for k in (3, 6)
     ]
-    for line, cell in zip(precision[2:], cells[1::2], strict=True):
-        assert line[2] == cell["segmentation"]
-        assert line[4] == f"{cell['precision']['value']:.3f}"
-    assert [line[2:6] for line in means[2:]] == [
-        [cell["segmentation"], str(cell["top_k"]), "1", str(cell["matches"])] for cell in cells
+    for line, record in zip(precision[2:], records[1::2], strict=True):
+        assert line[3] == record.retrieval["segmentation"]
+        assert line[5] == f"{record.precision.value:.3f}".removeprefix("0")
+    assert [line[3:6] for line in means[2:]] == [
+        [r.retrieval["segmentation"], str(r.retrieval["top_k"]), str(r.matches)] for r in records
     ]
+
+
+def test_what_is_there_is_not_made_again(
+    table: ModuleType, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words += ["--methods", "strap", "--segmentations", "stops"]
+    table.main([*words, "--top-k", "6"])
+    (first,) = read_scores(tmp_path / "all.jsonl")
+    asked = []
+    measure = table.measure
+    monkeypatch.setattr(table, "measure", lambda *a: asked.append(a[3]) or measure(*a))
+    table.main([*words, "--top-k", "3", "6"])
+    assert asked == [[3]]
+    assert first in read_scores(tmp_path / "all.jsonl")
+    table.main([*words, "--top-k", "3", "6"])
+    assert asked == [[3]]
+
+
+def test_features_are_fused(table: ModuleType, words: list[str], tmp_path: Path) -> None:
+    words += ["--methods", "strap", "--segmentations", "window", "--top-k", "6"]
+    fusions = ["none", "gripper=0.5,position", "auto-without-language"]
+    table.main([*words, "--fuse", *fusions])
+    plain, fused, auto = read_scores(tmp_path / "all.jsonl")
+    assert plain.retrieval["fuse"] == ""
+    assert fused.retrieval["fuse"] == "gripper=0.5 position"
+    assert "fused" not in fused.retrieval
+    assert auto.retrieval["fuse"] == "auto-without-language"
+    assert "language" not in auto.retrieval["fused"]
+    made = {path.name for path in (tmp_path / "stores").iterdir()}
+    assert any("fused" in name for name in made)
+
+
+@pytest.mark.parametrize("method", ["br", "fr"])
+def test_methods_that_learn_their_features(
+    table: ModuleType, words: list[str], tmp_path: Path, method: str
+) -> None:
+    pytest.importorskip("torch")
+    table.main([*words, "--methods", method, "--learning-steps", "2", "--top-k", "3", "6"])
+    records = read_scores(tmp_path / "all.jsonl")
+    assert [record.retrieval["encoder"] for record in records] == [method, method]
+    assert [record.matches for record in records] == [3, 6]
 
 
 @pytest.mark.filterwarnings("ignore:top_k is")
-def test_the_other_methods(
-    table: ModuleType, stores: tuple[EmbeddingStore, EmbeddingStore]
-) -> None:
-    target, prior = stores
-    task = table.open_tasks(strap.open_dataset(target.dataset), 2)[0]
-    for row in table.make_rows(target, [prior], ["d-t", "d-s", "random"], ["window"], "pixels"):
-        both, one = (row.find(task, top_ks) for top_ks in ((3, 8), (3,)))
+def test_the_other_methods(table: ModuleType, planted: Planted, tmp_path: Path) -> None:
+    bench = table.Bench(
+        strap.open_dataset(planted.target), [strap.open_dataset(planted.prior)], tmp_path, "cpu"
+    )
+    task = table.open_tasks(bench.target, 2)[0]
+    rows = list(table.list_rows(["d-t", "d-s", "random"], ["pixels"], ["none"], ["window"]))
+    for row in rows:
+        both, one = (bench.find(row, task, top_ks) for top_ks in ((3, 8), (3,)))
         assert len(both.matches[8]) == 8
         assert both.matches[3] == one.matches[3]
         assert row.segmentation == ("window" if row.method == "random" else "full")
         assert row.encoder == ("none" if row.method == "random" else "pixels")
+
+
+def test_methods_without_an_encoder_have_one_row(table: ModuleType) -> None:
+    rows = table.list_rows(["random", "d-s"], ["pixels", "other"], ["none", "auto"], ["stops"])
+    assert [(row.method, row.encoder, row.fuse) for row in rows] == [
+        ("random", "none", ""),
+        ("d-s", "pixels", ""),
+        ("d-s", "pixels", "auto"),
+        ("d-s", "other", ""),
+        ("d-s", "other", "auto"),
+    ]
