@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tyro
 from tests.experiments.tables import TEXT, read_small, toy_planner
 
+from strap.cli import retrieve, train
+from strap.cli.experiment import EXPERIMENT_COMMANDS, list_options
 from strap.errors import StrapError
 from strap.experiments.cells import list_cells
 from strap.experiments.datafolder import fingerprint, open_data
-from strap.experiments.plan import Stage
+from strap.experiments.description import read_experiment
+from strap.experiments.plan import Planner, Stage
 from strap.experiments.runner import format_plan
+from strap.policies import policy_preset
+
+RUNS = Path(__file__).parents[2] / "runs"
 
 
 def plan(folder: Path, text: str = TEXT) -> dict[str, Stage]:
@@ -156,3 +163,37 @@ def test_the_plan_in_words(tmp_path: Path) -> None:
     assert "34 commands: 1 cache, 14 train, 14 evaluate, 1 pretrain, 4 retrieve" in told
     assert "strap train DATA/target --tasks 'put the mug on the plate' --episodes 0:5" in told
     assert "--out WORK/policies/Mug/BC-seed1" in told
+
+
+@pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda path: path.stem)
+def test_policies_of_our_experiments_find_all_that_they_see_around_matches(
+    file: Path, tmp_path: Path
+) -> None:
+    """The commands are parsed as `strap` does; a retrieval keeps what its trainings look at."""
+    known = {name: list_options(name) for name in EXPERIMENT_COMMANDS}
+    experiment = read_experiment(file, known)
+    cells = list_cells(experiment, tasks=list(experiment.tasks)[:1])
+    data = open_data(experiment, tmp_path, must_exist=False)
+    stages = {s.name: s for s in Planner(data, tmp_path / "work", known).plan(cells)}
+
+    def parse(command: type, stage: Stage) -> object:
+        arguments = stage.command[4:]
+        return tyro.cli(command, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+
+    kept = {
+        name: parse(retrieve.Command, stage)
+        for name, stage in stages.items()
+        if stage.kind == "retrieve"
+    }
+    assert kept
+    for stage in stages.values():
+        if stage.kind != "train":
+            continue
+        training = parse(train.Command, stage)
+        policy = policy_preset(
+            training.preset, kind=training.kind, vision=training.vision or "resnet"
+        )
+        history, chunk = training.history or policy.history, training.chunk or policy.chunk
+        for need in set(stage.needs) & set(kept):
+            assert history - 1 <= kept[need].history
+            assert chunk + policy.first_action - 1 <= kept[need].chunk

@@ -74,7 +74,7 @@ def test_film_by_hand() -> None:
     out = modulate(x, torch.tensor([[1.0, -2.0]]), torch.tensor([[0.5, 1.0]]))
     # channel 0: 2x + 0.5 -> 2.5, -3.5; channel 1: -x + 1 -> -2, -3; then ReLU
     assert out.tolist() == [[[[2.5, 0.0]], [[0.0, 0.0]]]]
-    film = Film(6)
+    film = Film(6, is_zero=True)
     pairs = film(torch.randn(2, 6), repeat=3)
     assert [gamma.shape for gamma, _ in pairs] == [
         (6, width) for width in (64, 64, 128, 128, 256, 256, 512, 512)

@@ -8,14 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from strap.cli import main
 from strap.errors import StrapError
 from strap.evaluation import Evaluation
 from strap.policies import Interface, PolicySettings, build_policy, load_checkpoint, policy_preset
-from strap.policies.settings import require_imagenet, text_encoder_preset
+from strap.policies.settings import imagenet_preset, text_encoder_preset
+from strap.policies.vision import ResNet18
 from strap.training import FrameCache, TrainingSettings, train, training_preset
 from strap.training.batches import Loader, Sampler
+from strap.training.cache import CachedClip, RetrievedSpan
 from strap.training.windows import training_windows
 
 SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoints=4, features=8)
@@ -26,6 +31,7 @@ def test_the_values_of_the_presets() -> None:
     for name in ("paper", "released"):
         policy, training = policy_preset(name), training_preset(name)
         assert (policy.initial, policy.normalize) == ("backbone", "none")
+        assert (policy.qkv_bias, policy.pixels, policy.min_std) == (False, "unit", 0.005)
         assert (training.crop, training.windows) == ("frame", "context")
         assert (training.warmup, training.weight_decay) == (10_000, 1e-5)
         assert text_encoder_preset(name) == "clip"
@@ -36,6 +42,9 @@ def test_the_values_of_the_presets() -> None:
         assert text_encoder_preset(name, kind="diffusion") == "minilm"
     fixed, ours = policy_preset("fixed"), training_preset("fixed")
     assert (fixed.initial, ours.crop, ours.windows) == ("normal", "clip", "segment")
+    assert (fixed.qkv_bias, fixed.pixels) == (True, "imagenet")
+    attentions = [policy_preset(name).attention for name in ("fixed", "paper", "released")]
+    assert attentions == ["full", "full", "causal"]
     assert text_encoder_preset("fixed") == "minilm"
     horizons = [policy_preset(name).horizon for name in ("fixed", "paper", "released")]
     assert horizons == [520, 520, 300]
@@ -89,28 +98,114 @@ def test_weights_at_first() -> None:
     inputs = blocks.embed.in_features
     assert blocks.embed.weight.abs().max() == pytest.approx(inputs**-0.5, rel=0.05)  # uniform
     assert blocks.head.mean.bias.abs().max() > 0
+    assert whole.observation.cameras[0].film.linear.weight.abs().max() == 0
+    film = blocks.observation.cameras[0].film.linear  # PyTorch's default, too
+    assert film.weight.abs().max() == pytest.approx(film.in_features**-0.5, rel=0.05)
 
 
-def test_windows_on_a_segment_or_on_what_is_kept_around_it(cache: FrameCache) -> None:
+def test_the_released_network_is_as_large_as_the_authors() -> None:
+    """As a training of theirs logged it: the transformer's blocks, and the whole policy."""
+    state = {"ee_ori": 3, "ee_pos": 3, "ee_states": 6, "gripper_states": 2, "joint_states": 7}
+    interface = Interface(("agentview_rgb", "eye_in_hand_rgb"), 128, state, 7, 768)
+    policy = build_policy(interface, policy_preset("released"))
+    sizes = {name: parameter.numel() for name, parameter in policy.named_parameters()}
+    backbone = [size for name, size in sizes.items() if name.startswith(("blocks", "norm_out"))]
+    assert sum(backbone) == 6_312_448
+    assert sum(sizes.values()) == 34_868_619
+
+
+@torch.no_grad()
+def test_pixels_reach_the_network_by_imagenet_s_statistics_or_from_0_to_1() -> None:
+    images = torch.tensor([[0, 102, 255]], dtype=torch.uint8).expand(1, 1, 16, 16, 3)
+    seen = {}
+    for pixels in ("imagenet", "unit"):
+        policy = build_policy(INTERFACE, replace(SMALL, pixels=pixels)).eval()
+        camera = policy.observation.cameras[0]
+        camera.resnet.register_forward_pre_hook(
+            lambda _, args, at=pixels: seen.update({at: args[0]})
+        )
+        camera(images, torch.zeros(1, INTERFACE.language_size))
+    unit = torch.tensor([0, 0.4, 1])
+    torch.testing.assert_close(seen["unit"][0, :, 0, 0], unit)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    torch.testing.assert_close(seen["imagenet"][0, :, 0, 0], (unit - mean) / std)
+
+
+def enumerate_windows(
+    start: int, stop: int, length: int, kept: tuple[int, int], policy: PolicySettings
+) -> list[tuple[list[int], list[int]]]:
+    """Write a match to a file as the authors do; list what its complete windows see and predict."""
+    before, after = kept
+    frames = list(range(max(0, start - before), min(stop + after, length)))
+    frames = [frames[0]] * max(0, before - 1 - start) + frames
+    frames += [frames[-1]] * max(0, stop - length + after - 1)
+    found = []
+    for i in range(len(frames)):
+        seen = range(i - policy.history + 1, i + 1)
+        acted = range(i + policy.first_action, i + policy.first_action + policy.chunk)
+        if seen[0] >= 0 and acted[-1] < len(frames):
+            found.append(([frames[k] for k in seen], [frames[k] for k in acted]))
+    return found
+
+
+@given(
+    before=st.integers(0, 12),
+    size=st.integers(1, 30),
+    behind=st.integers(0, 12),
+    kept=st.tuples(st.integers(2, 7), st.integers(2, 7)),
+)
+def test_complete_windows_are_those_of_the_authors_files(
+    before: int, size: int, behind: int, kept: tuple[int, int]
+) -> None:
+    """`before` and `behind`: how much of the trajectory there is around the match."""
+    history, chunk = kept
+    policy = replace(SMALL, history=history, chunk=chunk, kind="diffusion")
+    start, stop, length = before, before + size, before + size + behind
+    clip = CachedClip(
+        "a", "prior", "prior", 0, max(0, start - history), min(stop + chunk, length), 0
+    )
+    span = RetrievedSpan(1, start, stop, 1.0, "target", 0, size)
+    target = CachedClip("t", "target", "target", 0, 0, 1, clip.length)
+    cache = FrameCache(
+        Path(), INTERFACE, (target, clip), (span,), ("",), "words", has_frames=True, context=kept
+    )
+    windows = training_windows(cache, "strap", complete=policy)
+    windows = windows.where(~windows.is_target)
+    rows = enumerate_windows(start, stop, length, kept, policy)
+    at = windows.anchor - clip.row + clip.start
+    first, last = clip.start, clip.stop - 1
+    seen = [np.maximum(frame + np.arange(1 - history, 1), first).tolist() for frame in at]
+    acted = [np.clip(frame + np.arange(chunk), first, last).tolist() for frame in at]
+    assert list(zip(seen, acted, strict=True)) == rows
+
+
+def test_windows_on_a_segment_or_complete_in_what_is_kept_around_it(cache: FrameCache) -> None:
     target = sum(clip.length for clip in cache.clips if clip.role == "target")
     inside = training_windows(cache, "strap")
-    around = training_windows(cache, "strap", anchors="context")
+    around = training_windows(cache, "strap", complete=policy_preset("released"))
     assert cache.context == (5, 5)
     assert len(inside) == target + sum(r.stop - r.start for r in cache.retrieved)
-    begin = target
+    longer = 0
     for found in cache.retrieved:
         clip = cache.clips[found.clip]
-        start, stop = max(found.start - 5, clip.start), min(found.stop + 5, clip.stop)
-        rows = np.arange(start, stop) - clip.start + clip.row
-        own = slice(begin, begin + len(rows))
-        assert np.array_equal(around.anchor[own], rows)
-        assert (around.first[own] == rows[0]).all()
-        assert (around.last[own] == rows[-1]).all()
-        begin += len(rows)
-    assert begin == len(around)
+        longer += (found.start - 5 >= clip.start) + (found.stop + 5 <= clip.stop)
+    assert len(around) == len(inside) + longer
+    assert longer > 0
     assert np.array_equal(inside.anchor[:target], around.anchor[:target])
     with pytest.raises(StrapError, match="choice for windows 'all'"):
         TrainingSettings(windows="all")
+
+
+def test_repeated_actions_are_learned_where_windows_are_the_authors(cache: FrameCache) -> None:
+    windows = training_windows(cache, "bc")
+    last = torch.tensor([cache.clips[0].length - 1])
+    for learns in (False, True):
+        loader = Loader(cache, windows, SMALL, torch.device("cpu"), learns_repeated=learns)
+        batch = loader.gather(loader.centred(last))
+        assert torch.equal(batch.actions[0, 0], batch.actions[0, 1])
+        assert batch.valid.tolist() == [[True, learns]]
+        beside = loader.beside(windows)  # held-out demonstrations are scored alike
+        assert beside.gather(beside.centred(last)).valid.tolist() == [[True, False]]
 
 
 def test_a_training_draws_the_windows_its_settings_say(frozen: FrameCache, tmp_path: Path) -> None:
@@ -124,11 +219,32 @@ def test_a_training_draws_the_windows_its_settings_say(frozen: FrameCache, tmp_p
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_diffusion_begins_with_imagenet() -> None:
-    with pytest.raises(StrapError, match=r"--preset paper --kind diffusion begins with ResNet-18"):
-        require_imagenet("paper", "diffusion", "resnet")
-    require_imagenet("fixed", "diffusion", "resnet")
-    require_imagenet("released", "transformer", "resnet")
+def test_diffusion_begins_with_imagenet(cache: FrameCache, tmp_path: Path) -> None:
+    assert imagenet_preset("fixed", kind="diffusion") is None
+    assert imagenet_preset("released") is None
+    assert imagenet_preset("paper", kind="diffusion", vision="frozen") is None
+    name = imagenet_preset("paper", kind="diffusion")
+    assert name == "microsoft/resnet-18"
+    small = replace(SMALL, kind="diffusion", channels=(8,), groups=4, language=False)
+    settings = TrainingSettings(method="bc", steps=1, batch=2)
+
+    def begin(out: Path, source: str) -> torch.nn.Module:
+        options = {"policy": small, "training": settings, "imagenet": source}
+        train(cache, out, **options, device="cpu", quiet=True)
+        return load_checkpoint(out).policy.observation.cameras[0].resnet
+
+    with pytest.raises(StrapError, match="'microsoft/resnet-18', are neither on this machine nor"):
+        begin(tmp_path / "absent", name)
+    made = ResNet18()
+    with torch.no_grad():
+        made.conv1.weight.fill_(0.25)
+    folder = tmp_path / "resnet"
+    folder.mkdir()
+    save_file(made.state_dict(), folder / "model.safetensors")
+    first = begin(tmp_path / "folder", str(folder)).conv1.weight
+    assert (first - 0.25).abs().max() < 0.01  # one step further
+    again = begin(tmp_path / "file", str(folder / "model.safetensors")).conv1.weight
+    assert torch.equal(first, again)
 
 
 def test_the_command_says_when_clip_is_not_there(

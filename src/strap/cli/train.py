@@ -48,10 +48,11 @@ class Command:
         ),
         "the policy": (
             *("preset", "kind", "vision", "history", "chunk", "normalize", "text_encoder"),
-            *("init", "imagenet", "initial"),
+            *("attention", "min_std", "qkv_bias", "pixels", "init", "imagenet", "initial"),
         ),
         "the training": (
-            *("steps", "batch", "learning_rate", "warmup", "decay", "crop", "ema", "seed"),
+            *("steps", "batch", "learning_rate", "warmup", "decay", "weight_decay", "crop", "ema"),
+            *("seed",),
         ),
         "where it runs, where frames lie": ("device", "compile", "frames", "cache"),
         "how the datasets are read": (
@@ -88,6 +89,8 @@ class Command:
     """the greatest one, after the warm-up (default: the preset's)"""
     warmup: int | None = None
     """steps over which the learning rate rises (default: the preset's)"""
+    weight_decay: float | None = None
+    """AdamW's (default: the preset's)"""
     alpha: float | None = None
     """the target's share of every batch (default: every frame is as likely as any other)"""
     match_weights: str | None = None
@@ -119,17 +122,28 @@ class Command:
     """keep and run an exponential average of the weights"""
     init: Path | None = None
     """a checkpoint to begin with: its weights and its normalisation"""
-    imagenet: Path | None = None
-    """a file of ResNet-18 weights to begin from (torchvision, timm or transformers)"""
+    imagenet: str | None = None
+    """ResNet-18 weights to begin with: a file (torchvision, timm or transformers) or a hub id
+    (default: the preset's)"""
     initial: Literal["normal", "backbone"] | None = None
-    """which weights are drawn from N(0, 0.02) at first: normal, those of the whole transformer;
-    backbone, those of its blocks alone (default: the preset's)"""
+    """which weights are drawn from N(0, 0.02) at first: normal, those of the whole transformer, and
+    FiLM begins with 0; backbone, those of its blocks alone (default: the preset's)"""
+    attention: Literal["full", "causal"] | None = None
+    """causal: the action that is executed is read from a token that sees the oldest frame alone
+    (default: the preset's)"""
+    qkv_bias: Literal["on", "off"] | None = None
+    """whether queries, keys and values have biases (default: the preset's)"""
+    min_std: float | None = None
+    """the least standard deviation of the mixture's components (default: the preset's)"""
+    pixels: Literal["imagenet", "unit"] | None = None
+    """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit; default:
+    the preset's)"""
     crop: Literal["clip", "frame"] | None = None
     """clip: one random crop for all frames of a window; frame: one for each (default: the
     preset's)"""
     windows: Literal["segment", "context"] | None = None
-    """segment: learn the actions of a retrieved segment's frames; context: those of the frames kept
-    around it too (default: the preset's)"""
+    """segment: learn the actions of a retrieved segment's frames; context: those of every frame
+    whose history and actions are among the frames kept around it (default: the preset's)"""
     text_encoder: str | None = None
     """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
     (default: minilm; clip with --preset paper or released)"""
@@ -157,7 +171,7 @@ class Command:
     def run(self) -> None:
         """Cache, train, say what came of it."""
         from strap.encoders.network import choose_device
-        from strap.policies.settings import policy_preset, require_imagenet
+        from strap.policies.settings import imagenet_preset, policy_preset
         from strap.training import train, training_preset
 
         choose_device(self.device)  # one that is not there is noticed before frames are decoded
@@ -167,8 +181,9 @@ class Command:
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
         training = training_preset(self.preset, kind=self.kind, vision=vision)
-        if self.imagenet is None and self.init is None:
-            require_imagenet(self.preset, self.kind, vision)
+        imagenet = self.imagenet
+        if imagenet is None and self.init is None:
+            imagenet = imagenet_preset(self.preset, kind=self.kind, vision=vision)
         method = self.method or ("strap" if cache.retrieved else "bc")
         training = replace(
             training,
@@ -181,19 +196,19 @@ class Command:
             ema=self.ema or training.ema,
             decay=self.decay or training.decay,
             **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
-            **self._given("crop", "windows"),
+            **self._given("weight_decay", "crop", "windows"),
         )
         if method == "strap" and chosen is not None and chosen.fingerprint and not self.json:
             print(chosen)
         done = train(
             cache,
             out,
-            policy=replace(policy, **self._given("history", "chunk", "normalize", "initial")),
+            policy=replace(policy, **self._network()),
             training=training,
             match_weights=self._match_weights(cache, chosen),
             choices=chosen.to_json() if chosen is not None else None,
             init=self.init,
-            imagenet=self.imagenet,
+            imagenet=imagenet,
             device=self.device,
             quiet=self.json,
         )
@@ -217,6 +232,12 @@ class Command:
         if (self.data / "matches.parquet").is_file():
             return self.data / POLICY
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
+
+    def _network(self) -> dict[str, Any]:
+        """Return the policy's settings that were given."""
+        given = self._given("history", "chunk", "normalize", "initial")
+        given |= self._given("attention", "min_std", "pixels")
+        return given | ({"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {})
 
     def _given(self, *names: str) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}

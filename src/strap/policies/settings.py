@@ -15,6 +15,7 @@ Norm = Literal["batch", "group"]
 Normalize = Literal["none", "proprioception", "all"]
 Acting = Literal["mode", "sample"]
 Initial = Literal["normal", "backbone"]
+Pixels = Literal["imagenet", "unit"]
 Preset = Literal["fixed", "paper", "released"]
 
 CROP = 116 / 128
@@ -81,8 +82,13 @@ class PolicySettings:
     normalize: Normalize = "proprioception"
     """what is brought to mean 0, deviation 1 (proprioception) or to −1 … 1 (actions, with all)"""
     initial: Initial = "normal"
-    """the transformer's weights at first: N(0, 0.02) all of them, or those of its blocks alone, as
-    robomimic has it (backbone): tokens and head by PyTorch's default, positions 0"""
+    """weights at first: the transformer's all from N(0, 0.02) and FiLM's 0, so that it changes
+    nothing; or, as robomimic has it, from N(0, 0.02) in the transformer's blocks alone (backbone):
+    tokens, head and FiLM by PyTorch's default, positions 0"""
+    qkv_bias: bool = True
+    """whether the attention's queries, keys and values have biases; robomimic's have none"""
+    pixels: Pixels = "imagenet"
+    """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit)"""
     horizon: int = 520
     """steps after which an evaluated episode has failed"""
     channels: tuple[int, ...] = (256, 512, 1024)
@@ -100,6 +106,7 @@ class PolicySettings:
             ("normalize", get_args(Normalize)),
             ("acting", get_args(Acting)),
             ("initial", get_args(Initial)),
+            ("pixels", get_args(Pixels)),
         ):
             if getattr(self, name) not in known:
                 raise unknown(name, getattr(self, name), known)
@@ -114,6 +121,8 @@ class PolicySettings:
                 f"chunk {self.chunk} exceeds history {self.history}: the transformer predicts one "
                 "action per frame it sees; lower --chunk or raise --history"
             )
+        if not self.min_std >= 0:
+            raise StrapError(f"min_std is {self.min_std}: it must be at least 0")
         if self.width % self.heads:
             raise StrapError(f"width {self.width} must be a multiple of heads {self.heads}")
         if self.execute > self.chunk + self.first_action:
@@ -240,8 +249,8 @@ def policy_preset(
 ) -> PolicySettings:
     """The settings of a preset.
 
-    `paper`: the text. `released`: the authors' code, whose attention mask is causal and whose
-    episodes end after 300 steps. `fixed`: full
+    `paper`: the text, and where it says nothing the authors' code. `released`: that code alone,
+    whose attention mask is causal and whose episodes end after 300 steps. `fixed`: full
     attention, proprioception normalised (fingers move by centimetres, joints by radians), the
     heaviest mode is acted on instead of one drawn, and no deviation below 0.05: with smaller ones
     a likelihood polishes the actions that are easy to predict, whose gradients are the largest,
@@ -261,6 +270,7 @@ def policy_preset(
         base = replace(base, **small)
     if name != "fixed":
         base = replace(base, normalize="none", acting="sample", initial="backbone")
+        base = replace(base, qkv_bias=False, pixels="unit")
     elif kind == "diffusion":
         base = replace(base, normalize="all")
     else:
@@ -280,11 +290,12 @@ def text_encoder_preset(name: Preset = "fixed", *, kind: Kind = "transformer") -
     return "clip" if name != "fixed" and kind == "transformer" else "minilm"
 
 
-def require_imagenet(name: Preset, kind: Kind, vision: Vision) -> None:
-    """Raise where a preset begins with ImageNet weights: call it where none were given."""
-    if name != "fixed" and kind == "diffusion" and vision == "resnet":
-        raise StrapError(
-            f"--preset {name} --kind diffusion begins with ResNet-18 weights of ImageNet: give "
-            "their file (torchvision, timm or transformers) with --imagenet, or train from scratch "
-            "with --preset fixed"
-        )
+def imagenet_preset(
+    name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
+) -> str | None:
+    """Return where the ResNets' first weights come from: a hub id, or None for random ones.
+
+    The paper's diffusion policies begin with ImageNet's.
+    """
+    begins = name != "fixed" and kind == "diffusion" and vision == "resnet"
+    return "microsoft/resnet-18" if begins else None

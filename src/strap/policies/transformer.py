@@ -24,7 +24,7 @@ class Block(nn.Module):
         self.attention_dropout = settings.attention_dropout
         self.causal = settings.attention == "causal"
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width, bias=settings.qkv_bias)
         self.out = nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
@@ -74,7 +74,8 @@ class TransformerPolicy(nn.Module):
         for module in drawn:
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         if is_whole:
             nn.init.normal_(self.position, std=0.02)
 

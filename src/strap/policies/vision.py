@@ -95,14 +95,16 @@ def modulate(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
 
 
 class Film(nn.Module):
-    """Language to (γ, β) for each of a ResNet's 8 blocks; zero at first, so nothing is changed."""
+    """Language to (γ, β) for each of a ResNet's 8 blocks."""
 
-    def __init__(self, language: int) -> None:
+    def __init__(self, language: int, *, is_zero: bool) -> None:
+        """`is_zero`: begin with γ = β = 0, which changes nothing."""
         super().__init__()
         self.widths = [width for width in WIDTHS for _ in range(2)]
         self.linear = nn.Linear(language, 2 * sum(self.widths))
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
+        if is_zero:
+            nn.init.zeros_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, language: Tensor, repeat: int) -> list[tuple[Tensor, Tensor]]:
         """[b l] -> 8 pairs, each [b·repeat c]."""
@@ -146,12 +148,13 @@ class ResNetCamera(nn.Module):
     def __init__(self, interface: Interface, settings: PolicySettings) -> None:
         super().__init__()
         self.resnet = ResNet18(settings.norm)
-        self.film = Film(interface.language_size) if settings.language else None
+        is_zero = settings.initial == "normal"
+        self.film = Film(interface.language_size, is_zero=is_zero) if settings.language else None
         self.softmax = SpatialSoftmax(WIDTHS[-1], settings.keypoints)
         self.linear = nn.Linear(2 * settings.keypoints, settings.features)
-        scale = 255 * torch.tensor(STD)
-        self.register_buffer("_scale", 1 / scale, persistent=False)
-        self.register_buffer("_shift", -torch.tensor(MEAN) / torch.tensor(STD), persistent=False)
+        mean, std = (MEAN, STD) if settings.pixels == "imagenet" else ((0.0,) * 3, (1.0,) * 3)
+        self.register_buffer("_scale", 1 / (255 * torch.tensor(std)), persistent=False)
+        self.register_buffer("_shift", -torch.tensor(mean) / torch.tensor(std), persistent=False)
 
     def forward(self, images: Tensor, language: Tensor) -> Tensor:
         """uint8 [b h s s 3], [b l] -> [b h f]"""

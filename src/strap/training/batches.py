@@ -68,10 +68,21 @@ class Loader:
         device: torch.device,
         *,
         evaluated: Windows | None = None,
+        learns_repeated: bool = False,
     ) -> None:
-        """`evaluated` are windows that another loader (`beside`) gathers from the same pictures."""
+        """Bring the windows and all that they need to the device.
+
+        Args:
+            cache: the data.
+            windows: what batches are drawn from.
+            settings: those of the policy.
+            device: where batches are gathered.
+            evaluated: windows that another loader (`beside`) gathers from the same pictures.
+            learns_repeated: count actions that are repeated where a clip ends as valid.
+        """
         self.cache, self.interface = cache, cache.interface
         self.settings, self.device = settings, device
+        self.learns_repeated = learns_repeated
         self.frozen = settings.vision == "frozen"
         used = [windows] if evaluated is None else [windows, evaluated]
         self.frames = load_frames(cache, used, maps=self.frozen, device=device)
@@ -83,8 +94,9 @@ class Loader:
         self.future = torch.arange(settings.chunk, device=device) + settings.first_action
 
     def beside(self, windows: Windows) -> Loader:
-        """Return a loader of other windows that shares everything else."""
+        """Return a loader of other windows, without repeated actions, that shares all else."""
         other = copy.copy(self)
+        other.learns_repeated = False
         other.table = self._table(windows)
         return other
 
@@ -123,7 +135,7 @@ class Loader:
             proprioception=self.states[seen],
             language=self.language[instruction],
             actions=self.actions[rows],
-            valid=wanted == rows,
+            valid=(wanted == rows) | self.learns_repeated,
         )
 
     def images(self, rows: Tensor, draw: Tensor) -> dict[str, Tensor]:

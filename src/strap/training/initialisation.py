@@ -57,15 +57,37 @@ def normalise(
         observation.action_range.copy_(torch.from_numpy(((high - low) / 2).clip(min=1e-3)))
 
 
-def load_imagenet_weights(observation: ObservationEncoder, file: Path) -> None:
-    """Begin every camera's ResNet with the weights of a file."""
+def load_imagenet_weights(observation: ObservationEncoder, source: str | Path) -> None:
+    """Begin every camera's ResNet with the weights of a file, a folder or a model on the hub."""
     from strap.policies.vision import ResNet18, load_imagenet
 
+    file = locate_imagenet(source)
     for camera in observation.cameras:
         resnet = getattr(camera, "resnet", None)
         if resnet is None:
             raise StrapError("ImageNet weights are for --vision resnet; frozen vision has its own")
         load_imagenet(cast(ResNet18, resnet), file)
+
+
+def locate_imagenet(source: str | Path) -> Path:
+    """Return the file of ResNet-18 weights that a file, a folder or a hub id means.
+
+    A model of the hub is taken from its cache, or fetched.
+    """
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(str(path) if path.is_dir() else str(source), "model.safetensors")
+    except (OSError, ValueError) as error:
+        raise StrapError(
+            f"the ResNet-18 weights to begin with, '{source}', are neither on this machine nor can "
+            "they be downloaded: give a file of torchvision, timm or transformers with --imagenet, "
+            "or train from scratch with --preset fixed"
+        ) from error
+    return Path(str(found))
 
 
 def describe_origin(path: str | Path) -> dict[str, Any]:

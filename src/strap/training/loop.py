@@ -99,7 +99,7 @@ def train(
         match_weights: one weight per match, in the order of matches.parquet; or `cost`: cheaper
             ones weigh more (`weigh_by_cost`).
         init: a checkpoint to begin with: its weights and its normalisation.
-        imagenet: a file of ResNet-18 weights to begin from.
+        imagenet: ResNet-18 weights to begin with: a file, a folder or a hub id.
         choices: which choices among a run's matches the cache was made by, for the checkpoint.
         device: `auto`, `cpu` or `cuda`.
         quiet: say nothing on the terminal.
@@ -151,7 +151,7 @@ class _Trainer:
             settings.method,
             held_out=held_out,
             match_weights=match_weights,
-            anchors=settings.windows,
+            complete=self.policy_settings if settings.windows == "context" else None,
         )
         self.origin = describe_origin(init) if init is not None else None
         self.identity = self._identity(module, match_weights, sorted(held_out))
@@ -163,7 +163,14 @@ class _Trainer:
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         watched = held_out_windows(cache, held_out) if held_out else None
-        self.loader = Loader(cache, table, self.policy_settings, self.device, evaluated=watched)
+        self.loader = Loader(
+            cache,
+            table,
+            self.policy_settings,
+            self.device,
+            evaluated=watched,
+            learns_repeated=settings.windows == "context",
+        )
         crops = len(cache.interface.cameras)
         crops *= self.policy_settings.history if settings.crop == "frame" else 1
         self.sampler = Sampler(phases, settings.batch, self.loader.places, crops, settings.seed)
@@ -189,7 +196,7 @@ class _Trainer:
         if isinstance(observation, ObservationEncoder):
             normalise(observation, self.cache, table, self.policy_settings)
             if imagenet is not None:
-                load_imagenet_weights(observation, Path(imagenet).expanduser())
+                load_imagenet_weights(observation, imagenet)
 
     def run(self, *, quiet: bool) -> Trained:
         """The loop."""

@@ -43,8 +43,9 @@ class TrainingSettings:
     crop: Crop = "clip"
     """one random crop for all frames of a window, or one each, as robomimic has it (frame)"""
     windows: Anchors = "segment"
-    """act on the frames of a retrieved segment, the trajectory around them; or on those kept around
-    it too, which are all there is in the authors' files (context)"""
+    """act on the frames of a retrieved segment, the trajectory around them; or on all that have
+    their history and actions among the frames kept around it, where actions that are repeated
+    behind a trajectory's end are learned too, as from the authors' files (context)"""
     holdout: int = 0
     """target demonstrations kept aside; their likelihood is logged"""
     eval_every: int = 1_000
@@ -72,6 +73,8 @@ class TrainingSettings:
         for name in ("steps", "batch", "eval_every", "save_every", "log_every"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not self.weight_decay >= 0:
+            raise StrapError(f"weight_decay is {self.weight_decay}: it must be at least 0")
         if not self.learning_rate > 0:
             raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0")
         if self.alpha is not None and not 0 < self.alpha < 1:
@@ -115,7 +118,7 @@ def training_preset(
     """The trainer's settings of a preset.
 
     `paper` and `released` warm up over 10,000 steps (diffusion: not at all, and its weights do not
-    decay), crop every frame by itself, and draw from all frames that are kept around a match.
+    decay), crop every frame by itself, and draw complete windows of what is kept around a match.
     """
     if name not in get_args(Preset):
         raise unknown("preset", name, get_args(Preset))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -41,14 +41,6 @@ class Windows:
     def where(self, chosen: npt.NDArray[np.bool_]) -> Windows:
         """Return the windows that are chosen."""
         return Windows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
-
-    def closed(self) -> Windows:
-        """Return the windows of one clip with bounds that end at the first and last of them."""
-        first, last = (
-            np.full_like(self.first, self.anchor[0]),
-            np.full_like(self.last, self.anchor[-1]),
-        )
-        return replace(self, first=first, last=last)
 
     def probabilities(self, alpha: float | None = None) -> Floats:
         """Return how likely each is drawn: by weight; with `alpha`, the target's share is that."""
@@ -92,13 +84,20 @@ def training_windows(
     *,
     held_out: frozenset[str] = frozenset(),
     match_weights: Sequence[float] | None = None,
-    anchors: Anchors = "segment",
+    complete: PolicySettings | None = None,
 ) -> Windows:
     """Return the windows of a method; for `ft` those of its second phase (see `prior_windows`).
 
     Every frame of the target is one; with `strap` so is every frame of every match (twice where it
-    was found twice), except matches that were found for a held-out demonstration. With `context`
-    so are the frames that are kept around a match, and its windows see nothing beyond those.
+    was found twice), except matches that were found for a held-out demonstration.
+
+    Args:
+        cache: the data.
+        method: whose windows.
+        held_out: target demonstrations that are left out.
+        match_weights: one per match.
+        complete: instead of the frames of a match, act on those at which such a policy finds all
+            that it sees and predicts among the frames kept around the match.
     """
     if method not in get_args(Method):
         raise unknown("method", method, get_args(Method))
@@ -108,7 +107,7 @@ def training_windows(
         if clip.role == "target" and clip.id not in held_out
     ]
     if method == "strap":
-        parts += _matches(cache, held_out, match_weights, anchors)
+        parts += _matches(cache, held_out, match_weights, complete)
     if method == "mt":
         parts.append(prior_windows(cache))
     return join_windows(parts)
@@ -143,7 +142,7 @@ def _matches(
     cache: FrameCache,
     held_out: frozenset[str],
     weights: Sequence[float] | None,
-    anchors: Anchors,
+    complete: PolicySettings | None,
 ) -> list[Windows]:
     if not cache.retrieved:
         raise StrapError(
@@ -160,14 +159,36 @@ def _matches(
             continue
         weight = 1.0 if weights is None else float(weights[number])
         windows = _clip_windows(cache, found.clip, weight)
+        start, stop = found.start, found.stop
+        if complete is not None:
+            start, stop = _complete_frames(cache, found, complete)
         begin = cache.clips[found.clip].start
-        if anchors == "segment":
-            parts.append(windows.where(_between(windows, begin, found.start, found.stop)))
-        else:
-            before, after = cache.context or RELEASED_CONTEXT
-            around = _between(windows, begin, found.start - before, found.stop + after)
-            parts.append(windows.where(around).closed())
+        parts.append(windows.where(_between(windows, begin, start, stop)))
     return parts
+
+
+def _complete_frames(
+    cache: FrameCache, found: RetrievedSpan, policy: PolicySettings
+) -> tuple[int, int]:
+    """Return from which frame to which (exclusive) a policy has complete windows of a match.
+
+    The authors keep F frames before a match (start, stop) and C behind it. Where the trajectory
+    ends sooner, its first frame is repeated until F − 1 stand before the match, its last one until
+    C − 1 stand behind it; and only what has the whole history and all actions is trained on:
+
+        kept                                start−F … start−1  start … stop−1  stop … stop+C−1
+        acted on, history = F, chunk = C              start−1  start … stop−1  stop
+        … at the trajectory's ends                             start … stop−1
+    """
+    before, after = cache.context or RELEASED_CONTEXT
+    clip = cache.clips[found.clip]
+    first = found.start - before
+    if first < clip.start:
+        first += 1
+    last = found.stop + after - 1
+    if last >= clip.stop:
+        last -= 1
+    return first + policy.history - 1, last - (policy.chunk + policy.first_action - 1) + 1
 
 
 def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
