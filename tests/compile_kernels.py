@@ -8,6 +8,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from strap.dtw.gpu import bound_kernels, exact_kernels
+from strap.dtw.gpu.step_layout import lay_out_steps
+from strap.dtw.steps import STEPS
 
 TABLES = ("*i64", "*i64", "*i64")
 
@@ -45,12 +47,14 @@ def compile_bounds() -> None:
     types = *TABLES, "*fp64", "*fp64", "i32", "i32", "i32"
     sizes = {"PITCH": 128, "PAIRS": 32, "UNROLL": 8}
     compile_kernel(bound_kernels.accumulate_strap, ("*i32", *types), **sizes, num_warps=1)
-    for steps in (1, 2):
+    for steps in ("fmp", "classic"):
+        layout = lay_out_steps(steps)
         compile_kernel(
             bound_kernels.accumulate_others,
             ("*u16", "i32", *types),
             ROWS=64,
-            STEPS=steps,
+            SKEW=layout.skew,
+            ROWS_BACK=layout.rows_back,
             num_warps=1,
         )
 
@@ -70,9 +74,10 @@ def compile_alignment() -> None:
             enable_fp_fusion=False,
         )
         assert "fma.rn.f64" not in ptx, "a fused product would give other bits than the definition"
-    for steps in (0, 1, 2):
+    for steps in STEPS:
+        layout = lay_out_steps(steps)
         types = "*fp64", *TABLES, "*fp64", "*i32", "*i32"
-        sizes = {"ROWS": 64, "STEPS": steps, "AHEAD": 8}
+        sizes = {"ROWS": 64, "AHEAD": 8, "SKEW": layout.skew, "ROWS_BACK": layout.rows_back}
         compile_kernel(
             exact_kernels.align_pairs, types, **sizes, num_warps=1, enable_fp_fusion=False
         )

@@ -27,6 +27,7 @@ from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import Request, Tuning, upload_queries
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import search
+from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace, prefetch, run_on_devices
 from strap.dtw.types import Library, SearchOptions
 
@@ -125,6 +126,19 @@ def test_search_by_cosine_equals_the_reference(steps, dtype, dim):
     options = {"k": 2, "steps": steps, "metric": "cosine", "exclude": [{0}, set(), {5, 2}]}
     found, _, expected = search_both(queries, trajectories, **options)
     assert are_equal(found, expected)
+
+
+def test_another_step_set_needs_its_moves_alone(monkeypatch):
+    monkeypatch.setitem(dtw.STEPS, "leaping", ((1, 1), (1, 2), (3, 1)))
+    queries, trajectories = make_problem(np.float32, 4)
+    found, _, expected = search_both(queries, trajectories, k=2, steps="leaping")
+    assert are_equal(found, expected)
+
+
+def test_moves_that_the_kernels_lack_are_told(monkeypatch):
+    monkeypatch.setitem(dtw.STEPS, "wide", ((1, 1), (1, 2), (1, 3)))
+    with pytest.raises(StrapError, match=r"can't take the moves of steps 'wide': .* align_pairs"):
+        lay_out_steps("wide")
 
 
 @pytest.mark.parametrize("steps", list(dtw.STEPS))

@@ -1,19 +1,11 @@
 """The Triton kernels of the lower bounds: local costs, and the recurrence over them.
 
 They run on any GPU that Triton knows, and on the CPU under `TRITON_INTERPRET=1`, which is how they
-are tested where there is no GPU. Step sets come as numbers (`STEP_CODES`); inputs are taken as
-valid. `bounds` launches the kernels and proves that what they return never exceeds a cost.
+are tested where there is no GPU. Inputs are taken as valid. `bounds` launches the kernels and
+proves that what they return never exceeds a cost.
 
-The recurrences hold one column of D, one row in each lane of a warp, and go along the trajectory.
-Under `strap` and `fmp` every predecessor lies in an earlier column, so all rows are computed at
-once; D moves down one row by a shuffle:
-
-        column    m−2  m−1   m
-        row n−1    o    o    .
-        row n      .    .    x
-
-Under `classic` row n also needs row n − 1 of the same column: row n then works on column t − n at
-time t, and everything it needs is one or two steps old.
+The recurrences hold one column of D, one row in each lane of a warp, and go along the trajectory;
+D moves down by a shuffle. `step_layout` shows where the predecessors are then.
 
 Two columns are carried: `last`, the column before, and `near`, the smaller of the last two. The
 one before `last` isn't: Triton 3.6 takes a value that a loop only hands on (older = last) for one
@@ -28,10 +20,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-STEP_CODES = {"strap": 0, "fmp": 1, "classic": 2}
 UNROLL = 8  # columns that are loaded together
 MAX_QUERY_FRAMES = 1024  # that one warp can hold; of longer queries the first ones are bounded
-_FMP, _CLASSIC = tl.constexpr(1), tl.constexpr(2)
 _MAX_QUERY_FRAMES = tl.constexpr(MAX_QUERY_FRAMES)
 _UNREACHED = tl.constexpr(2**30)  # more than the local costs of any path add up to
 _TO_INTEGER = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest integer in the low bits
@@ -161,36 +151,37 @@ def accumulate_strap(
     _store_bound(tl.where(lane == (N - 1) // 2, best, _UNREACHED), cost_step, lower_bound)
 
 
+@triton.jit
+def move_down(column, n, ROWS_BACK: tl.constexpr):
+    """Return a column [row n] moved down; into its first ROWS_BACK rows comes just anything."""
+    if ROWS_BACK > 0:
+        column = tl.gather(column, tl.maximum(n - ROWS_BACK, 0), 0)
+    return column
+
+
 @triton.jit(do_not_specialize=["group_row"])
 def accumulate_others(
     costs, pitch,  # [F R] uint16
     offsets, first_rows, lengths, cost_step,  # as in accumulate_strap
     lower_bounds, stride, n_queries, group_row,
-    ROWS: tl.constexpr, STEPS: tl.constexpr,
+    ROWS: tl.constexpr, SKEW: tl.constexpr, ROWS_BACK: tl.constexpr,  # see StepLayout
 ):  # fmt: skip
-    """Write the smallest D(N, m) of every pair under `fmp` or `classic`."""
+    """Write the smallest D(N, m) of every pair under any steps."""
     query, trajectory, top, N, first, M = _find_pair(
         offsets, first_rows, lengths, n_queries, group_row
     )
     n = tl.arange(0, ROWS)
-    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
     last = tl.full([ROWS], _UNREACHED, tl.int32)
     near, best = last, last
     base = costs + first * pitch + top + n
-    n_times = M
-    if STEPS == _CLASSIC:
-        n_times = M + N - 1
-    for t in range(n_times):
-        m = t + tl.zeros([ROWS], tl.int32)
-        if STEPS == _CLASSIC:
-            m = t - n
+    for t in range(M + SKEW * (N - 1)):
+        m = t - SKEW * n
         here = (n < N) & (m >= 0) & (m < M)
         cost = tl.load(base + m.to(tl.int64) * pitch, mask=here, other=0).to(tl.int32)
-        before = tl.gather(near, up, 0)
-        if STEPS == _FMP:
-            before = tl.minimum(before, tl.where(n < 2, _UNREACHED, tl.gather(last, two_up, 0)))
-        if STEPS == _CLASSIC:
-            before = tl.minimum(before, last)
+        before = move_down(near, n, 1)
+        for i in tl.static_range(len(ROWS_BACK)):
+            other = move_down(last, n, ROWS_BACK[i])
+            before = tl.minimum(before, tl.where(n < ROWS_BACK[i], _UNREACHED, other))
         d = tl.minimum(cost + tl.where(n == 0, 0, before), _UNREACHED)
         d = tl.where(here, d, _UNREACHED)
         near = tl.minimum(d, last)

@@ -44,9 +44,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from strap.dtw.batching import split_into_tiles
 from strap.dtw.gpu import bound_kernels
-from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, STEP_CODES, UNROLL
+from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, UNROLL
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, U, round_down, round_vectors
 from strap.dtw.gpu.queries import DeviceQueries, Request
+from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace
 
 ROW_TILE = 256  # query frames in one tile of the product
@@ -173,9 +174,10 @@ class CostBounds:
                 UNROLL=max(1, min(UNROLL, 512 // group.held_rows)), num_warps=1,
             )  # fmt: skip
         else:
+            layout = lay_out_steps(self._steps)
             bound_kernels.accumulate_others[grid](
                 costs, group.n_rows, *arguments,
-                ROWS=group.held_rows, STEPS=STEP_CODES[self._steps], num_warps=1,
+                ROWS=group.held_rows, SKEW=layout.skew, ROWS_BACK=layout.rows_back, num_warps=1,
             )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from strap.dtw.gpu import exact_kernels
-from strap.dtw.gpu.bound_kernels import STEP_CODES
 from strap.dtw.gpu.queries import DeviceQueries
+from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.types import Floats, Ints
 
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 4, 128, 2  # of local costs
@@ -43,7 +43,7 @@ class ExactAligner:
     """Aligns pairs of the queries of a search, which lie on the device as columns."""
 
     def __init__(self, queries: DeviceQueries, steps: str) -> None:
-        self._step_code, self._queries = STEP_CODES[steps], queries
+        self._layout, self._queries = lay_out_steps(steps), queries
         self._device = queries.frames.device
         self._columns = queries.frames.to(torch.float64).T.contiguous()  # [dimension, row]
         self._n_rows = max(16, triton.next_power_of_2(queries.longest))  # of local costs
@@ -95,6 +95,7 @@ class ExactAligner:
         stop = torch.empty(count, dtype=torch.int32, device=self._device)
         exact_kernels.align_pairs[(count,)](
             costs, place, length, query_length, cost, start, stop,
-            ROWS=n_rows, STEPS=self._step_code, AHEAD=AHEAD, num_warps=1, enable_fp_fusion=False,
+            ROWS=n_rows, AHEAD=AHEAD, SKEW=self._layout.skew, ROWS_BACK=self._layout.rows_back,
+            num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
         return torch.stack([cost, start.to(torch.float64), stop.to(torch.float64)])

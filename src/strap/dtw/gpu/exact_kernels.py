@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_FMP, _CLASSIC = tl.constexpr(1), tl.constexpr(2)  # as in bound_kernels.STEP_CODES
+from strap.dtw.gpu.bound_kernels import move_down
 
 
 @triton.jit
@@ -78,38 +78,30 @@ def _is_better(d, start, other_d, other_start):
 def align_pairs(
     costs, places, lengths, query_lengths,  # [Σ columns, ROWS] float64, [p], [p], [p] int64
     best_costs, starts, stops,  # [p] float64, [p], [p] int32
-    ROWS: tl.constexpr, STEPS: tl.constexpr, AHEAD: tl.constexpr,
+    ROWS: tl.constexpr, AHEAD: tl.constexpr,
+    SKEW: tl.constexpr, ROWS_BACK: tl.constexpr,  # see StepLayout
 ):  # fmt: skip
     """Write cost, start and stop of the cheapest path of each pair; the cost is ∞ if none fits."""
     pair = tl.program_id(0)
     M, N = tl.load(lengths + pair).to(tl.int32), tl.load(query_lengths + pair).to(tl.int32)
     n = tl.arange(0, ROWS)
-    up, two_up = tl.maximum(n - 1, 0), tl.maximum(n - 2, 0)
     infinite = tl.full([ROWS], float("inf"), tl.float64)
     last_d, near_d, best_d = infinite, infinite, infinite
     zeros = tl.zeros([ROWS], tl.int32)
     last_start, near_start, best_start, best_m = zeros, zeros, zeros, zeros
     base = costs + tl.load(places + pair) * ROWS + n
-    n_times = M
-    if STEPS == _CLASSIC:
-        n_times = M + N - 1
-    for begin in range(0, n_times, AHEAD):
+    for begin in range(0, M + SKEW * (N - 1), AHEAD):
         for i in tl.static_range(AHEAD):  # beyond the last column all is ∞
-            t = begin + i
-            m = t + zeros
-            if STEPS == _CLASSIC:
-                m = t - n
+            m = begin + i - SKEW * n
             here = (n < N) & (m >= 0) & (m < M)
             cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
-            d, start = tl.gather(near_d, up, 0), tl.gather(near_start, up, 0)
-            if STEPS == _FMP:
-                far_d = tl.where(n < 2, float("inf"), tl.gather(last_d, two_up, 0))
-                far_start = tl.gather(last_start, two_up, 0)
-                better = _is_better(far_d, far_start, d, start)
-                d, start = tl.where(better, far_d, d), tl.where(better, far_start, start)
-            if STEPS == _CLASSIC:
-                better = _is_better(last_d, last_start, d, start)
-                d, start = tl.where(better, last_d, d), tl.where(better, last_start, start)
+            d, start = move_down(near_d, n, 1), move_down(near_start, n, 1)
+            for j in tl.static_range(len(ROWS_BACK)):
+                other_start = move_down(last_start, n, ROWS_BACK[j])
+                other_d = move_down(last_d, n, ROWS_BACK[j])
+                other_d = tl.where(n < ROWS_BACK[j], float("inf"), other_d)
+                better = _is_better(other_d, other_start, d, start)
+                d, start = tl.where(better, other_d, d), tl.where(better, other_start, start)
             d, start = tl.where(n == 0, 0.0, d) + cost, tl.where(n == 0, m, start)
             better = _is_better(d, start, last_d, last_start)
             near_d = tl.where(better, d, last_d)
