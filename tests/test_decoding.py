@@ -67,16 +67,16 @@ def test_the_frames_are_the_same(videos: Dataset) -> None:
             assert np.array_equal(images(*span), read_frames(*span))
 
 
-def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.Decoder]:
+def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.FrameDecoder]:
     """Return a list to which every decoder is added that is started."""
-    started: list[decoding.Decoder] = []
+    started: list[decoding.FrameDecoder] = []
 
-    class Watched(decoding.Decoder):
+    class Watched(decoding.FrameDecoder):
         def __init__(self, dataset: bytes, count: int) -> None:
             super().__init__(dataset, count)
             started.append(self)
 
-    monkeypatch.setattr(decoding, "Decoder", Watched)
+    monkeypatch.setattr(decoding, "FrameDecoder", Watched)
     return started
 
 
@@ -123,8 +123,8 @@ def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
 import time, strap
 from strap.embeddings import decoding
 dataset = strap.open_dataset({str(videos.path)!r})
-made, make = [], decoding.Decoder
-decoding.Decoder = lambda *given: made.append(make(*given)) or made[-1]
+made, make = [], decoding.FrameDecoder
+decoding.FrameDecoder = lambda *given: made.append(make(*given)) or made[-1]
 with decoding.decoders(dataset, 2):
     print(*(decoder.worker.process.pid for decoder in made), flush=True)
     time.sleep(60)

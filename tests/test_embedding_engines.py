@@ -210,7 +210,7 @@ def test_ray_with_a_slow_disk_and_an_error(tmp_path: Path, monkeypatch: pytest.M
         )
     assert len({process for process, _ in batches(log)}) == 1
     assert len(ahead) >= 18
-    assert max(ahead) <= cluster.AHEAD + 1
+    assert max(ahead) <= cluster.GROUPS_AHEAD + 1
     store = strap.embed(dataset, PixelEncoder(4), tmp_path / "s", batch=16)
     assert_same(store, strap.embed(dataset, PixelEncoder(4), tmp_path / "alone", batch=16))
 

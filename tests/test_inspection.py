@@ -48,7 +48,7 @@ def test_lerobot(tmp_path: Path) -> None:
 
 
 def test_rlds_and_a_missing_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     write_rlds(tmp_path / "1.0.0")
     found = inspect(opened(open_rlds, tmp_path / "1.0.0"))
     assert (found.episodes, found.frames, found.fps) == (3, 15, 15)
@@ -65,7 +65,7 @@ def test_rlds_and_a_missing_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_shard_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     write_rlds(tmp_path / "1.0.0")
     next((tmp_path / "1.0.0").glob("*00000-of-00002")).unlink()
     found = inspect(opened(open_rlds, tmp_path / "1.0.0"))

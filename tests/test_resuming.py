@@ -29,7 +29,7 @@ def slowed(function):
         return function(*arguments)
     return call
 robomimic._write_demo = slowed(robomimic._write_demo)
-lerobot.write_piece = slowed(lerobot.write_piece)
+lerobot.write_episode = slowed(lerobot.write_episode)
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -50,14 +50,14 @@ def write_clips(file: Path, count: int, value: int | None = None) -> Path:
     return file
 
 
-def kill_after(pieces: int, *words: str, out: Path) -> None:
+def kill_after(n_finished: int, *words: str, out: Path) -> None:
     """Start a conversion and kill it once some of its trajectories are finished."""
     parts = out.with_name(f".{out.name}.partial")
     child = subprocess.Popen([sys.executable, "-c", SLOW, *words], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while child.poll() is None and time.monotonic() < deadline:
         finished = [*parts.glob("demo_*.hdf5"), *parts.glob("pieces/*.json")]
-        if len(finished) >= pieces:
+        if len(finished) >= n_finished:
             break
         time.sleep(0.005)
     child.send_signal(signal.SIGKILL)
@@ -71,7 +71,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["out", "out.hdf5"])
-def test_convert_does_not_resume_another_datasets_pieces(tmp_path: Path, name: str) -> None:
+def test_convert_does_not_resume_another_datasets_trajectories(tmp_path: Path, name: str) -> None:
     one, other = write_clips(tmp_path / "a.hdf5", 12, 40), write_clips(tmp_path / "b.hdf5", 12, 200)
     out = tmp_path / name
     kill_after(4, "convert", str(one), str(out), out=out)
@@ -84,7 +84,7 @@ def test_convert_does_not_resume_another_datasets_pieces(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["out", "out.hdf5"])
-def test_convert_does_not_resume_pieces_of_another_orientation(tmp_path: Path, name: str) -> None:
+def test_convert_does_not_resume_in_another_orientation(tmp_path: Path, name: str) -> None:
     data = write_clips(tmp_path / "a.hdf5", 8)
     out, plain = tmp_path / name, tmp_path / f"plain-{name}"
     kill_after(3, "convert", str(data), str(out), "--orientation", "upright", out=out)
@@ -97,7 +97,7 @@ def test_convert_does_not_resume_pieces_of_another_orientation(tmp_path: Path, n
     assert leftovers(tmp_path) == []
 
 
-def test_export_does_not_resume_another_runs_pieces(tmp_path: Path) -> None:
+def test_export_does_not_resume_another_runs_trajectories(tmp_path: Path) -> None:
     target, prior = write_clips(tmp_path / "t.hdf5", 2), write_clips(tmp_path / "p.hdf5", 9)
     for run, k in (("one", "8"), ("two", "5")):
         words = ["--target", str(target), "--prior", str(prior), "--encoder", "pixels"]
@@ -118,7 +118,7 @@ def test_killed_between_rename_and_clean_up(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, out = write_clips(tmp_path / "a.hdf5", 3), tmp_path / name
-    place = "lerobot.pieces" if name == "out" else "robomimic"
+    place = "lerobot.finished_episodes" if name == "out" else "robomimic"
     with monkeypatch.context() as patch:
         patch.setattr(f"strap.datasets.{place}.discard", killed)
         with pytest.raises(KeyboardInterrupt):

@@ -309,7 +309,7 @@ def test_replaced_trajectories_are_left_out_of_sketches(store):
     queries, trajectories = data(1)
     new = {"t4": trajectories[20][:30], "t7": trajectories[4]}
     store = make_store(store.path, new, dtype="float16")
-    assert [len(run) for run in store.live_spans(next(iter(store.shards.values())))] == [4, 2, 4]
+    assert [len(run) for run in store.current_spans(next(iter(store.shards.values())))] == [4, 2, 4]
     options = SearchOptions(5, backend="cpu")
     plain = search_stores(queries, [store], options).matches
     sketch_store(store, kinds=[(4, 4), (8, 2), (12, 1)])

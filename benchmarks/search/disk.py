@@ -73,12 +73,12 @@ def shards(corpus: Corpus, count: int) -> list[tuple[int, str]]:
     chosen, held = [], 0
     store = corpus.stores[0]
     for shard in sorted(
-        corpus.shards, key=lambda one: store.live_entries(store.shards[one[1]])[0].id
+        corpus.shards, key=lambda one: store.current_entries(store.shards[one[1]])[0].id
     ):
         if held >= count:
             break
         chosen.append(shard)
-        held += len(store.live_entries(store.shards[shard[1]]))
+        held += len(store.current_entries(store.shards[shard[1]]))
     return chosen
 
 

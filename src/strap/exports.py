@@ -43,15 +43,15 @@ class Stretch:
 def stretches(
     target: Dataset, matches: Matches, weights: Sequence[float] | None = None
 ) -> list[Stretch]:
-    """Target demonstrations, whole, then each retrieved segment once with its weight."""
-    own = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
+    """Return target demonstrations, whole, then each retrieved segment once with its weight."""
+    targets = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
     found = _total_weights(matches, weights)
     ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
     retrieved = [
         Stretch(dataset, s.trajectory_id, s.start, s.stop, found[dataset, s])
         for dataset, s in ordered
     ]
-    return own + retrieved
+    return targets + retrieved
 
 
 def _total_weights(
@@ -69,7 +69,7 @@ def _total_weights(
 def write_manifest(
     out: str | Path, target: Dataset, matches: Matches, weights: Sequence[float] | None = None
 ) -> Path:
-    """The stretches as `.json` or `.parquet`."""
+    """Write the stretches as `.json` or `.parquet`."""
     import pyarrow as pa
 
     out = Path(out)
@@ -90,7 +90,7 @@ def frame_weights(
     *,
     is_target: bool = False,
 ) -> pa.Table:
-    """Every frame of a dataset: `index` (over all its frames, as LeRobot counts) and `weight`.
+    """Return each frame's `index` (over all of a dataset, as LeRobot counts) and `weight`.
 
     Only matches that name this dataset count.
 
@@ -123,13 +123,13 @@ def write_weights(
     *,
     is_target: bool = False,
 ) -> Path:
-    """The frame weights of one dataset as Parquet."""
+    """Write the frame weights of one dataset as Parquet."""
     _write_table(Path(out), frame_weights(dataset, matches, weights, is_target=is_target))
     return Path(out)
 
 
 def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
-    """Per dataset its episodes to keep, and in each the frame ranges, merged, as JSON."""
+    """Write, per dataset, the episodes to keep, and in each the frame ranges, merged, as JSON."""
     kept: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for row in stretches(target, matches):
         kept.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
@@ -156,7 +156,7 @@ def _segments_in(
 
 
 def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
-    """(first frame's index over the whole dataset, trajectory id, length)."""
+    """Yield (first frame's index over the whole dataset, trajectory id, length)."""
     count = 0
     for trajectory in dataset:
         first = int(trajectory.attributes.get("dataset_from_index", count))
@@ -165,7 +165,7 @@ def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
 
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Spans start … stop−1 in order, those that touch or overlap as one."""
+    """Return the spans start … stop−1 in order, those that touch or overlap as one."""
     merged: list[list[int]] = []
     for start, stop in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -176,7 +176,7 @@ def _ranges(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def _episode_number(trajectory_id: str) -> int | str:
-    """LeRobot's trainers take episode numbers; other formats keep their ids."""
+    """Return the episode's number, as LeRobot's trainers take it; other formats keep their ids."""
     number = trajectory_id.removeprefix("episode_")
     return int(number) if number.isdecimal() and len(number) < 19 else trajectory_id
 

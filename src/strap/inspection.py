@@ -13,14 +13,15 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
+from strap.datasets.selection import space_evenly
 from strap.errors import StrapError, name_some, printable
 from strap.positions import joint_candidates, position_candidates
 from strap.progress import Progress, silent
 from strap.types import Array, Trajectory
 
-SAMPLE = 2000
+MAX_SAMPLED = 2000
 """trajectories looked at, evenly spaced, where the format keeps no table of them"""
-SECONDS = 5.0
+MAX_SECONDS = 5.0
 """time for looking at trajectories; whatever was seen by then is what is reported"""
 BINS = 10
 DARK = 8
@@ -123,7 +124,9 @@ def _top(instructions: Mapping[str, int], limit: int = 12) -> list[tuple[str, in
     return [*shown, (f"… {len(rest)} more instructions", sum(rest))] if rest else shown
 
 
-def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS) -> Inspection:
+def inspect(
+    dataset: Dataset, *, sample: int = MAX_SAMPLED, seconds: float = MAX_SECONDS
+) -> Inspection:
     """Look at a dataset: a sample of its trajectories, and one frame per camera of a few of them.
 
     Args:
@@ -167,7 +170,7 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
         lengths=_histogram(lengths),
         notes=(
             *(_not_fetched if is_on_hub else _missing)(missing, len(dataset)),
-            *_odd_ones(seen),
+            *_list_contradictions(seen),
             *_dark_cameras([t for t in seen if t.id not in lacking]),
             *([summary] if summary else []),
         ),
@@ -175,7 +178,7 @@ def inspect(dataset: Dataset, *, sample: int = SAMPLE, seconds: float = SECONDS)
 
 
 def _look(dataset: Dataset, ids: Sequence[str], sample: int, seconds: float) -> list[Trajectory]:
-    """Evenly spaced trajectories, in an order that stays even when time runs out."""
+    """Return evenly spaced trajectories, opened in an order that stays even when time runs out."""
     places = np.unique(np.linspace(0, len(ids) - 1, max(1, sample)).round().astype(int))
     order = np.concatenate([places[:1], np.random.default_rng(0).permutation(places[1:])])
     stop = time.monotonic() + seconds
@@ -223,8 +226,8 @@ def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
     return found
 
 
-def _odd_ones(seen: Sequence[Trajectory]) -> list[str]:
-    """What does not fit: trajectories unlike the first."""
+def _list_contradictions(seen: Sequence[Trajectory]) -> list[str]:
+    """Return what does not fit: trajectories unlike the first."""
     first = seen[0]
     found = []
     for name, array in first.cameras.items():
@@ -234,22 +237,22 @@ def _odd_ones(seen: Sequence[Trajectory]) -> list[str]:
             if name not in t.cameras or t.cameras[name].shape[1:] != array.shape[1:]
         ]
         if unlike:
-            found.append(f"camera {name} is missing or of another size in {_some(unlike)}")
+            found.append(f"camera {name} is missing or of another size in {_describe_ids(unlike)}")
     widths = [t.id for t in seen if t.actions.shape[1:] != first.actions.shape[1:]]
     if widths:
-        found.append(f"actions are of another width in {_some(widths)}")
+        found.append(f"actions are of another width in {_describe_ids(widths)}")
     silent = [t.id for t in seen if not t.instruction]
     if silent:
-        found.append(f"no instruction in {_some(silent)}")
+        found.append(f"no instruction in {_describe_ids(silent)}")
     return found
 
 
-def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
-    """Cameras that show nothing (Bridge fills absent ones with black), or cannot be read."""
-    few = [seen[i] for i in np.linspace(0, len(seen) - 1, min(looked_at, len(seen))).astype(int)]
+def _dark_cameras(seen: Sequence[Trajectory], n_sampled: int = 3) -> list[str]:
+    """Return the cameras that show nothing (Bridge's absent ones are black), or cannot be read."""
+    sampled = [seen[place] for place in space_evenly(len(seen), n_sampled)] if seen else []
     found = []
     for name in seen[0].cameras if seen else ():
-        shown = [t for t in few if name in t.cameras and t.length]
+        shown = [t for t in sampled if name in t.cameras and t.length]
         try:
             brightest = max((int(t.cameras[name][t.length // 2].max()) for t in shown), default=255)
         except StrapError as error:
@@ -260,7 +263,7 @@ def _dark_cameras(seen: Sequence[Trajectory], looked_at: int = 3) -> list[str]:
     return found
 
 
-def _some(ids: Sequence[str]) -> str:
+def _describe_ids(ids: Sequence[str]) -> str:
     return f"{len(ids)} trajectories ({name_some(ids)})"
 
 
@@ -273,7 +276,7 @@ def write_contact_sheet(
     cameras: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """A PNG with a row per trajectory and camera: frames from first to last, upright.
+    """Write a PNG with a row per trajectory and camera: frames from first to last, upright.
 
     Args:
         dataset: of any format.

@@ -8,8 +8,9 @@ _sharing = 1
 
 
 def processors() -> int:
-    """How many this process may use: fewer than the machine has where it is confined, or one of
-    several that share them.
+    """Return how many processors this process may use.
+
+    Fewer than the machine has where it is confined, or one of several that share them.
     """
     confined = hasattr(os, "sched_getaffinity")
     available = len(os.sched_getaffinity(0)) if confined else os.cpu_count() or 1

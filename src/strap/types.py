@@ -36,7 +36,7 @@ class Source:
     """the hub's, by which the content is known without the files"""
 
     def stamp(self) -> str:
-        """The commit, or sizes and times of the files.
+        """Return the commit, or sizes and times of the files.
 
         While it stays, the content need not be read again.
         """
@@ -76,18 +76,18 @@ class Trajectory:
         )
 
     def camera(self, name: str) -> LazyArray:
-        """The camera of that name, or an error that suggests the nearest one."""
+        """Return the camera of that name, or an error that suggests the nearest one."""
         if name not in self.cameras:
             raise StrapError(f"trajectory '{self.id}': {unknown('camera', name, self.cameras)}")
         return self.cameras[name]
 
     def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Array:
-        """Images [t h w 3] uint8 of one camera, upright, frames start … stop−1."""
+        """Return images [t h w 3] uint8 of one camera, upright, frames start … stop−1."""
         images = self.camera(camera)[start : self.length if stop is None else stop]
         return images[:, ::-1] if self.orientation == "flipped" else images
 
     def identity(self) -> str:
-        """A hash of where it lies, what it holds and its actions; no image is read.
+        """Return a hash of where it lies, what it holds and its actions; no image is read.
 
         Two trajectories of one identity have the same content, unless a file was changed in place
         and its size and time put back.
@@ -101,7 +101,7 @@ class Trajectory:
         return hasher.finish()
 
     def fingerprint(self, cameras: Sequence[str], *, chunk: int = 64) -> str:
-        """A hash of the content that is embedded (these cameras, upright) and of the actions."""
+        """Return a hash of the embedded content (these cameras, upright) and of the actions."""
         hasher = ContentHasher(self)
         for name in cameras:
             for start in range(0, self.length, chunk):
@@ -122,11 +122,11 @@ class ContentHasher:
         self._digest = hashlib.blake2b(str(trajectory.length).encode(), digest_size=16)
 
     def update(self, images: Array) -> None:
-        """The next frames of the camera at hand."""
+        """Take the next frames of the camera at hand."""
         self._digest.update(np.ascontiguousarray(images).data)
 
     def finish(self, actions: Array | None = None) -> str:
-        """The hash, the actions included; they are read unless given."""
+        """Return the hash, the actions included; they are read unless given."""
         values = self._trajectory.actions[:] if actions is None else actions
         self._digest.update(np.ascontiguousarray(values).data)
         return self._digest.hexdigest()
@@ -210,7 +210,7 @@ class Matches(Sequence[Match]):
         return tuple(dict.fromkeys(row.query for row in self.rows))
 
     def locate(self, datasets: Iterable[Located]) -> dict[str, Located]:
-        """The dataset of each name that a match points into, out of those given.
+        """Return the dataset of each name that a match points into, out of those given.
 
         A match names its dataset by its path, and nothing else stands for it: ids such as
         `demo_3` occur in every dataset.
@@ -227,7 +227,7 @@ class Matches(Sequence[Match]):
         return {name: given[name] for name in wanted}
 
     def moved(self, old: str | Path, new: str | Path) -> Matches:
-        """The same matches after a dataset was moved from one path to another."""
+        """Return the same matches after a dataset was moved from one path to another."""
         before, after = (Path(path).expanduser().resolve().as_posix() for path in (old, new))
         if before not in {match.dataset for match in self.rows}:
             known = dict.fromkeys(match.dataset for match in self.rows)
@@ -236,7 +236,7 @@ class Matches(Sequence[Match]):
         return Matches(tuple(rows))
 
     def to_table(self) -> pa.Table:
-        """A pyarrow table with one row per match (the columns of `matches.parquet`)."""
+        """Return a pyarrow table with one row per match (the columns of `matches.parquet`)."""
         import pyarrow as pa
 
         kinds = {**_COLUMNS, **_DERIVED_COLUMNS}
@@ -322,7 +322,7 @@ def _from_row(row: Mapping[str, Any], index: int, path: str | Path) -> Match:
 
 
 def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:
-    """The matches as lines of text: query, rank, cost, prior segment, instruction."""
+    """Return the matches as lines of text: query, rank, cost, prior segment, instruction."""
     rows = tuple(rows)
     shown = rows[:limit]
     cells = [["query", "rank", "cost", "match", "instruction"]]

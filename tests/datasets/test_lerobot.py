@@ -33,8 +33,7 @@ from tests.datasets.writers import (
 
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import encoding as encoding_module
-from strap.datasets.lerobot import is_lerobot, open_lerobot, write_lerobot
-from strap.datasets.lerobot import pieces as pieces_module
+from strap.datasets.lerobot import finished_episodes, is_lerobot, open_lerobot, write_lerobot
 from strap.datasets.lerobot.statistics import PictureStats, aggregate, number_stats
 from strap.datasets.lerobot.video import Decoder, DecoderPool, pool
 from strap.errors import StrapError
@@ -453,7 +452,7 @@ def test_a_stopped_run_goes_on_and_gives_the_same_dataset(
     encoded: list[Path] = []
     encode = encoding_module.encode
     monkeypatch.setattr(
-        pieces_module, "encode", lambda path, *rest: (encoded.append(path), encode(path, *rest))
+        finished_episodes, "encode", lambda path, *rest: (encoded.append(path), encode(path, *rest))
     )
     assert _content(write_lerobot(tmp_path / "out", everything, **limits)) == straight
     assert len(encoded) == 6 - stop_at  # finished episodes were not encoded again
@@ -474,7 +473,7 @@ def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pieces_module, "encode", full)
+    monkeypatch.setattr(finished_episodes, "encode", full)
     with pytest.raises(StrapError, match="no space left to write"):
         write_lerobot(tmp_path / "out", [made("demo_0")])
 

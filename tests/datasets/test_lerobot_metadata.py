@@ -360,7 +360,7 @@ def test_tables_of_meta_within_limits(v3: Path, monkeypatch: pytest.MonkeyPatch)
     for module, name, limit, message in [
         (episode_lists, "MAX_TRAJECTORIES", 2, "declares 3 episodes; at most 2"),
         (episode_lists, "MAX_METADATA_BYTES", 10, "bytes of metadata; at most 10"),
-        (parquet, "MAX_CHUNK_BYTES", 10, r"bytes of column 'episode_index' in a row group"),
+        (parquet, "MAX_COLUMN_BYTES", 10, r"bytes of column 'episode_index' in a row group"),
         (parquet, "MAX_BATCH_BYTES", 10, r"bytes of column 'episode_index'; at most 10"),
     ]:
         with monkeypatch.context() as patch:

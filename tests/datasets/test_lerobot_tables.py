@@ -111,7 +111,7 @@ def test_data_files_that_unpack_to_more_than_allowed(
     wide = 100_000
     edit_table(root / DATA, column("action", pa.array([[0.0] * wide] * 13, pa.list_(pa.float32()))))
     assert (root / DATA).stat().st_size < 100_000
-    monkeypatch.setattr(parquet, "MAX_CHUNK_BYTES", 1 << 23)
+    monkeypatch.setattr(parquet, "MAX_COLUMN_BYTES", 1 << 23)
     dataset = strap.open_dataset(root)
     with pytest.raises(StrapError, match=r"declares 15,600,000 bytes of column 'action' in a row"):
         dataset["episode_000000"].actions[:]
@@ -142,7 +142,7 @@ def test_data_files_whose_footer_understates_what_they_hold(
     (v3 / DATA).write_bytes(data)
     place = pq.read_schema(v3 / DATA).names.index("action")
     assert pq.ParquetFile(v3 / DATA).metadata.row_group(0).column(place).num_values == 39
-    monkeypatch.setattr(parquet, "MAX_CHUNK_BYTES", 1 << 24)
+    monkeypatch.setattr(parquet, "MAX_COLUMN_BYTES", 1 << 24)
     with pytest.raises(StrapError, match="declares 36,000,144 bytes of column 'action'"):
         strap.open_dataset(v3)["episode_000000"].actions[:]
 
@@ -200,7 +200,7 @@ def test_pictures_that_repeat_are_read_a_few_at_a_time(
 
 
 def test_episodes_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
-    lengths = (parquet.ROWS - 3, 10, parquet.ROWS + 5)
+    lengths = (parquet.ROWS_PER_BATCH - 3, 10, parquet.ROWS_PER_BATCH + 5)
     root = write_lerobot_v3(tmp_path / "d", episodes((5, 1, 7)))
     index = np.repeat(np.arange(3), lengths)
     frames = np.concatenate([np.arange(n) for n in lengths])
@@ -214,7 +214,7 @@ def test_episodes_longer_than_what_is_read_at_a_time(tmp_path: Path) -> None:
     for i, trajectory in enumerate(read_all(root)):
         assert trajectory.actions.shape == (lengths[i], 3)
         assert (trajectory.actions[:] == i).all()
-    frames[parquet.ROWS] = 0  # the first row of the second batch
+    frames[parquet.ROWS_PER_BATCH] = 0  # the first row of the second batch
     pq.write_table(pa.table({**table, "frame_index": frames}), root / DATA)
     with pytest.raises(StrapError, match="not in the order of frame_index"):
         read_all(root)

@@ -112,7 +112,7 @@ def write_records(root: Path, images: np.ndarray, state: np.ndarray | None = Non
 def test_every_layout_is_a_camera_of_every_format(
     write, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     dataset = strap.open_dataset(write(tmp_path, LAYOUTS[layout]))
     own = dataset[dataset.ids[0]]
     assert list(own.cameras) == ["wrist_image"]
@@ -125,7 +125,7 @@ def test_every_layout_is_a_camera_of_every_format(
 def test_a_state_outside_the_observation_of_rlds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     state = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 6)
     own = strap.open_dataset(write_records(tmp_path, BYTES, state))["train/000000"]
     assert list(own.proprioception) == ["robot_state"]

@@ -24,7 +24,7 @@ from strap.errors import StrapError
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -125,7 +125,7 @@ def test_an_episode_is_found_without_reading_the_shard(tmp_path: Path, cache: Pa
     write_rlds(folder, ((4, 5, 6),))
     shard = folder / "droid-train.tfrecord-00000-of-00001"
     opened(folder)["train/000000"]
-    (stored,) = (cache / "strap/tfrecord-index").iterdir()
+    (stored,) = (cache / "tfrecord-index").iterdir()
     index = np.fromfile(stored, "<i8").reshape(-1, 2)
     np.testing.assert_array_equal(index, build_index(shard))
     # Everything before the third record may be unreadable: it is not looked at again.
@@ -142,7 +142,7 @@ def test_an_episode_is_found_without_reading_the_shard(tmp_path: Path, cache: Pa
 
 def test_an_unwritable_cache_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "file"))
     write_rlds(tmp_path / "1.0.0")
     assert opened(tmp_path / "1.0.0")["train/000001"].length == 6
 
@@ -236,7 +236,7 @@ def test_any_bytes_parse_or_raise_value_error(data: bytes) -> None:
     try:
         parsed = parse(data)
         for name in parsed.spans:
-            parsed.pieces(name)
+            parsed.value_spans(name)
             parsed.numbers(name)
     except ValueError:
         pass

@@ -33,7 +33,7 @@ from strap.errors import StrapError
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

@@ -29,7 +29,7 @@ from strap.errors import StrapError
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("STRAP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -62,7 +62,7 @@ def test_a_shard_of_nothing_but_headers(folder: Path) -> None:
 
 
 def kept_index(cache: Path) -> Path:
-    (file,) = (cache / "strap/tfrecord-index").iterdir()
+    (file,) = (cache / "tfrecord-index").iterdir()
     return file
 
 
@@ -71,7 +71,7 @@ def forget() -> None:
     from strap.datasets.rlds import episodes, records
 
     records._cached_index.cache_clear()
-    episodes._records._kept.clear()
+    episodes._records._examples.clear()
 
 
 def test_a_forged_index_is_made_again(folder: Path, cache: Path) -> None:

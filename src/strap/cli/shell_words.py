@@ -13,7 +13,7 @@ from strap.cli.help import Option, options_of
 from strap.cli.page import list_commands
 from strap.datasets import FORMATS
 from strap.encoders import NAMES
-from strap.encoders.language import NAMES as TEXT_ENCODERS
+from strap.encoders.language import TEXT_ENCODERS
 
 KNOWN = {"--encoder": NAMES, "--text-encoder": TEXT_ENCODERS, "--format": tuple(FORMATS)}
 """option whose text may be anything -> what it often is"""

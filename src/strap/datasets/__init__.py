@@ -141,8 +141,8 @@ def _opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[st
 
 
 def _find_format(path: Path) -> str | None:
-    for name, (module, asked, _) in FORMATS.items():
-        if getattr(import_module(module), asked)(path):
+    for name, (module, is_format, _) in FORMATS.items():
+        if getattr(import_module(module), is_format)(path):
             return name
     return None
 

@@ -32,7 +32,7 @@ class Reader(Protocol):
         """What the format stores once per dataset (robomimic's `env_args`, LeRobot's `info`)."""
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory, its arrays unread; KeyError when there is none of that id."""
+        """Return the trajectory, its arrays unread; KeyError when there is none of that id."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +107,7 @@ class Dataset:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"
 
     def fingerprint(self) -> str:
-        """A hash of the files' names, sizes and times: changes when a file does.
+        """Return a hash of the files' names, sizes and times; it changes when a file does.
 
         A dataset of the hub is known by its commit, however much of it is here.
         """
@@ -149,7 +149,7 @@ def _no_such(trajectory_id: str, ids: Sequence[str]) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key by which `demo_2` comes before `demo_10`."""
+    """Return a sort key by which `demo_2` comes before `demo_10`."""
     parts = re.split(r"([0-9]{1,18})", text)
     return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts if p)
 

@@ -79,14 +79,14 @@ class _Disk(io.RawIOBase):
         return self._raw.readinto(buffer)
 
     def write(self, data: ReadableBuffer) -> int:
-        whole = memoryview(data).cast("B")
-        left = whole
-        while len(left) and self._error is None:
+        content = memoryview(data).cast("B")
+        unwritten = content
+        while len(unwritten) and self._error is None:
             try:
-                left = left[self._raw.write(left) :]
+                unwritten = unwritten[self._raw.write(unwritten) :]
             except OSError as error:
                 self._error = error
-        return len(whole)
+        return len(content)
 
     def truncate(self, size: int | None = None) -> int:
         if self._error is None:

@@ -16,7 +16,7 @@ from strap.types import Array
 
 PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
 """parts of the names of cameras"""
-OTHER_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
+NO_PICTURE_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
 """parts of the names of arrays that have three channels and are no colours"""
 SMALLEST = 8
 """pixels of a side: what is smaller, channels first, may be a matrix"""
@@ -35,7 +35,7 @@ def is_picture_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any
     word = name.lower()
     is_named = any(part in word for part in PICTURE_NAMES)
     is_large = shape[2] == 3 or min(shape[1] or 0, shape[2] or 0) >= SMALLEST
-    return is_named and is_large and not any(part in word for part in OTHER_NAMES)
+    return is_named and is_large and not any(part in word for part in NO_PICTURE_NAMES)
 
 
 def as_pictures(array: LazyArray, where: str) -> LazyArray:

@@ -27,7 +27,7 @@ MAX_SCANS = 100
 def decode_pictures(
     pictures: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
 ) -> Array:
-    """JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame's number.
+    """Return JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame.
 
     A picture's header is held against `shape` before anything of that size is made.
     """
@@ -54,7 +54,7 @@ def decode_pictures(
 
 
 def picture_size(data: bytes, what: str) -> tuple[int, int]:
-    """(height, width) from the picture's header, nothing decoded."""
+    """Return (height, width) from the picture's header, with nothing decoded."""
     image = _open(data, what)
     return image.height, image.width
 

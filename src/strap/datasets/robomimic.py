@@ -23,7 +23,7 @@ from strap.types import Orientation, Trajectory
 
 PLAN = "strap_plan"
 """the attribute of the file that tells from what and how it was written"""
-ROWS = 256
+FRAMES_PER_COPY = 256
 """Frames copied at a time, so that memory stays bounded whatever the trajectory's length."""
 
 
@@ -71,7 +71,7 @@ def _listed(masks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
 
 
 def _is_written(out: Path, plan: str) -> bool:
-    """Whether `out` is what this plan makes; an error where it is something else."""
+    """Return whether `out` is what this plan makes; raise where it is something else."""
     if not out.exists():
         return False
     try:
@@ -130,7 +130,7 @@ def _write(
 
 
 def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientation) -> Path:
-    """The file with this trajectory alone, written now or by a call before."""
+    """Return the file with this trajectory alone, written now or by an earlier call."""
     file = folder / f"{name}.hdf5"
     identity = trajectory.identity()
     if file.is_file():
@@ -194,19 +194,19 @@ def observation_keys(names: Sequence[str]) -> dict[str, str]:
 
 
 def _is_image(array: LazyArray) -> bool:
-    """Cameras and depth maps lie along rows, so they are turned with the cameras."""
+    """Return whether an array lies along rows, as cameras and depth maps do, which are turned."""
     return len(array.shape) >= 3
 
 
 def _copy(demo: h5py.Group, name: str, array: LazyArray, *, flip: bool = False) -> None:
     target = demo.create_dataset(name, shape=array.shape, dtype=array.dtype)
-    for start in range(0, len(array), ROWS):
-        rows = array[start : start + ROWS]
-        target[start : start + ROWS] = rows[:, ::-1] if flip else rows
+    for start in range(0, len(array), FRAMES_PER_COPY):
+        rows = array[start : start + FRAMES_PER_COPY]
+        target[start : start + FRAMES_PER_COPY] = rows[:, ::-1] if flip else rows
 
 
 def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:
-    """rewards and dones, which robomimic's loader asks for: none, and the last frame."""
+    """Write the rewards and dones that robomimic's loader needs: none, and the last frame."""
     if "rewards" not in demo:
         demo["rewards"] = np.zeros(trajectory.length, np.float32)
     if "dones" not in demo:

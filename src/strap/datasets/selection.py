@@ -1,4 +1,4 @@
-"""Which trajectories of a dataset are used: by task, by place."""
+"""Which trajectories of a dataset are used: by task, by place, evenly spaced."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, unknown
+from strap.types import Array
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,11 @@ class Selection:
         if self.episodes:
             ids = [ids[place] for place in _places(self.episodes, len(ids), dataset)]
         return dataset.select(ids)
+
+
+def space_evenly(length: int, count: int) -> Array:
+    """Return up to `count` numbers from 0 to length − 1, evenly spaced, both ends included."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
 
 
 def _of_tasks(dataset: Dataset, tasks: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ def slice_trajectory(
     id: str,
     provenance: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """The segment with `before` frames ahead of it and `after` behind, nothing read yet.
+    """Return the segment with `before` frames ahead of it and `after` behind, nothing read yet.
 
     Where the trajectory ends, its edge frame is repeated; `extras["is_pad"]` marks these frames,
     `extras["is_context"]` the real ones outside the segment. Every per-frame array is cut alike:
@@ -62,10 +62,10 @@ def slice_trajectory(
 
 def _cut(array: LazyArray, rows: Array) -> LazyArray:
     def read(start: int, stop: int) -> Array:
-        own = rows[start:stop]
-        if not len(own):
+        frames = rows[start:stop]
+        if not len(frames):
             return array[0:0]
-        block = array[int(own[0]) : int(own[-1]) + 1]
-        return np.asarray(block[own - own[0]])
+        block = array[int(frames[0]) : int(frames[-1]) + 1]
+        return np.asarray(block[frames - frames[0]])
 
     return LazyArray((len(rows), *array.shape[1:]), array.dtype, read)

@@ -9,7 +9,7 @@ STATE_WORDS = (
     *("gripper", "proprio", "proprioception"),
 )
 """words, also with an s, of proprioception in datasets that name no observations"""
-OTHER_WORDS = ("action", "next", "goal", "target", "command", "env", "environment", "object")
+NO_STATE_WORDS = ("action", "next", "goal", "target", "command", "env", "environment", "object")
 """words of what has such a name too and is no proprioception"""
 
 
@@ -21,4 +21,4 @@ def is_state_name(name: str) -> bool:
     """
     written = re.split(r"[^a-z0-9]+", name.lower())
     words = {*written, *(word.removesuffix("s") for word in written)}
-    return not words.isdisjoint(STATE_WORDS) and words.isdisjoint(OTHER_WORDS)
+    return not words.isdisjoint(STATE_WORDS) and words.isdisjoint(NO_STATE_WORDS)

@@ -12,7 +12,7 @@ from strap.embeddings.cluster import embed_on_ray
 from strap.embeddings.devices import embed_on_devices
 from strap.embeddings.local import embed_here
 from strap.embeddings.settings import Compile, EmbeddingSettings, Engine, parse_part
-from strap.embeddings.work import same_place
+from strap.embeddings.work import is_same_place
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
 from strap.locks import locked
@@ -130,7 +130,7 @@ def finish_store(dataset: Dataset, out: Path) -> EmbeddingStore:
 
 
 def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str, ...]:
-    """The cameras to embed: as asked, else the agent view, else all."""
+    """Return the cameras to embed: those named, else the agent view, else all."""
     first = dataset[dataset.ids[0]]
     if cameras:
         for name in cameras:
@@ -158,8 +158,8 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
             )
         with locked(out / "lock"):  # two that begin one store at the same moment agree on it
             if not (out / "store.json").is_file():
-                for left in out.glob(".*.tmp"):
-                    left.unlink()
+                for leftover in out.glob(".*.tmp"):
+                    leftover.unlink()
                 create_store(out, config, dataset=dataset.name)
     store = open_store(out)
     for name in ("encoder", "dtype", "dim", "cameras"):
@@ -169,7 +169,7 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
                 f"store '{out}' was made with {name} {_short(old)}, not {_short(new)}; "
                 "choose another output folder, or delete that store to make it anew"
             )
-    if not same_place(store.dataset, dataset.name):
+    if not is_same_place(store.dataset, dataset.name):
         raise StrapError(
             f"store '{out}' holds dataset '{store.dataset}', not '{dataset.name}': choose another "
             "output folder (a store holds one dataset)"
@@ -195,9 +195,9 @@ def is_embedded(store: EmbeddingStore, dataset: Dataset) -> bool:
     """Return whether the store holds every trajectory of the dataset as it is now."""
     if not store.complete or any(list_partials(store.path)):
         return False
-    same = store.manifest.get("fingerprint") == dataset.fingerprint()
-    upright = store.manifest.get("orientation") == dataset[dataset.ids[0]].orientation
-    return same and upright and all(key in store for key in dataset.ids)
+    is_same = store.manifest.get("fingerprint") == dataset.fingerprint()
+    is_upright = store.manifest.get("orientation") == dataset[dataset.ids[0]].orientation
+    return is_same and is_upright and all(key in store for key in dataset.ids)
 
 
 def _write_manifest(dataset: Dataset, store: EmbeddingStore) -> None:

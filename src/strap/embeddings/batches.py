@@ -28,14 +28,16 @@ GATHERED = 1
 class Sink(Protocol):
     """Takes what was encoded."""
 
-    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
-        """The next rows of a camera."""
+    def add_rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
+        """Take the next rows of a camera."""
 
-    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:
-        """A trajectory's frames have all been read; its rows are there or come before long."""
+    def finish_trajectory(
+        self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]
+    ) -> None:
+        """Take note that a trajectory's frames are all read; its rows are there or soon come."""
 
-    def end(self, job: EmbeddingJob) -> None:
-        """The job's last row has come."""
+    def end_job(self, job: EmbeddingJob) -> None:
+        """Take note that the job's last row has come."""
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Packer:
             self._land(0)
 
     def _hash(self, read: SpanImages, hashing: ThreadPoolExecutor) -> None:
-        """In a thread, always the same for a trajectory, whose spans must come in order."""
+        """Hash a span in a thread, the same for all of a trajectory, whose spans come in order."""
         span = read.span
         hasher = self._hashers.setdefault(span.index, ContentHasher(span.trajectory))
         self._unhashed.append(hashing.submit(hasher.update, read.images))
@@ -104,7 +106,7 @@ class Packer:
             self._unhashed.popleft().result()
         if read.actions is not None:
             fingerprint = hashing.submit(hasher.finish, read.actions)
-            self._sink.whole(span.job, span.index, fingerprint.result)
+            self._sink.finish_trajectory(span.job, span.index, fingerprint.result)
 
     def _pack(self, read: SpanImages) -> None:
         span = read.span
@@ -112,17 +114,17 @@ class Packer:
         images, frame = read.images[skip:], span.start + skip
         while len(images):
             batch = self._fitting(read, images)
-            room = self._limit - batch.size
-            part = images[:room]
+            n_free = self._limit - batch.size
+            part = images[:n_free]
             batch.parts.append(part)
             batch.names.append((span.trajectory.id, frame, len(part)))
             batch.size += len(part)
-            images, frame = images[room:], frame + room
+            images, frame = images[n_free:], frame + n_free
             if batch.size == self._limit:
                 self._send()
 
     def _fitting(self, read: SpanImages, images: Array) -> _Batch:
-        """The open batch, or a new one where camera, job or image size changes."""
+        """Return the open batch, or a new one where camera, job or image size changes."""
         batch, span = self._batch, read.span
         if batch and (
             batch.job is not span.job
@@ -152,28 +154,28 @@ class Packer:
             self._start(GATHERED)
         self._land(ahead)
 
-    def _start(self, left: int) -> None:
+    def _start(self, n_waiting: int) -> None:
         """Start batches until no more than `left` wait for that."""
         waiting = [flight for flight in self._flying if flight.gathered is not None]
-        for flight in waiting[: max(0, len(waiting) - left)]:
+        for flight in waiting[: max(0, len(waiting) - n_waiting)]:
             assert flight.gathered is not None
             assert isinstance(flight.batch, _Batch)
             start: Any = getattr(self._encoder, "start", None)
             flight.wait = start(flight.gathered.result())
             flight.gathered, flight.batch.parts = None, []
 
-    def _land(self, left: int) -> None:
+    def _land(self, n_waiting: int) -> None:
         """Wait for batches until no more than `left` are under way; ends of jobs follow them."""
         started = sum(flight.wait is not None for flight in self._flying)
         while self._flying:
             batch, wait = self._flying[0].batch, self._flying[0].wait
             if isinstance(batch, EmbeddingJob):
-                self._sink.end(batch)
-            elif wait is not None and started > left:
+                self._sink.end_job(batch)
+            elif wait is not None and started > n_waiting:
                 started -= 1
                 where = partial(_where, batch, self._cameras)
                 vectors = check_vectors(self._encoder, wait(), batch.size, where)
-                self._sink.rows(batch.job, batch.camera, vectors)
+                self._sink.add_rows(batch.job, batch.camera, vectors)
             else:
                 return
             self._flying.popleft()
@@ -184,7 +186,7 @@ def _gather(parts: Sequence[Array]) -> Array:
 
 
 def _where(batch: _Batch, cameras: tuple[str, ...], index: int) -> str:
-    """Which frame a row of a batch is."""
+    """Return which frame a row of a batch is."""
     for name, first, count in batch.names:
         if index < count:
             return f"trajectory '{name}', camera '{cameras[batch.camera]}', frame {first + index}"

@@ -31,7 +31,7 @@ from strap.types import Array
 
 THREADS = 2
 """that read frames, in each actor"""
-AHEAD = 2
+GROUPS_AHEAD = 2
 """groups that an actor has at a time: the one at hand and the next; bounds what waits"""
 
 
@@ -50,24 +50,29 @@ class CollectingSink:
         self._rows: list[list[Array]] = [[] for _ in range(cameras)]
         self._prints: dict[int, Callable[[], str]] = {}
         self._dtype = dtype
-        self.found: list[Embedded] = []
+        self.embedded: list[Embedded] = []
 
-    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:  # noqa: ARG002
+    def add_rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:  # noqa: ARG002
         """Keep them, as they will be stored; the store refuses what overflows, by name."""
         with np.errstate(over="ignore"):
             self._rows[camera].append(vectors.astype(self._dtype))
 
-    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:  # noqa: ARG002
+    def finish_trajectory(
+        self,
+        job: EmbeddingJob,  # noqa: ARG002
+        index: int,
+        fingerprint: Callable[[], str],
+    ) -> None:
         """Keep the fingerprint."""
         self._prints[index] = fingerprint
 
-    def end(self, job: EmbeddingJob) -> None:
+    def end_job(self, job: EmbeddingJob) -> None:
         """Cut the rows at the borders of the trajectories."""
         cuts = np.cumsum([t.length for t in job.trajectories])[:-1]
         cameras = [np.split(np.concatenate(rows), cuts) for rows in self._rows]
         for index in range(len(job.trajectories)):
             vectors = tuple(rows[index] for rows in cameras)
-            self.found.append(Embedded(vectors, self._prints[index]()))
+            self.embedded.append(Embedded(vectors, self._prints[index]()))
 
 
 class GroupEmbedder:
@@ -98,7 +103,7 @@ class GroupEmbedder:
         job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
         Packer(self._encoder, self._cameras, self._batch, sink).run([job], THREADS)
-        return sink.found
+        return sink.embedded
 
 
 def embed_on_ray(
@@ -112,12 +117,12 @@ def embed_on_ray(
     """Embed what the store lacks on a cluster, beside whatever other writers there are."""
     config = session.config
     work = Work(dataset, session, config.cameras, part=settings.part, resume=False)
-    given = (dataset, encoder, config.cameras, config.dtype, batch)
+    shared = (dataset, encoder, config.cameras, config.dtype, batch)
     done = 0
     try:
         with connect(settings.address, settings.n_workers) as ray:
             # An actor that is started again asks for these, so they must not go out of scope.
-            arguments = [ray.put(value) for value in given]
+            arguments = [ray.put(value) for value in shared]
             actors = start_embedders(ray, settings, arguments)
             for jobs in work.rounds():
                 groups = (job.begun for job in jobs)
@@ -134,11 +139,11 @@ def embed_on_ray(
 
 def start_embedders(ray: Any, settings: EmbeddingSettings, arguments: Sequence[Any]) -> list[Any]:
     """Start the workers: as many as were asked for, on a given cluster by default all it holds."""
-    held = ray.cluster_resources()
-    resource = "GPU" if held.get("GPU", 0) >= 1 else "CPU"
+    resources = ray.cluster_resources()
+    resource = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
     count = settings.n_workers
     if settings.workers is None and settings.address is not None:
-        count = max(1, int(held.get(resource, 0)))
+        count = max(1, int(resources.get(resource, 0)))
     options = {"max_restarts": -1, f"num_{resource.lower()}s": 1}
     actor = ray.remote(**options)(GroupEmbedder)
     return [actor.remote(*arguments) for _ in range(count)]
@@ -173,7 +178,7 @@ def _embed_groups(
     """
     remaining, lost, idle = (_Group(begun) for begun in groups), deque[_Group](), deque[Any]()
     pending: dict[Any, tuple[Any, _Group | None]] = {
-        _wait_for(actor): (actor, None) for actor in actors for _ in range(AHEAD)
+        _wait_for(actor): (actor, None) for actor in actors for _ in range(GROUPS_AHEAD)
     }
     n_unfinished = 0
     while True:

@@ -36,7 +36,7 @@ Images: TypeAlias = Callable[[FrameSpan, str], Array]
 
 
 def pays(dataset: Dataset, images: int, workers: int) -> bool:
-    """Whether a dataset of about so many images is better read by processes."""
+    """Return whether a dataset of about so many images is better read by processes."""
     if not hasattr(os, "memfd_create") or workers < 4 or images < MIN_IMAGES:
         return False
     return any(file.suffix in VIDEOS for file in dataset[dataset.ids[0]].source.files)
@@ -44,14 +44,14 @@ def pays(dataset: Dataset, images: int, workers: int) -> bool:
 
 @contextmanager
 def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
-    """So many processes that read a dataset's images; as many threads may ask at a time."""
+    """Give so many processes that read a dataset's images; as many threads may ask at a time."""
     try:
         sent = pickle.dumps(dataset)
     except (pickle.PicklingError, AttributeError, TypeError):  # a reader of the user's own
         yield read_frames
         return
-    free: queue.LifoQueue[Decoder | None] = queue.LifoQueue()
-    started = [Decoder(sent, count) for _ in range(count)]
+    free: queue.LifoQueue[FrameDecoder | None] = queue.LifoQueue()
+    started = [FrameDecoder(sent, count) for _ in range(count)]
     for decoder in started:
         free.put(decoder)
 
@@ -76,7 +76,7 @@ def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
             decoder.close()
 
 
-class Decoder:
+class FrameDecoder:
     """A worker that decodes, and the memory through which its frames come."""
 
     def __init__(self, dataset: bytes, count: int) -> None:

@@ -21,7 +21,7 @@ from strap.types import Array, Trajectory
 
 SPAN_BYTES = 32 << 20
 SPAN_FRAMES = 256
-AHEAD = 2
+SPANS_AHEAD = 2
 """spans read or waiting to be, for each thread; bounds the memory"""
 
 
@@ -56,7 +56,7 @@ class SpanImages:
 
 
 def split_job(job: EmbeddingJob, cameras: tuple[str, ...]) -> Iterator[FrameSpan]:
-    """A job's frames: camera by camera, so that neighbours in a batch have one size."""
+    """Yield a job's frames, camera by camera, so that neighbours in a batch have one size."""
     total = sum(t.length for t in job.trajectories)
     for camera, name in enumerate(cameras):
         row = 0
@@ -71,7 +71,7 @@ def split_job(job: EmbeddingJob, cameras: tuple[str, ...]) -> Iterator[FrameSpan
 
 
 def read_frames(span: FrameSpan, camera: str) -> Array:
-    """A span's images, read here."""
+    """Return a span's images, read in this process."""
     return span.trajectory.frames(camera, span.start, span.stop)
 
 
@@ -81,7 +81,7 @@ def read_ahead(
     workers: int,
     images: Callable[[FrameSpan, str], Array] = read_frames,
 ) -> Iterator[SpanImages]:
-    """The spans' images, in order, read by `workers` threads while the caller is busy.
+    """Yield the spans' images, in order, read by `workers` threads while the caller is busy.
 
     Threads that begin together end together: while the caller works through what they bring, each
     needs another span to go on with.
@@ -92,7 +92,7 @@ def read_ahead(
         try:
             while True:
                 with suppress(StopIteration):
-                    while len(waiting) < workers * AHEAD:
+                    while len(waiting) < workers * SPANS_AHEAD:
                         waiting.append(threads.submit(_read, next(source), cameras, images))
                 if not waiting:
                     return
@@ -106,6 +106,6 @@ def _read(
     span: FrameSpan, cameras: tuple[str, ...], images: Callable[[FrameSpan, str], Array]
 ) -> SpanImages:
     trajectory = span.trajectory
-    found = images(span, cameras[span.camera])
+    frames = images(span, cameras[span.camera])
     ends = span.camera == len(cameras) - 1 and span.stop == trajectory.length
-    return SpanImages(span, found, trajectory.actions[:] if ends else None)
+    return SpanImages(span, frames, trajectory.actions[:] if ends else None)

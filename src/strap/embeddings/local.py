@@ -35,7 +35,7 @@ class StoreSink:
         self._fingerprints: dict[tuple[int, int], Callable[[], str]] = {}
         self._done = 0
 
-    def rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
+    def add_rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
         """Append them, and enter the trajectories that are whole with them."""
         self._start(job)
         self._session.append(camera, vectors)
@@ -43,11 +43,13 @@ class StoreSink:
         self._done += len(vectors)
         self._progress("embedding", self._done, max(self._work.images, self._done))
 
-    def whole(self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]) -> None:
+    def finish_trajectory(
+        self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]
+    ) -> None:
         """Remember the fingerprint until the rows are there."""
         self._fingerprints[id(job), index] = fingerprint
 
-    def end(self, job: EmbeddingJob) -> None:
+    def end_job(self, job: EmbeddingJob) -> None:
         """Finish the shard when it is big enough."""
         self._start(job)
         self._enter(job)

@@ -68,7 +68,7 @@ class EmbeddingSettings:
 
 
 def parse_part(text: str | None) -> tuple[int, int]:
-    """`2/4`, the second of four parts, as (1, 4)."""
+    """Return `2/4`, the second of four parts, as (1, 4)."""
     if text is None:
         return 0, 1
     index, slash, count = text.partition("/")

@@ -53,7 +53,7 @@ class Work:
     ) -> None:
         self._part, self._resume = part, resume
         self.dataset, self.session, self.cameras = dataset, session, tuple(cameras)
-        self.images_left = 0
+        self.n_missing = 0
         """found missing so far, done by whomever"""
         self._scanned = 0
         self._images_seen = 0
@@ -65,9 +65,9 @@ class Work:
     def images(self) -> int:
         """How many images are missing in all: those found, and a guess for what is unseen."""
         if not self._scanned:
-            return self.images_left
+            return self.n_missing
         unseen = self._unknown * self._images_seen // self._scanned
-        return self.images_left + unseen // self._part[1]
+        return self.n_missing + unseen // self._part[1]
 
     @property
     def expected(self) -> int:
@@ -75,7 +75,7 @@ class Work:
         return self._unknown * self.dataset[self.dataset.ids[0]].length * len(self.cameras)
 
     def jobs(self) -> Iterator[EmbeddingJob]:
-        """Everything that can be claimed now."""
+        """Yield everything that can be claimed now."""
         yield from self._resumed()
         if self._scanned < len(self.dataset):
             groups: Iterator[list[Trajectory]] = self._scan()
@@ -88,7 +88,7 @@ class Work:
                 yield from self._claim(missing)
 
     def rounds(self) -> Iterator[Iterator[EmbeddingJob]]:
-        """What can be claimed, again and again until nothing is lacking, ours or another's."""
+        """Yield what can be claimed, again and again until nothing is lacking."""
         while True:
             yield self.jobs()
             self.session.flush()
@@ -103,7 +103,7 @@ class Work:
         return bool(self._waiting)
 
     def stamp(self, trajectory: Trajectory) -> str:
-        """Of the trajectory's files (of all the dataset's, where a format does not name them).
+        """Return the stamp of the trajectory's files, or of all the dataset's where none are named.
 
         The same file read the other way up holds other images.
         """
@@ -112,7 +112,7 @@ class Work:
         return f"{files} {trajectory.orientation}"
 
     def _scan(self) -> Iterator[list[Trajectory]]:
-        """Groups in the dataset's order; of n parts, every n-th of them."""
+        """Yield the groups in the dataset's order; of n parts, every n-th of them."""
         index, count = self._part
         for number, group in enumerate(self._groups()):
             known = [t.id in self.session.places for t in group]
@@ -121,7 +121,7 @@ class Work:
             self._images_seen += sum(images)
             self._unknown -= len(group) - sum(known)
             if number % count == index:
-                self.images_left += sum(n for n, k in zip(images, known, strict=True) if not k)
+                self.n_missing += sum(n for n, k in zip(images, known, strict=True) if not k)
                 yield group
 
     def _groups(self) -> Iterator[list[Trajectory]]:
@@ -146,7 +146,7 @@ class Work:
             yield EmbeddingJob(claimed, stamps, (0,) * len(self.cameras))
 
     def _resumed(self) -> Iterator[EmbeddingJob]:
-        """What dead writers had begun, where it still is what the dataset holds."""
+        """Yield what dead writers had begun, where it still is what the dataset holds."""
         for partial in self.session.adopt():
             trajectories = self._find_again(partial.begun) if self._resume else None
             if trajectories is None:
@@ -166,7 +166,7 @@ class Work:
         return trajectories if now == list(begun) else None
 
     def _is_current(self, trajectory: Trajectory) -> bool:
-        """Whether the store holds this very content: by the files' stamp, else by reading it."""
+        """Return whether the store holds this content, by the files' stamp, else by reading it."""
         entry = self.session.places.get(trajectory.id)
         if entry is None or entry.length != trajectory.length:
             return False
@@ -184,6 +184,6 @@ def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:
         trajectory.camera(camera)
 
 
-def same_place(one: str, other: str) -> bool:
-    """Whether two paths of a dataset are one place, or the first is gone (it was moved)."""
-    return one in ("", other) or not Path(one).exists()
+def is_same_place(stored: str, path: str) -> bool:
+    """Return whether a stored path of a dataset is this one, or is gone (it was moved)."""
+    return stored in ("", path) or not Path(stored).exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from strap.encoders.base import Encoder, check_vectors
-from strap.encoders.own import FunctionEncoder, import_encoder
+from strap.encoders.custom import FunctionEncoder, import_encoder
 from strap.encoders.pixels import PixelEncoder
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
@@ -91,7 +91,7 @@ def load_encoder(
     preset: Literal["released"] | None = None,
     precision: Precision = "auto",
 ) -> Encoder:
-    """An encoder by name.
+    """Load an encoder by name.
 
     Args:
         name: `dinov2-base`, `clip-vit-b16`, … (`strap.encoders.NAMES`), a hub id
@@ -141,7 +141,7 @@ def load_encoder(
 
 
 def resolve_devices(encoder: Encoder | EncoderSpec, devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices to use, one process each: `auto` is every GPU there is, else the CPU."""
+    """Return the devices to use, one process each: `auto` is every GPU there is, else the CPU."""
     if not isinstance(encoder, EncoderSpec):
         if len(devices) > 1:
             raise StrapError(

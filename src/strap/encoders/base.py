@@ -25,7 +25,7 @@ class Encoder(Protocol):
         """Everything that decides the vectors, JSON-able: stores never mix two configurations."""
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
-        """uint8 [n h w 3], upright -> float32 [n dim]."""
+        """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
 
 
 def check_vectors(

@@ -99,7 +99,7 @@ class EfficientNetLite0(nn.Module):
         self._bn1 = _norm(DIM)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n 3 h w] -> [n 1280 h/32 w/32]"""
+        """Return the feature map [n 1280 h/32 w/32] of images [n 3 h w]."""
         x = relu6(self._bn0(self._conv_stem(x)))
         for block in self._blocks:
             x = block(x)
@@ -115,7 +115,7 @@ def _blocks() -> Iterator[_Block]:
 
 
 def checkpoint() -> Path:
-    """The weights that the package brings."""
+    """Return the weights that the package brings."""
     spec = find_spec(PACKAGE)
     files = list(Path(spec.origin).parent.glob("models/*.pth")) if spec and spec.origin else []
     if not files:
@@ -153,7 +153,7 @@ def fold_norms(model: EfficientNetLite0) -> None:
 def load_efficientnet(
     device: torch.device, *, size: int = SIZE, dtype: torch.dtype = torch.float32
 ) -> NetworkEncoder:
-    """The encoder: the mean over the last feature map, 1280-d.
+    """Return the encoder: the mean over the last feature map, 1280-d.
 
     A smaller `size` than the 224 it was trained at is quicker and still sees: LIBERO's images have
     128 pixels a side, and enlarging them shows nothing new.

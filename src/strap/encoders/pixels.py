@@ -29,7 +29,7 @@ class PixelEncoder:
         return {"name": "pixels", "size": self.size}
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
-        """uint8 [n h w 3] -> float32 [n size²], grey levels between 0 and 1."""
+        """Return grey levels from 0 to 1, float32 [n size²], of images, uint8 [n h w 3]."""
         count, height, width, _ = images.shape
         luma = np.array([0.299, 0.587, 0.114], np.float32) / 255
         # Rows first, then columns and colours in one: two plain matrix products.
@@ -40,7 +40,7 @@ class PixelEncoder:
 
 
 def area_weights(old: int, new: int) -> npt.NDArray[np.float32]:
-    """[new old]: each new pixel is the mean of the stretch of old pixels that it covers."""
+    """Return [new old]: each new pixel is the mean of the stretch of old pixels that it covers."""
     edges = np.linspace(0, old, new + 1)
     left, right = np.arange(old), np.arange(old) + 1
     overlap = np.minimum(edges[1:, None], right) - np.maximum(edges[:-1, None], left)

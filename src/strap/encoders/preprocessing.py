@@ -32,7 +32,7 @@ class Preprocessing:
     code does)"""
 
     def __call__(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """uint8 [n h w 3], on any device -> [n 3 h' w'] of `dtype`, channels last in memory."""
+        """Return images uint8 [n h w 3] as [n 3 h' w'] of `dtype`, channels last in memory."""
         pixels = images.permute(0, 3, 1, 2).float()
         if self.squash:
             pixels = _resize(pixels, self.squash, "bilinear", antialias=False)
@@ -46,7 +46,7 @@ class Preprocessing:
         return normal.to(dtype).contiguous(memory_format=torch.channels_last)
 
     def target(self, height: int, width: int) -> tuple[int, int]:
-        """The size an image of that height and width is resized to."""
+        """Return the size an image of that height and width is resized to."""
         if self.size:
             return self.size
         if self.shortest_edge is None:
@@ -76,7 +76,7 @@ def _centre(pixels: Tensor, crop: tuple[int, int]) -> Tensor:
 
 
 def from_processor(processor: Any) -> Preprocessing:
-    """What a transformers image processor does, read off its settings."""
+    """Return what a transformers image processor does, read off its settings."""
     size = dict(processor.size or {}) if getattr(processor, "do_resize", True) else {}
     cut = dict(processor.crop_size or {}) if getattr(processor, "do_center_crop", False) else {}
     both = (int(size["height"]), int(size["width"])) if "height" in size else None

@@ -73,8 +73,8 @@ def load_transformer(
     if recipe.pooling != "mean" and not has_cls:
         raise StrapError(f"encoder '{name}' has no CLS token: pool by 'mean'")
 
-    def features(own: nn.Module, pixels: Tensor) -> Tensor:
-        return _pool(_tokens(own, pixels, recipe.layer), recipe.pooling, _registers(own))
+    def features(model: nn.Module, pixels: Tensor) -> Tensor:
+        return _pool(_tokens(model, pixels, recipe.layer), recipe.pooling, _registers(model))
 
     dim = _dim(name, network, preprocessing, features, device, dtype)
     settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
@@ -113,7 +113,7 @@ def _load(name: str, source: str) -> tuple[Any, Any]:
 
 
 def _vision_class(config: Any, general: Any) -> Any:
-    """Of models that also read text, the half that sees."""
+    """Return the class of the half that sees, of models that also read text."""
     import transformers
 
     names = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}
@@ -123,14 +123,14 @@ def _vision_class(config: Any, general: Any) -> Any:
 
 
 def _tokens(model: nn.Module, pixels: Tensor, layer: int) -> Tensor:
-    """Tokens [n t d] of a layer; a feature map [n d h w] becomes h·w tokens."""
+    """Return the tokens [n t d] of a layer; a feature map [n d h w] becomes h·w tokens."""
     output = model(pixel_values=pixels, output_hidden_states=layer != -1)
     tokens: Tensor = output.last_hidden_state if layer == -1 else output.hidden_states[layer]
     return tokens.flatten(2).transpose(1, 2) if tokens.ndim == 4 else tokens
 
 
 def _registers(model: Any) -> int:
-    """DINOv2 and DINOv3 may put register tokens after CLS; they are no patches."""
+    """Return how many register tokens, which are no patches, DINOv2 and DINOv3 put after CLS."""
     return int(getattr(model.config, "num_register_tokens", 0) or 0)
 
 
@@ -149,7 +149,7 @@ def _dim(
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    """The length of a vector, found by encoding one black image."""
+    """Return the length of a vector, found by encoding one black image."""
     black = torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device)
     try:
         return int(features(network, preprocessing(black, dtype)).shape[1])

@@ -11,9 +11,10 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
+from strap.datasets.selection import space_evenly
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.figures.style import BLUE, ORANGE, make_figure, space_evenly, styled
+from strap.figures.style import BLUE, ORANGE, make_figure, styled
 from strap.segments import Cuts, Segmentation
 from strap.stops import Movements, measure_movements
 from strap.types import Segment

@@ -12,10 +12,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
+from strap.datasets.selection import space_evenly
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.figures.retrieval import Tracing, pair_frames, representative_queries
-from strap.figures.style import BLUE, ORANGE, space_evenly
+from strap.figures.style import BLUE, ORANGE
 from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array

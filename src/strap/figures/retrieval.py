@@ -12,10 +12,11 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
+from strap.datasets.selection import space_evenly
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
-from strap.figures.style import BLUE, ORANGE, make_figure, space_evenly, styled
+from strap.figures.style import BLUE, ORANGE, make_figure, styled
 from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array, Match, Matches, Segment
@@ -87,7 +88,7 @@ def write_figures(
 
 
 def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
-    """How many matches come from which prior task, most first."""
+    """Draw how many matches come from which prior task, most first."""
     from matplotlib.ticker import MaxNLocator
 
     counts = Counter(match.instruction or "(no instruction)" for match in matches)
@@ -110,7 +111,7 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
 
 
 def match_distribution(matches: Matches, lengths: Mapping[tuple[str, str], int]) -> Figure:
-    """Where in their trajectories the matches lie: one line each, and starts and ends as counts.
+    """Draw where in their trajectories the matches lie: a line each, and starts and ends.
 
     Args:
         matches: what was retrieved.
@@ -149,7 +150,7 @@ def contact_sheet(
     frames: int = 5,
     trace: Tracing = lambda _: None,
 ) -> Figure:
-    """Queries and their best matches side by side: a row per query, evenly spaced frames of it.
+    """Draw queries and their best matches: a row per query, evenly spaced frames of it.
 
     Of a match those frames are shown that its path pairs with them. Shown are the queries of one
     demonstration, in order, where enough of them have a match.
@@ -180,7 +181,7 @@ def contact_sheet(
 
 
 def representative_queries(matches: Matches, count: int) -> list[Segment]:
-    """Up to `count` queries: those of the demonstration that has most, else evenly spaced ones."""
+    """Return up to `count` queries, of the demonstration that has most or else evenly spaced."""
     own = Counter(query.trajectory_id for query in matches.queries)
     name, most = max(own.items(), key=lambda item: item[1])
     if most >= min(count, 3):

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from strap.types import Array
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -22,11 +18,6 @@ STYLE: Any = {
     "savefig.bbox": "tight",
     "text.parse_math": False,  # instructions are texts, dollar signs included
 }
-
-
-def space_evenly(length: int, count: int) -> Array:
-    """Return up to `count` numbers from 0 to length − 1, evenly spaced, both ends included."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
 
 
 def make_figure(width: float, height: float) -> Figure:

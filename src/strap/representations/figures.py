@@ -10,8 +10,8 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
+from strap.datasets.selection import space_evenly
 from strap.errors import StrapError, printable
-from strap.figures.style import space_evenly
 from strap.representations.representation import Representation
 from strap.representations.samples import Samples, choose_camera, read_trajectory
 from strap.representations.settings import RepresentationSettings

@@ -119,7 +119,7 @@ class Corpus:
                     next_store = self.stores[later]
                     ahead.submit(next_store.read_ahead, next_store.shards[next_name])
                 frames = store.shard_frames(shard)
-                for span in store.live_spans(shard):
+                for span in store.current_spans(shard):
                     progress("searching", done, len(self.names))
                     first, last = span[0].offset, span[-1].stop
                     offsets = np.array([*(e.offset - first for e in span), last - first])

@@ -27,13 +27,13 @@ Line = Mapping[str, Any]
 
 
 def pack(lines: Sequence[Line]) -> bytes:
-    """Lines as bytes."""
+    """Return lines as bytes."""
     texts = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
     return b"".join(b"%08x %s\n" % (zlib.crc32(t.encode()), t.encode()) for t in texts)
 
 
 def unpack(content: bytes) -> Iterator[tuple[Line, int]]:
-    """The whole lines, each with the position after it."""
+    """Yield the undamaged lines, each with the position after it."""
     position = 0
     while (end := content.find(b"\n", position)) >= 0:
         line = content[position:end]
@@ -61,13 +61,13 @@ def parse_line(raw: object) -> Line:
     if len([parse_number(value, "a number of rows") for value in rows]) != 4:
         raise ValueError("rows are not camera, first row, count and checksum")
     if "entry" in line:
-        sums = parse_list(parse_object(line["entry"], "entry").get("checksums"), "checksums")
-        parse_entry(line["entry"], len(sums))
+        checksums = parse_list(parse_object(line["entry"], "entry").get("checksums"), "checksums")
+        parse_entry(line["entry"], len(checksums))
     return line
 
 
 def claims(file: Path) -> set[str]:
-    """Ids that the journal's writer has taken upon itself."""
+    """Return the ids that the journal's writer has taken upon itself."""
     found: set[str] = set()
     for line, _ in unpack(read_journal(file)):
         found = set() if "release" in line else found | set(line.get("claim", ()))

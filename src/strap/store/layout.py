@@ -23,7 +23,7 @@ from strap.store.parsing import (
     require_keys,
 )
 
-VERSION = 2
+STORE_VERSION = 2
 HEADER_BYTES = 128
 SHARD_BYTES = 128 << 20
 """a shard is finished when it has this many; big enough to scan at disk speed"""
@@ -79,20 +79,25 @@ class Shard:
 
 def create_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
     """Lay down an empty store."""
-    identity = {"format": "strap-store", "version": VERSION, **asdict(config), "dataset": dataset}
+    identity = {
+        "format": "strap-store",
+        "version": STORE_VERSION,
+        **asdict(config),
+        "dataset": dataset,
+    }
     write_json(path / "store.json", identity)
 
 
 def read_identity(path: Path) -> tuple[StoreConfig, str]:
-    """What `store.json` says: the configuration, and the dataset's path."""
+    """Return what `store.json` says: the configuration, and the dataset's path."""
     file = path / "store.json"
     raw = read_json(file)
     try:
         parse_object(raw, "it")
-        if raw.get("format") != "strap-store" or raw.get("version") != VERSION:
+        if raw.get("format") != "strap-store" or raw.get("version") != STORE_VERSION:
             raise StrapError(
                 f"'{path}' is a store of version {raw.get('version')!r}; this strap reads "
-                f"{VERSION}: embed again into a new folder, or use the strap that made it"
+                f"{STORE_VERSION}: embed again into a new folder, or use the strap that made it"
             )
         return _parse_config(raw), parse_text(raw.get("dataset", ""), "dataset")
     except ValueError as error:
@@ -116,17 +121,17 @@ def _parse_config(raw: Mapping[str, Any]) -> StoreConfig:
 
 
 def slug(camera: str) -> str:
-    """A camera's name as part of a file name."""
+    """Return a camera's name as part of a file name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", camera)
 
 
 def shard_files(name: str, config: StoreConfig) -> tuple[str, ...]:
-    """The data files of a shard, camera by camera."""
+    """Return the data files of a shard, camera by camera."""
     return tuple(f"{name}.{slug(camera)}.npy" for camera in config.cameras)
 
 
 def npy_header(config: StoreConfig, frames: int) -> bytes:
-    """The first 128 bytes of a shard's file: NumPy's format 1.0, as wide for any shape.
+    """Return the first 128 bytes of a shard's file: NumPy's format 1.0, as wide for any shape.
 
     Since the width is fixed, rows can be appended first and counted later.
     """
@@ -182,9 +187,11 @@ def parse_entry(raw: object, cameras: int) -> Entry:
     names = ("id", "offset", "length", "instruction", "fingerprint", "stamp", "checksums")
     value = parse_object(raw, "an entry")
     require_keys(value, names, "an entry")
-    sums = tuple(parse_number(s, "a checksum") for s in parse_list(value["checksums"], "checksums"))
-    if len(sums) != cameras:
-        raise ValueError(f"an entry has {len(sums)} checksums for {cameras} cameras")
+    checksums = tuple(
+        parse_number(s, "a checksum") for s in parse_list(value["checksums"], "checksums")
+    )
+    if len(checksums) != cameras:
+        raise ValueError(f"an entry has {len(checksums)} checksums for {cameras} cameras")
     return Entry(
         id=parse_text(value["id"], "an id"),
         offset=parse_number(value["offset"], "an offset"),
@@ -192,7 +199,7 @@ def parse_entry(raw: object, cameras: int) -> Entry:
         instruction=parse_text(value["instruction"], "an instruction"),
         fingerprint=parse_text(value["fingerprint"], "a fingerprint"),
         stamp=parse_text(value["stamp"], "a stamp"),
-        checksums=sums,
+        checksums=checksums,
     )
 
 
@@ -221,26 +228,26 @@ def missing_shards(manifest: Mapping[str, Any], present: Iterable[str]) -> list[
 
 
 def json_checksum(value: Mapping[str, Any]) -> int:
-    """CRC-32 of everything but the checksum itself, as compact JSON with sorted keys."""
+    """Return the CRC-32 of all but the checksum itself, as compact JSON with sorted keys."""
     rest = {key: item for key, item in value.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return zlib.crc32(text.encode())
 
 
 def list_shards(store: Path) -> list[Path]:
-    """The JSON files of the shards, in the order of their names."""
+    """Return the JSON files of the shards, in the order of their names."""
     return sorted((store / SHARDS).glob("*.json"))
 
 
 def list_partials(store: Path) -> Iterator[str]:
-    """Names of the shards being written, or left by writers that died."""
+    """Yield the names of the shards being written, or left by writers that died."""
     folder = store / PARTIAL
     if folder.is_dir():
         yield from sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
 def next_name(store: Path) -> str:
-    """A name no shard has had; call it while holding the store's lock."""
+    """Return a name no shard has had; call it while holding the store's lock."""
     taken = [*list_partials(store)]  # before the shards: a finished one is there already
     taken += [file.name.partition(".")[0] for file in (store / SHARDS).glob("*.*")]
     return f"{max((int(name) for name in taken if name.isdecimal()), default=-1) + 1:06d}"

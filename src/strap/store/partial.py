@@ -77,7 +77,7 @@ class Partial:
 
     @classmethod
     def create(cls, store: Path, config: StoreConfig) -> Partial:
-        """A new shard; the caller holds the store's lock."""
+        """Begin a new shard; the caller holds the store's lock."""
         name = next_name(store)
         lock = try_lock(store / PARTIAL / name / "lock")
         assert lock is not None
@@ -87,7 +87,7 @@ class Partial:
 
     @classmethod
     def take_over(cls, store: Path, config: StoreConfig, name: str) -> Partial | None:
-        """The shard a dead writer left, as far as it got; None while its writer lives.
+        """Return the shard a dead writer left, as far as it got; None while its writer lives.
 
         The caller holds the store's lock.
         """
@@ -126,7 +126,7 @@ class Partial:
         self._log({"begin": [asdict(one) for one in group]})
 
     def append(self, camera: int, vectors: Array) -> None:
-        """The next rows [n d] of a camera; they may span several of the group's trajectories."""
+        """Append the next rows [n d] of a camera, which may be of several of the trajectories."""
         data = self._stored(camera, vectors).reshape(-1).view(np.uint8).data
         first, count = self.done[camera], len(vectors)
         with writing(self._file(camera)):
@@ -177,7 +177,7 @@ class Partial:
         return shard
 
     def remove(self) -> None:
-        """Delete what is left in the folder; the caller holds the store's lock."""
+        """Delete the folder with what is in it; the caller holds the store's lock."""
         self._close_files()
         with _explaining(self.folder):
             for file in sorted(self.folder.iterdir(), key=lambda file: file.name == "lock"):
@@ -208,7 +208,7 @@ class Partial:
             self._cut()
 
     def _cut(self) -> None:
-        """Files end after the rows that count."""
+        """Cut the files after the rows that count."""
         for handle, rows in zip(self._data, self.done, strict=True):
             handle.truncate(HEADER_BYTES + rows * self.config.row_bytes)
             handle.seek(0, os.SEEK_END)
@@ -331,7 +331,7 @@ def _explaining(folder: Path) -> Iterator[None]:
 
 
 def _write_all(handle: IO[bytes], data: memoryview) -> None:
-    """An unbuffered file may take a part at a time."""
+    """Write all of the data: an unbuffered file may take a part at a time."""
     while len(data):
         data = data[handle.write(data) :]
 

@@ -97,7 +97,7 @@ class EmbeddingStore:
         return rows * self.config.row_bytes * len(self.cameras)
 
     def entry(self, trajectory_id: str) -> Entry:
-        """Length, instruction and fingerprint of a trajectory."""
+        """Return length, instruction and fingerprint of a trajectory."""
         if trajectory_id not in self.places:
             raise StrapError(
                 f"store '{self.path}' has no trajectory '{trajectory_id}': embed the dataset that "
@@ -107,23 +107,23 @@ class EmbeddingStore:
         return self.places[trajectory_id][1]
 
     def __getitem__(self, trajectory_id: str) -> Array:
-        """The embeddings [t d] of a trajectory, checked by their checksum; cameras averaged."""
+        """Return a trajectory's embeddings [t d], checked by their checksum; cameras averaged."""
         return average([self.of_camera(trajectory_id, camera) for camera in self.cameras])
 
     def of_camera(self, trajectory_id: str, camera: str) -> Array:
-        """The embeddings [t d] of a trajectory by one camera, as stored; checked the first time."""
+        """Return a trajectory's embeddings [t d] by one camera, checked the first time."""
         entry = self.entry(trajectory_id)
         shard = self.shards[self.places[trajectory_id][0]]
-        whole = (shard.name, camera)
-        if whole not in self._checked and (*whole, entry.id) not in self._checked:
+        shard_camera = (shard.name, camera)
+        if not {shard_camera, (*shard_camera, entry.id)} & self._checked:
             self._check(shard, camera, entry)
-            self._checked.add((*whole, entry.id))
+            self._checked.add((*shard_camera, entry.id))
         return self._map(shard, camera)[entry.offset : entry.stop]
 
     def shard_frames(self, shard: Shard) -> Array:
-        """All rows [frames d] of a shard, cameras averaged; a memory map if there is but one.
+        """Return all rows [frames d] of a shard, cameras averaged; of one camera, a memory map.
 
-        The rows of live entries are checked the first time.
+        The rows of current entries are checked the first time.
         """
         maps = [self._map(shard, camera) for camera in self.cameras]
         for camera in self.cameras:
@@ -150,18 +150,18 @@ class EmbeddingStore:
                 pages.madvise(mmap.MADV_DONTNEED)
 
     def files(self, name: str) -> list[Path]:
-        """The files of a shard that reading needs, by absolute path."""
+        """Return the files of a shard that reading needs, by absolute path."""
         shard = self.shards[name]
         return [self._file(shard, camera).resolve() for camera in self.cameras]
 
-    def live_entries(self, shard: Shard) -> list[Entry]:
-        """The shard's entries that no later shard replaces."""
+    def current_entries(self, shard: Shard) -> list[Entry]:
+        """Return the shard's entries that no later shard replaces."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
 
-    def live_spans(self, shard: Shard) -> Iterator[list[Entry]]:
-        """Yield live entries that lie end to end (where none between them was replaced)."""
+    def current_spans(self, shard: Shard) -> Iterator[list[Entry]]:
+        """Yield current entries that lie end to end (where none between them was replaced)."""
         span: list[Entry] = []
-        for entry in self.live_entries(shard):
+        for entry in self.current_entries(shard):
             if span and span[-1].stop != entry.offset:
                 yield span
                 span = []
@@ -184,10 +184,10 @@ class EmbeddingStore:
         return self.path / SHARDS / shard.files[self.config.cameras.index(camera)]
 
     def _check_all(self, shard: Shard, camera: str) -> None:
-        """CRC-32 lets other threads run, so checking takes a fraction of reading from disk."""
-        live = self.live_entries(shard)
+        """Check all current entries in threads, which takes a fraction of reading from disk."""
+        current = self.current_entries(shard)
         with ThreadPoolExecutor(min(4, processors())) as threads:
-            list(threads.map(lambda entry: self._check(shard, camera, entry), live))
+            list(threads.map(lambda entry: self._check(shard, camera, entry), current))
 
     def _check(self, shard: Shard, camera: str, entry: Entry) -> None:
         if not is_sound(self._map(shard, camera), entry, self.config.cameras.index(camera)):
@@ -195,7 +195,7 @@ class EmbeddingStore:
 
 
 def average(rows: Sequence[Array]) -> Array:
-    """The mean over cameras; one camera is passed through untouched."""
+    """Return the mean over cameras; one camera is passed through untouched."""
     if len(rows) == 1:
         return rows[0]
     return np.asarray(np.mean([np.asarray(r, np.float32) for r in rows], axis=0))

@@ -35,7 +35,7 @@ from strap.store.layout import Entry, Shard
 from strap.store.reading import EmbeddingStore
 from strap.types import Array
 
-VERSION = 3
+SKETCH_VERSION = 3
 MIDDLE_SIZE, LONGEST_SIZE = 256, 512  # numbers in usual sketches, at most
 SIZE_STEP = 128  # numbers that are multiplied together
 MAPPED_BYTES = 2**31  # of a store whose sketches stay mapped after a search
@@ -215,7 +215,7 @@ def _read_sketches(store: EmbeddingStore) -> list[StoreSketches]:
 def _list_spans(store: EmbeddingStore) -> Iterator[ShardSpan]:
     for name, shard in store.shards.items():
         places = {entry.offset: place for place, entry in enumerate(shard.entries)}
-        for entries in store.live_spans(shard):
+        for entries in store.current_spans(shard):
             yield ShardSpan(name, entries, places[entries[0].offset])
 
 
@@ -224,7 +224,7 @@ def _cameras(store: EmbeddingStore) -> str:
 
 
 def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher | None) -> Sketcher:
-    """The directions of these sketches; where they are not known yet, the first of longer ones."""
+    """Return the directions of these sketches; where none are known, the first of longer ones."""
     known = _read_sketcher(folder, store.dim)
     if known is not None:
         return known
@@ -232,7 +232,7 @@ def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher 
         sketcher = longer.shorter(*kind)
     else:
         each = max(1, len(store) * 16 // SAMPLE)
-        sample = np.concatenate([_some(store[key]) for key in store.ids[::each]])[:SAMPLE]
+        sample = np.concatenate([_spread_frames(store[key]) for key in store.ids[::each]])[:SAMPLE]
         sketcher = Sketcher.fit(sample, size=kind.size, every=kind.every)
     folder.mkdir(parents=True, exist_ok=True)
     write_array(folder / "mean.npy", sketcher.mean)
@@ -240,8 +240,8 @@ def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher 
     return sketcher
 
 
-def _some(frames: Array) -> Array:
-    """Frames spread over a trajectory."""
+def _spread_frames(frames: Array) -> Array:
+    """Return frames spread over a trajectory."""
     return np.asarray(frames[:: max(1, len(frames) // 16)])
 
 
@@ -258,7 +258,7 @@ def _written(path: Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketcher | None:
-    """Kept between searches, as long as the files stay: its products take as long as a search.
+    """Load directions, kept between searches: their products take as long as a search.
 
     None where they are no directions: then there are no sketches.
     """
@@ -281,7 +281,7 @@ def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketche
 
 def _made_from(shard: Shard) -> Mapping[str, object]:
     entries = [[e.id, e.offset, e.length, list(e.checksums)] for e in shard.entries]
-    return {"version": VERSION, "rows": fingerprint_json(entries)}
+    return {"version": SKETCH_VERSION, "rows": fingerprint_json(entries)}
 
 
 def _checksum_directions(sketcher: Sketcher) -> int:
@@ -305,17 +305,17 @@ def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: S
     frames = store.shard_frames(shard)
     made = [sketcher(frames[entry.offset : entry.stop]) for entry in shard.entries]
     rows, scales = (np.concatenate(parts) for parts in zip(*made, strict=True))
-    sums = []
+    checksums = []
     for end, part in zip(ENDS, (rows, scales), strict=True):
         write_array(folder / f"{shard.name}{end}.npy", part)
-        sums.append(_checksum(part))
+        checksums.append(_checksum(part))
     along = _checksum_directions(sketcher)
-    note = {**_made_from(shard), "directions": along, "checksums": sums}
+    note = {**_made_from(shard), "directions": along, "checksums": checksums}
     write_json(folder / f"{shard.name}.json", note)
 
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: str) -> Array:
-    """A file's array, as a plain one: slices of `np.memmap` take longer than a small search."""
+    """Return a file's array, as a plain one: slices of `np.memmap` take longer than a search."""
     try:
         # Private and writable, though nobody writes: compiled loops take others as another type.
         array = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -34,7 +34,7 @@ from strap.store.reading import EmbeddingStore, open_store
 from strap.store.verification import Damage, verify_shard
 from strap.store.writing import Session
 
-SMALL = SHARD_BYTES // 8
+SMALL_SHARD_BYTES = SHARD_BYTES // 8
 """shards below this are joined when there are several"""
 
 
@@ -65,19 +65,19 @@ def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
         for name in dict.fromkeys(damage.shard for damage in damages):
             damaged = [damage.entry for damage in damages if damage.shard == name]
             file = path / SHARDS / f"{name}.json"
-            left: tuple[Entry, ...] = ()
+            remaining: tuple[Entry, ...] = ()
             if None not in damaged:
                 shard = read_shard(file, read_identity(path)[0])
-                left = tuple(entry for entry in shard.entries if entry not in damaged)
-            if left:
-                write_shard(path, replace(shard, entries=left))
+                remaining = tuple(entry for entry in shard.entries if entry not in damaged)
+            if remaining:
+                write_shard(path, replace(shard, entries=remaining))
             else:
                 _delete_shard(path, name)
         (path / "manifest.json").unlink(missing_ok=True)
 
 
 def _delete_shard(path: Path, name: str) -> None:
-    """The JSON first: without it the rest is no part of the store."""
+    """Delete the JSON first: without it the rest is no part of the store."""
     (path / SHARDS / f"{name}.json").unlink(missing_ok=True)
     for file in (path / SHARDS).glob(f"{name}.*.npy"):
         file.unlink()
@@ -95,7 +95,7 @@ class Unfinished:
 
 
 def unfinished(path: Path) -> list[Unfinished]:
-    """What is in `partial/`."""
+    """Return the shards in `partial/`."""
     found = []
     for name in list_partials(path):
         folder = path / PARTIAL / name
@@ -111,11 +111,11 @@ def _rows(lines: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """What a store holds, in plain values."""
+    """Return what a store holds, in plain values."""
     store = open_store(path)
     config = store.config
     width = config.row_bytes * len(config.cameras)
-    kept = sum(len(store.live_entries(shard)) for shard in store.shards.values())
+    n_current = sum(len(store.current_entries(shard)) for shard in store.shards.values())
     return {
         "store": str(store.path),
         "dataset": store.dataset,
@@ -129,14 +129,14 @@ def describe(path: str | Path) -> dict[str, Any]:
         "frames": store.frames,
         "shards": len(store.shards),
         "bytes": store.frames * width,
-        "replaced_trajectories": sum(len(s.entries) for s in store.shards.values()) - kept,
-        "replaced_bytes": sum(_dead_rows(store, s) for s in store.shards.values()) * width,
-        "unfinished": [vars(one) for one in unfinished(store.path)],
+        "replaced_trajectories": sum(len(s.entries) for s in store.shards.values()) - n_current,
+        "replaced_bytes": sum(_replaced_rows(store, s) for s in store.shards.values()) * width,
+        "unfinished": [vars(shard) for shard in unfinished(store.path)],
     }
 
 
-def _dead_rows(store: EmbeddingStore, shard: Shard) -> int:
-    return shard.frames - sum(entry.length for entry in store.live_entries(shard))
+def _replaced_rows(store: EmbeddingStore, shard: Shard) -> int:
+    return shard.frames - sum(entry.length for entry in store.current_entries(shard))
 
 
 @dataclass(frozen=True)
@@ -160,15 +160,19 @@ def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
     """
     path = Path(path).expanduser()
     store = open_store(path)
-    if any(one.alive for one in unfinished(path)):
+    if any(shard.alive for shard in unfinished(path)):
         raise StrapError(f"store '{path}' is being written to: clear it out when that has ended")
     width = store.config.row_bytes * len(store.config.cameras)
     leftovers = _leftovers(path)
     freed = sum(file.stat().st_size for file in leftovers)
-    dead = [s for s in store.shards.values() if _dead_rows(store, s)]
-    small = [s for s in store.shards.values() if s.frames * width < SMALL and s not in dead]
-    untidy = dead + (small if len(small) + len(dead) > 1 else [])
-    freed += sum(_dead_rows(store, shard) for shard in dead) * width
+    outdated = [s for s in store.shards.values() if _replaced_rows(store, s)]
+    small = [
+        s
+        for s in store.shards.values()
+        if s.frames * width < SMALL_SHARD_BYTES and s not in outdated
+    ]
+    untidy = outdated + (small if len(small) + len(outdated) > 1 else [])
+    freed += sum(_replaced_rows(store, shard) for shard in outdated) * width
     if not dry_run:
         for file in leftovers:
             file.unlink(missing_ok=True)
@@ -179,13 +183,13 @@ def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
 
 def _leftovers(path: Path) -> list[Path]:
     temporary = [*path.glob(".*.tmp"), *(path / SHARDS).glob(".*.tmp")]
-    known = {file.stem for file in list_shards(path)} | set(list_partials(path))
-    orphans = [f for f in (path / SHARDS).glob("*.npy") if f.name.partition(".")[0] not in known]
+    named = {file.stem for file in list_shards(path)} | set(list_partials(path))
+    orphans = [f for f in (path / SHARDS).glob("*.npy") if f.name.partition(".")[0] not in named]
     return sorted(temporary + orphans)
 
 
 def _rewrite(store: EmbeddingStore, shards: Sequence[Shard]) -> None:
-    """The live trajectories of these shards go into new ones, in natural order."""
+    """Move the current trajectories of these shards into new ones, in natural order."""
     names = {shard.name for shard in shards}
     session = Session(store.path, store.config)
     _copy(store, [key for key in store.ids if store.places[key][0] in names], session)
@@ -201,13 +205,13 @@ def _rewrite(store: EmbeddingStore, shards: Sequence[Shard]) -> None:
 def _copy(
     source: EmbeddingStore, ids: Sequence[str], session: Session, progress: Progress = silent
 ) -> None:
-    """Trajectories of one store into another, each checked as it is read."""
+    """Copy trajectories of one store into another, each checked as it is read."""
     for done, key in enumerate(ids):
         progress(f"merging {source.path.name}", done, len(ids))
         entry = source.entry(key)
         rows = [source.of_camera(key, camera) for camera in source.config.cameras]
-        one = Begun(entry.id, entry.length, entry.instruction, entry.stamp)
-        session.add(one, rows, entry.fingerprint)
+        begun = Begun(entry.id, entry.length, entry.instruction, entry.stamp)
+        session.add(begun, rows, entry.fingerprint)
         if session.nbytes > SHARD_BYTES:
             session.flush()
     session.flush()
@@ -239,7 +243,7 @@ def merge(
     for partial in session.adopt():
         session.discard(partial)
     for store in stores:
-        _require_same(store, session.config, out)
+        _require_same_config(store, session.config, out)
         _copy(store, _lacking(store, session.places), session, progress)
     if all(store.complete for store in stores):
         _write_merged_manifest(stores, out, name)
@@ -256,7 +260,7 @@ def _one_dataset(stores: Sequence[EmbeddingStore], dataset: str | None) -> str:
     return str(Path(dataset).expanduser().resolve()) if dataset else names[0]
 
 
-def _require_same(store: EmbeddingStore, config: StoreConfig, out: Path) -> None:
+def _require_same_config(store: EmbeddingStore, config: StoreConfig, out: Path) -> None:
     for field in ("encoder", "dtype", "dim", "cameras"):
         theirs, ours = getattr(store.config, field), getattr(config, field)
         if theirs != ours:

@@ -39,12 +39,12 @@ def verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Dama
 
 
 def is_sound(rows: Array, entry: Entry, camera: int) -> bool:
-    """Whether a trajectory's rows still have the checksum they were written with."""
+    """Return whether a trajectory's rows still have the checksum they were written with."""
     return zlib.crc32(rows[entry.offset : entry.stop].data) == entry.checksums[camera]
 
 
 def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, entry: Entry) -> str:
-    """Which file is damaged where, and what to do."""
+    """Return which file is damaged where, and what to do."""
     file = shard.files[config.cameras.index(camera)]
     return (
         f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
@@ -54,7 +54,7 @@ def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, e
 
 
 def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
-    """A shard's file as a memory map [frames dim], its header checked to the byte."""
+    """Return a shard's file as a memory map [frames dim], its header checked to the byte."""
     remedy = "delete the .json beside it and embed again; only that shard is made anew"
     try:
         with file.open("rb") as handle:
@@ -72,7 +72,7 @@ def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
 
 
 def _held(file: Path) -> str:
-    """What a file with another header than ours is, for the message."""
+    """Return what a file with another header than ours is, for the message."""
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
     except Exception:  # NumPy lets whatever its parser meets escape

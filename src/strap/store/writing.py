@@ -39,7 +39,7 @@ class Session:
         self.refresh()
 
     def hold(self) -> AbstractContextManager[None]:
-        """The store's lock."""
+        """Return the store's lock."""
         return locked(self.path / "lock")
 
     def refresh(self) -> None:
@@ -88,7 +88,7 @@ class Session:
             self.refresh()
 
     def claim(self, seen: Mapping[str, Entry | None]) -> list[str]:
-        """Of these trajectories, those that fall to this writer.
+        """Claim those of these trajectories that fall to this writer, and return them.
 
         `seen` gives each with the entry the caller knows of; where a writer has claimed it (this
         one included) or put another entry meanwhile, it does not.
@@ -103,7 +103,7 @@ class Session:
         return free
 
     def _busy(self) -> set[str]:
-        """What others have claimed; of one that died too, until what it left is adopted."""
+        """Return what others have claimed; of one that died too, until what it left is adopted."""
         ours = self.partial.name if self.partial else None
         names = [name for name in list_partials(self.path) if name != ours]
         return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
@@ -127,7 +127,7 @@ class Session:
         self.partial.begin(group)
 
     def append(self, camera: int, vectors: Array) -> None:
-        """The next rows of a camera."""
+        """Append the next rows of a camera."""
         assert self.partial is not None
         self.partial.append(camera, vectors)
 
@@ -139,7 +139,7 @@ class Session:
         self._outstanding.pop(entry.id, None)
 
     def add(self, one: Begun, vectors: Sequence[Array], fingerprint: str) -> None:
-        """One whole trajectory: vectors [t d] for each camera of the store, in its order."""
+        """Add one whole trajectory: vectors [t d] for each camera of the store, in its order."""
         self.begin([one])
         for camera, rows in enumerate(vectors):
             self.append(camera, rows)

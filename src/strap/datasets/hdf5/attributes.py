@@ -18,9 +18,9 @@ from strap.types import Orientation
 LIBERO_FPS = 20.0
 MAX_JSON_BYTES = 1 << 24
 """the longest text that is parsed as JSON; the longest in use (`ep_meta`) has 100 kB"""
-FEW_TEXTS = 16
+SHORT_LIST = 16
 """a list of so many texts is read from a file of any size"""
-LANGUAGE = ("language_instruction", "lang", "instruction")
+LANGUAGE_ATTRIBUTES = ("language_instruction", "lang", "instruction")
 Dialect = Literal["robomimic", "libero"]
 
 
@@ -111,7 +111,7 @@ def _read(node: h5py.Group, name: str, place: str, file: Path, size: int) -> Any
             f"'{file}', {place}: the attribute '{_clean(name)}' declares {attribute.shape} values, "
             f"more than the file of {size:,} bytes holds; the file is damaged: copy it again"
         )
-    if attribute.dtype.hasobject and count > FEW_TEXTS and count * size > MAX_CHUNK_BYTES:
+    if attribute.dtype.hasobject and count > SHORT_LIST and count * size > MAX_CHUNK_BYTES:
         return None
     return _plain(node.attrs[name])
 
@@ -133,7 +133,7 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    """The text with bytes that are no UTF-8, which h5py keeps as half characters, replaced."""
+    """Return the text with bytes that are no UTF-8, half characters to h5py, replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -164,10 +164,13 @@ def instruction(data: Attributes, demo: Attributes) -> str:
         )
     places = [
         (demo, "ep_meta", demo.json("ep_meta").get("lang")),
-        *((demo, key, demo.values.get(key)) for key in LANGUAGE),
+        *((demo, key, demo.values.get(key)) for key in LANGUAGE_ATTRIBUTES),
         (data, "problem_info", problem.get("language_instruction")),
-        *((data, key, data.values.get(key)) for key in LANGUAGE),
-        *((data, "env_args", env_args.get(key)) for key in ("lang", "env_lang", LANGUAGE[0])),
+        *((data, key, data.values.get(key)) for key in LANGUAGE_ATTRIBUTES),
+        *(
+            (data, "env_args", env_args.get(key))
+            for key in ("lang", "env_lang", LANGUAGE_ATTRIBUTES[0])
+        ),
     ]
     texts = (attributes.text(name, value) for attributes, name, value in places)
     from_name = instruction_from_name(data.file) if dialect(data) == "libero" else ""
@@ -175,7 +178,7 @@ def instruction(data: Attributes, demo: Attributes) -> str:
 
 
 def instruction_from_name(file: Path) -> str:
-    """`KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5` -> `turn on the stove`."""
+    """Return `turn on the stove` of `KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5`."""
     words = file.stem.removesuffix("_demo").split("_")
     return " ".join(w for w in words if not w.isupper() or (w.isalpha() and len(w) == 1))
 

@@ -19,7 +19,7 @@ Node: TypeAlias = h5py.Group | h5py.Dataset | None
 """what a name leads to; None: neither a group nor an array"""
 MAX_SOFT_LINKS = 64
 """soft links followed on the way to one object; more are taken for a circle"""
-MAX_DEPTH = 32
+MAX_GROUP_DEPTH = 32
 """groups inside groups of one demonstration"""
 MAX_MEMBERS = 10_000
 """arrays and groups of one demonstration"""
@@ -94,17 +94,17 @@ def members_under(
 def _walk(
     group: h5py.Group, place: str, file: Path, ancestors: tuple[int, ...]
 ) -> Iterator[tuple[str, Node]]:
-    """Every member of a group, then that member's own, by path from the group."""
+    """Yield every member of a group, then that member's own, by path from the group."""
     for name in member_names(group, place, file):
         node = follow(group, name, file)
         yield name, node
         if not isinstance(node, h5py.Group):
             continue
         address = _address(node)
-        if address in ancestors or len(ancestors) > MAX_DEPTH:
+        if address in ancestors or len(ancestors) > MAX_GROUP_DEPTH:
             raise StrapError(
-                f"'{file}': '{place}/{name}' is a group inside itself, or more than {MAX_DEPTH} "
-                "groups deep; remove the link"
+                f"'{file}': '{place}/{name}' is a group inside itself, or more than "
+                f"{MAX_GROUP_DEPTH} groups deep; remove the link"
             )
         for path, below in _walk(node, f"{place}/{name}", file, (*ancestors, address)):
             yield f"{name}/{path}", below

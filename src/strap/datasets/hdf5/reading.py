@@ -89,20 +89,20 @@ class Hdf5Reader:
         return "; ".join(self.notes[:SHOWN_NOTES]) + (f"; … and {more} more" if more > 0 else "")
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory, its arrays unread."""
+        """Return the trajectory, its arrays unread."""
         entry = self.entries[trajectory_id]
         return _read_demo(trajectory_id, entry, self.orientation)
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether `path` is an HDF5 file by its name, or a folder that holds some."""
+    """Return whether `path` is an HDF5 file by its name, or a folder that holds some."""
     if path.is_dir():
         return any(_hdf5_files(path))
     return path.suffix in SUFFIXES
 
 
 def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[str, Hdf5Reader]:
-    """The reader of a file or folder, and its format's name (`libero`, `robomimic` or both)."""
+    """Return the reader of a file or folder, and its format: `libero`, `robomimic` or both."""
     files = _hdf5_files(path) if path.is_dir() else [path]
     entries: dict[str, _Entry] = {}
     names: list[str] = []
@@ -121,7 +121,7 @@ def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[st
 
 
 def _hdf5_files(folder: Path) -> list[Path]:
-    """HDF5 files at any depth; what is hidden is somebody's work in progress."""
+    """Return the HDF5 files at any depth; hidden ones are somebody's work in progress."""
     found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and not path.is_dir())
     shown = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
     return sorted(shown, key=lambda p: natural(p.relative_to(folder).as_posix()))
@@ -129,7 +129,7 @@ def _hdf5_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
-    """The file, open for one read: kept open it could not be changed from the same process.
+    """Give the file, open for one read: kept open it could not be changed from the same process.
 
     Whatever h5py raises meanwhile becomes an error that names the file and the part of it.
     """
@@ -184,7 +184,7 @@ def _data(handle: h5py.File, file: Path) -> h5py.Group:
 
 
 def _is_demo(key: str, node: object) -> bool:
-    """Whether a member of `/data` without actions was meant to be a demonstration."""
+    """Return whether a member of `/data` without actions was meant to be a demonstration."""
     if DEMO_NAME.fullmatch(key):
         return True
     if not isinstance(node, h5py.Group):
@@ -273,7 +273,7 @@ def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[st
 
 
 def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
-    """Every array of the demonstration with one row per frame, by its path inside the group."""
+    """Return every array of the demonstration with a row per frame, by its path in the group."""
     actions = _actions(demo, entry.key, entry.file)
     place = Place(entry.file, entry.key, "actions", size)
     if not is_number(actions.dtype):

@@ -136,7 +136,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _stored_bytes(array: h5py.Dataset) -> int:
-    """How many bytes the declared shape takes in the file, uncompressed."""
+    """Return how many bytes the declared shape takes in the file, uncompressed."""
     return int(array.size) * _item_bytes(array)
 
 
@@ -183,13 +183,13 @@ def _require_chunked(array: h5py.Dataset, place: Place) -> None:
 
 
 def _most_ratio(filters: Sequence[int]) -> float:
-    """How many bytes one stored byte can become."""
+    """Return how many bytes one stored byte can become."""
     compressors = [number for number in filters if number in COMPRESSORS]
     return RATIOS.get(compressors[0], math.inf) if compressors else 1
 
 
 def _filters(array: h5py.Dataset, place: Place) -> list[int]:
-    """HDF5's numbers of the filters in the order they were applied, each of them allowed."""
+    """Return HDF5's numbers of the filters in the order they were applied; raise for others."""
     properties = array.id.get_create_plist()
     filters = [int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())]
     for number in filters:
@@ -245,7 +245,7 @@ def _require_found(array: h5py.Dataset, start: int, values: Array) -> None:
 
 
 def _corners(shape: Shape, chunks: Shape, start: int, stop: int) -> Iterator[Shape]:
-    """The first element of every chunk that holds some of rows start … stop−1."""
+    """Return the first element of every chunk that holds some of rows start … stop−1."""
     first = start // chunks[0] * chunks[0]
     rows = range(first, stop, chunks[0])
     others = (range(0, n, step) for n, step in zip(shape[1:], chunks[1:], strict=True))
@@ -266,7 +266,7 @@ def _require_inflated(place: Place, offset: int, size: int, length: int) -> None
 
 
 def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Array:
-    """Rows of texts of any length: read so few at a time that they cannot fill the memory.
+    """Return rows of texts of any length, read so few at a time that they cannot fill memory.
 
     Many elements may point to one long text. In a file that was written honestly each has its
     own, so all together are no longer than the file.
@@ -282,7 +282,7 @@ def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Arr
 
 
 def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
-    """The arrays of this file that a virtual array is made of."""
+    """Yield the arrays of this file that a virtual array is made of."""
     for source in array.virtual_sources():
         if source.file_name != ".":
             raise StrapError(

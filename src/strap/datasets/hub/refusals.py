@@ -78,7 +78,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) 
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether nobody answered, rather than that the answer was no."""
+    """Return whether nobody answered, rather than that the answer was no."""
     from huggingface_hub import errors
 
     cause = _cause(error)

@@ -30,7 +30,7 @@ def read_attributes(layout: Layout, row: int) -> dict[str, Any]:
 
 
 def _labels(names: Any) -> list[str]:
-    """Names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
+    """Return the names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
 
     What is no list of texts and numbers after all names nothing.
     """

@@ -27,7 +27,7 @@ MAX_INDEX_BYTES = 1 << 28
 """of an mp4, outside its pictures"""
 MAX_SAMPLES = 1 << 24
 """pictures (and packets of sound) of one file: a week at 30 Hz"""
-MAX_DEPTH = 10
+MAX_BOX_DEPTH = 10
 """of boxes within boxes, as FFmpeg allows"""
 COUNTED = re.compile(b"stsz|stz2|trun|elst|cmov")
 """boxes that declare how many pictures there are"""
@@ -100,7 +100,7 @@ def _boxes(kind: bytes, content: bytes, depth: int = 0) -> Iterator[tuple[bytes,
     if kind == b"stsd":  # descriptions of codecs, which may be followed by boxes
         for found in COUNTED.finditer(content):
             yield found[0], content[found.end() :]
-    if kind not in HOLDERS or depth == MAX_DEPTH:
+    if kind not in HOLDERS or depth == MAX_BOX_DEPTH:
         return
     for start in (0, 4) if kind == b"meta" else (0,):  # that of mp4, unlike mov's, has a version
         place = start
@@ -112,9 +112,9 @@ def _boxes(kind: bytes, content: bytes, depth: int = 0) -> Iterator[tuple[bytes,
             place += length
 
 
-def _head(head: bytes, left: int) -> tuple[bytes, int, int]:
+def _head(head: bytes, remaining: int) -> tuple[bytes, int, int]:
     """Return a box's kind, where its content begins, and its length within what is left."""
     length, kind = struct.unpack(">I4s", head[:8])
     if length == 1 and len(head) == 16:
-        return kind, 16, min(struct.unpack(">Q", head[8:])[0], left)
-    return kind, 8, min(length, left) if length else left
+        return kind, 16, min(struct.unpack(">Q", head[8:])[0], remaining)
+    return kind, 8, min(length, remaining) if length else remaining

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 
 from strap.atomic import replacing, write_json
 from strap.datasets.lerobot.features import bookkeeping_specs
+from strap.datasets.lerobot.finished_episodes import FinishedEpisode, Workplace
 from strap.datasets.lerobot.layout import INFO, PROVENANCE
-from strap.datasets.lerobot.pieces import Piece, Workplace
-from strap.datasets.lerobot.statistics import NAMES, aggregate
+from strap.datasets.lerobot.statistics import STATISTICS, aggregate
 
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 EPISODES_PER_FILE = 10_000
-BATCH = 256
+EPISODES_PER_BATCH = 256
 """episodes described at a time, so that their statistics never all lie in memory"""
 _PROVENANCE_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
@@ -35,58 +35,61 @@ class Placement:
 
 
 def write_description(
-    place: Workplace,
+    workplace: Workplace,
     info: Mapping[str, Any],
     features: Mapping[str, Mapping[str, Any]],
-    pieces: Sequence[Piece],
+    episodes: Sequence[FinishedEpisode],
     tasks: Mapping[str, int],
     placements: Mapping[str, Sequence[Placement]],
 ) -> None:
     """Write every file of `meta/`; info.json last."""
-    root = place.dataset
+    root = workplace.dataset
     features = {**features, **bookkeeping_specs()}
-    provenance = _provenance_types(place, pieces)
-    for number, start in enumerate(range(0, len(pieces), EPISODES_PER_FILE)):
+    provenance = _provenance_types(workplace, episodes)
+    for number, start in enumerate(range(0, len(episodes), EPISODES_PER_FILE)):
         chunk, file = divmod(number, int(info["chunks_size"]))
-        group = pieces[start : start + EPISODES_PER_FILE]
-        own = Placement(chunk, file)
+        group = episodes[start : start + EPISODES_PER_FILE]
+        meta_file = Placement(chunk, file)
         target = root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
-        batches = _episode_tables(place, group, own, features, placements, provenance)
+        batches = _episode_tables(workplace, group, meta_file, features, placements, provenance)
         _write_tables(target, batches)
     _write_tasks(root / "meta/tasks.parquet", tasks)
-    stats = aggregate(_stats(place, piece, features) for piece in pieces)
+    stats = aggregate(_stats(workplace, episode, features) for episode in episodes)
     write_json(
         root / "meta/stats.json",
         {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
     )
-    frames = pieces[-1].first + pieces[-1].length
+    frames = episodes[-1].first + episodes[-1].length
     totals = {
-        "total_episodes": len(pieces),
+        "total_episodes": len(episodes),
         "total_frames": frames,
         "total_tasks": len(tasks),
-        "splits": {"train": f"0:{len(pieces)}"},
+        "splits": {"train": f"0:{len(episodes)}"},
     }
     write_json(root / INFO, {**info, **totals, "features": features})
 
 
 def _stats(
-    place: Workplace, piece: Piece, features: Mapping[str, Any]
+    workplace: Workplace, episode: FinishedEpisode, features: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    stats = (place.record(piece.index) or {})["stats"]
+    stats = (workplace.record(episode.index) or {})["stats"]
     return {name: stats[name] for name in features if name in stats}
 
 
 def _episode_tables(
-    place: Workplace,
-    pieces: Sequence[Piece],
-    own: Placement,
+    workplace: Workplace,
+    episodes: Sequence[FinishedEpisode],
+    meta_file: Placement,
     features: Mapping[str, Any],
     placements: Mapping[str, Sequence[Placement]],
     provenance: Mapping[str, pa.DataType],
 ) -> Iterator[pa.Table]:
-    for start in range(0, len(pieces), BATCH):
-        group = pieces[start : start + BATCH]
-        rows = [_row(place, piece, own, features, placements, provenance) for piece in group]
+    for start in range(0, len(episodes), EPISODES_PER_BATCH):
+        group = episodes[start : start + EPISODES_PER_BATCH]
+        rows = [
+            _row(workplace, episode, meta_file, features, placements, provenance)
+            for episode in group
+        ]
         columns = {
             name: pa.array([row[name] for row in rows], _row_type(name, provenance))
             for name in rows[0]
@@ -95,55 +98,60 @@ def _episode_tables(
 
 
 def _row_type(name: str, provenance: Mapping[str, pa.DataType]) -> pa.DataType | None:
-    """The type where values alone do not tell it: nulls, and lists that may be whole numbers."""
+    """Return the type where values alone do not tell it: nulls, lists that may be whole numbers."""
     if name.startswith(PROVENANCE):
         return provenance[name.removeprefix(PROVENANCE)]
     return pa.list_(pa.string()) if name == "tasks" else None
 
 
 def _row(
-    place: Workplace,
-    piece: Piece,
-    own: Placement,
+    workplace: Workplace,
+    episode: FinishedEpisode,
+    meta_file: Placement,
     features: Mapping[str, Any],
     placements: Mapping[str, Sequence[Placement]],
     provenance: Mapping[str, pa.DataType],
 ) -> dict[str, Any]:
-    record = place.record(piece.index) or {}
+    record = workplace.record(episode.index) or {}
     row: dict[str, Any] = {
-        "episode_index": piece.index,
+        "episode_index": episode.index,
         "tasks": record["tasks"],
-        "length": piece.length,
-        "dataset_from_index": piece.first,
-        "dataset_to_index": piece.first + piece.length,
+        "length": episode.length,
+        "dataset_from_index": episode.first,
+        "dataset_to_index": episode.first + episode.length,
     }
-    for name, found in placements.items():
-        at = found[piece.index]
+    for name, placed in placements.items():
+        at = placed[episode.index]
         row |= {f"{name}/chunk_index": at.chunk, f"{name}/file_index": at.file}
         if at.begin is not None:
             row |= {f"{name}/from_timestamp": at.begin, f"{name}/to_timestamp": at.end}
-    for feature, stats in _stats(place, piece, features).items():
-        row |= {f"stats/{feature}/{name}": stats[name] for name in NAMES}
-    row |= {"meta/episodes/chunk_index": own.chunk, "meta/episodes/file_index": own.file}
+    for feature, stats in _stats(workplace, episode, features).items():
+        row |= {f"stats/{feature}/{name}": stats[name] for name in STATISTICS}
+    row |= {
+        "meta/episodes/chunk_index": meta_file.chunk,
+        "meta/episodes/file_index": meta_file.file,
+    }
     values = record["provenance"]
     return row | {
         PROVENANCE + key: _fitting(values.get(key), kind) for key, kind in provenance.items()
     }
 
 
-def _provenance_types(place: Workplace, pieces: Sequence[Piece]) -> dict[str, pa.DataType]:
-    """A column type for every key that some episode has: one that holds all its values."""
+def _provenance_types(
+    workplace: Workplace, episodes: Sequence[FinishedEpisode]
+) -> dict[str, pa.DataType]:
+    """Return a column type for every key that some episode has: one that holds all its values."""
     kinds: dict[str, set[type]] = {}
-    for piece in pieces:
-        for key, value in (place.record(piece.index) or {})["provenance"].items():
+    for episode in episodes:
+        for key, value in (workplace.record(episode.index) or {})["provenance"].items():
             kinds.setdefault(key, set())
             if value is not None:
                 kinds[key].add(type(value))
     types: dict[str, pa.DataType] = {}
     for key, found in kinds.items():
-        numbers = found == {int, float}
-        one = next(iter(found)) if len(found) == 1 else (float if numbers else str)
-        types[key] = _PROVENANCE_TYPES[one]
+        mixed = float if found == {int, float} else str
+        kind = next(iter(found)) if len(found) == 1 else mixed
+        types[key] = _PROVENANCE_TYPES[kind]
     return types
 
 
@@ -166,7 +174,7 @@ def _write_tables(target: Path, tables: Iterator[pa.Table]) -> None:
 
 
 def _write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
-    """The task strings as the index of a pandas frame: LeRobot reads them from there."""
+    """Write the task strings as the index of a pandas frame: LeRobot reads them from there."""
     table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)})
     index = {"name": "task", "field_name": "task", "pandas_type": "unicode"}
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64"}

@@ -65,7 +65,7 @@ class Encoding:
         return next(crf for limit, crf in _CRF[self.codec] if area <= limit)
 
     def spec(self) -> dict[str, Any]:
-        """The entry of `features` in info.json."""
+        """Return the entry of `features` in info.json."""
         fps = float(self.fps)
         return {
             "dtype": "video",
@@ -114,7 +114,7 @@ def _quiet_svt() -> None:
 
 @contextmanager
 def ordinary_threads() -> Iterator[None]:
-    """Threads that are made real-time meanwhile are put back.
+    """Put threads back that are made real-time meanwhile.
 
     SVT-AV1, opened by root, makes the calling thread and its own real-time, and every thread that
     is started later inherits that: a few that wait for each other without sleeping, as those of
@@ -138,14 +138,14 @@ def ordinary_threads() -> Iterator[None]:
                     os.sched_setscheduler(int(task.name), policy, parameters)
 
 
-def join(path: Path, pieces: Sequence[Path], lengths: Sequence[int], fps: Fraction) -> None:
-    """Put encoded pieces end to end in one mp4, frame k of the whole at k / fps exactly."""
+def join(path: Path, videos: Sequence[Path], lengths: Sequence[int], fps: Fraction) -> None:
+    """Put videos end to end in one mp4, frame k of the whole at k / fps exactly."""
     av = import_av()
     with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as out:
         target: Any = None
         before = 0
-        for piece, length in zip(pieces, lengths, strict=True):
-            with av.open(str(piece)) as source:
+        for video, length in zip(videos, lengths, strict=True):
+            with av.open(str(video)) as source:
                 stream = source.streams.video[0]
                 if target is None:
                     target = out.add_stream_from_template(stream, opaque=True)

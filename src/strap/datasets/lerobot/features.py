@@ -19,7 +19,7 @@ _BOOKKEEPING_TYPES = dict.fromkeys(BOOKKEEPING, "int64") | {"timestamp": "float3
 
 
 @dataclass(frozen=True)
-class Column:
+class NumericColumn:
     """A numeric feature: what `info.json` says of it, and how its values are read."""
 
     name: str
@@ -31,18 +31,18 @@ class Column:
     read: Callable[[], Array]
 
     def spec(self) -> dict[str, Any]:
-        """The entry of `features`."""
+        """Return the entry of `features`."""
         return {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
 
 
 def camera_key(name: str) -> str:
-    """`wrist` -> `observation.images.wrist`; a name that is a key already stays."""
+    """Return `observation.images.wrist` for `wrist`; a name that is a key already stays."""
     plain = name.replace("/", ".")
     return plain if plain.startswith("observation.") else IMAGES + plain
 
 
-def columns_of(trajectory: Trajectory) -> dict[str, Column]:
-    """The numeric features of a trajectory.
+def columns_of(trajectory: Trajectory) -> dict[str, NumericColumn]:
+    """Return the numeric features of a trajectory.
 
     Actions become `action`. Proprioception `ee_pos` becomes `observation.ee_pos` (a name that
     begins with `observation.` stays), and where there is no `observation.state` yet, all of it side
@@ -53,7 +53,7 @@ def columns_of(trajectory: Trajectory) -> dict[str, Column]:
     states = {
         state_key(name): array for name, array in trajectory.proprioception.items() if _fits(array)
     }
-    found: dict[str, Column] = {}
+    found: dict[str, NumericColumn] = {}
     if states and STATE not in states:
         found[STATE] = _joined(states)
     for name, array in states.items():
@@ -75,7 +75,7 @@ def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def state_key(name: str) -> str:
-    """`ee_pos` -> `observation.ee_pos`."""
+    """Return `observation.ee_pos` for `ee_pos`; a name that is a key already stays."""
     plain = name.replace("/", ".")
     return plain if plain.startswith("observation.") else f"observation.{plain}"
 
@@ -85,14 +85,14 @@ def _fits(array: LazyArray) -> bool:
     return narrow and array.dtype.kind in "biuf"
 
 
-def _column(name: str, array: LazyArray, names: Any, *, optional: bool) -> Column:
+def _column(name: str, array: LazyArray, names: Any, *, optional: bool) -> NumericColumn:
     if not _fits(array):
         raise StrapError(
             f"'{name}' has shape {array.shape} and type {array.dtype}: LeRobot tables take numbers "
             "of at most one dimension per frame"
         )
     dtype = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype
-    return Column(
+    return NumericColumn(
         name,
         dtype=str(dtype.newbyteorder("=")),
         shape=array.shape[1:] or (1,),
@@ -108,25 +108,25 @@ def _numbered(name: str, array: LazyArray) -> list[str]:
     return [f"{short}_{i}" for i in range(width)] if width > 1 else [short]
 
 
-def _joined(states: Mapping[str, LazyArray]) -> Column:
-    """All proprioception side by side, as float32."""
+def _joined(states: Mapping[str, LazyArray]) -> NumericColumn:
+    """Return all proprioception side by side, as float32."""
 
     def read() -> Array:
         parts = [np.asarray(array[:], np.float32) for array in states.values()]
         return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
     names = [label for name, array in states.items() for label in _numbered(name, array)]
-    return Column(STATE, "float32", (len(names),), names, optional=False, read=read)
+    return NumericColumn(STATE, "float32", (len(names),), names, optional=False, read=read)
 
 
 def to_arrow(values: Array, shape: tuple[int, ...]) -> pa.Array:
-    """A column of a data file: plain numbers for one per frame, else lists of fixed length."""
+    """Return a data file's column: numbers where there is one per frame, else fixed-size lists."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return flat if shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, shape[0])
 
 
 def bookkeeping_specs() -> dict[str, dict[str, Any]]:
-    """The five features that every LeRobot dataset has."""
+    """Return the five features that every LeRobot dataset has."""
     return {
         name: {"dtype": dtype, "shape": [1], "names": None}
         for name, dtype in _BOOKKEEPING_TYPES.items()

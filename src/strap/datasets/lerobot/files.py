@@ -35,7 +35,7 @@ def missing_files(layout: Layout, present: Collection[str] | None = None) -> dic
 
 
 def _names(folder: Path) -> list[str]:
-    """Names of the files in a folder; links that lead nowhere, or in a circle, are none."""
+    """Return the names of the files in a folder, without links that lead nowhere or in a circle."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if _is_file(entry)]

@@ -127,15 +127,15 @@ class Layout:
         return self.version.startswith("v2")
 
     def data_file(self, row: int) -> Path:
-        """The parquet file of the episode in that row."""
+        """Return the parquet file of the episode in that row."""
         return self._path("data_path", row, "data")
 
     def video_file(self, row: int, key: str) -> Path:
-        """The video file of a camera for the episode in that row."""
+        """Return the video file of a camera for the episode in that row."""
         return self._path("video_path", row, f"videos/{key}", video_key=key)
 
     def files(self, row: int, videos: Collection[str] | None = None) -> tuple[Path, ...]:
-        """The files of the episode in that row: its table, and all its videos or those named."""
+        """Return the files of the episode in that row: its table, and its videos, all or named."""
         if videos is None:
             videos = [
                 feature.name for feature in self.features.values() if feature.dtype == "video"
@@ -149,7 +149,7 @@ class Layout:
         return file
 
     def video_start(self, row: int, key: str) -> float:
-        """Seconds into the video file at which the episode's frame 0 lies."""
+        """Return the seconds into the video file at which the episode's frame 0 lies."""
         if self.per_episode_files:
             return 0.0
         start = float(self.columns[f"videos/{key}/from_timestamp"][row])
@@ -201,8 +201,8 @@ def load_layout(root: Path) -> Layout:
         columns = list_episodes(root, per_episode_files=old, videos=videos)
         _require_total(info, file, len(columns["episode_index"]))
         tasks = list_tasks(root, per_episode_files=old)
-        templates = dict(read_templates(info, file, columns, videos, per_episode_files=old))
-        notes = find_videos(templates, root)
+        named = dict(read_templates(info, file, columns, videos, per_episode_files=old))
+        templates, notes = find_videos(named, root)
     return Layout(
         root=root,
         info=info,
@@ -251,7 +251,7 @@ def _version(info: Mapping[str, Any], root: Path) -> str:
 
 
 def rational_fps(fps: float) -> Fraction:
-    """The frame rate as the fraction it stands for: 29.97 is 2997/100, 29.97003 is 30000/1001."""
+    """Return the fraction that a frame rate stands for: 29.97 is 2997/100, 29.97003 30000/1001."""
     return Fraction(fps).limit_denominator(1001)
 
 

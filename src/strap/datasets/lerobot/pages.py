@@ -20,7 +20,7 @@ MAX_PAGES = 100_000
 MAX_HEADER_BYTES = 1 << 20
 FIRST_READ = 512
 """bytes of a header that are tried first"""
-MAX_NESTING = 8
+MAX_STRUCT_DEPTH = 8
 DATA_HEADERS = (5, 8)
 """the fields of a page's header in which its number of values is"""
 BOOLEANS, BYTE, NUMBERS, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
@@ -111,10 +111,10 @@ class _Fields:
         elif kind == BINARY:
             length = self._varint()  # before `place` is read: it moves it
             self.place += length
-        elif kind == STRUCT and depth < MAX_NESTING:
+        elif kind == STRUCT and depth < MAX_STRUCT_DEPTH:
             for _, inner in self._struct():
                 self._skip(inner, depth + 1)
-        elif kind in LISTS and depth < MAX_NESTING:
+        elif kind in LISTS and depth < MAX_STRUCT_DEPTH:
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._varint()
             for _ in range(min(count, MAX_HEADER_BYTES)):

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 
 from strap.datasets.boundary import describe, require_at_most
 from strap.datasets.lerobot.pages import unpacked_size
-from strap.datasets.lerobot.values import LARGEST, shown
+from strap.datasets.lerobot.values import MAX_WHOLE_NUMBER, shown
 from strap.errors import StrapError, shorten
 from strap.types import Array
 
-ROWS = 1 << 16
+ROWS_PER_BATCH = 1 << 16
 """rows of numbers read at a time"""
-MAX_CHUNK_BYTES = 1 << 30
+MAX_COLUMN_BYTES = 1 << 30
 """the most that one column of one row group may unpack to"""
 MAX_BATCH_BYTES = 1 << 29
 """the most that texts or pictures read at a time may come to, and a column of `meta/` in all"""
@@ -92,7 +92,7 @@ def stream(
     table: Table,
     columns: Sequence[str],
     *,
-    rows: int = ROWS,
+    rows: int = ROWS_PER_BATCH,
     groups: Sequence[int] | None = None,
 ) -> Iterator[Sequence[pa.Array]]:
     """Yield columns, `rows` rows at a time, or fewer where they hold texts or pictures.
@@ -141,7 +141,7 @@ def whole_numbers(values: pa.Array | pa.ChunkedArray, what: str, *, missing: boo
     if values.null_count and not missing:
         raise StrapError(f"{what} has missing values; download the file again")
     known = values.drop_null().to_numpy(zero_copy_only=False)
-    is_whole = (known >= 0) & (known <= LARGEST)
+    is_whole = (known >= 0) & (known <= MAX_WHOLE_NUMBER)
     if known.dtype.kind == "f":
         is_whole &= (known == np.floor(known)) & (known <= 2.0**53)
     if not is_whole.all():
@@ -194,7 +194,7 @@ def _unpacked_size(table: Table, groups: Sequence[int], column: str) -> int:
         raise _unreadable(table, column, error) from error
     largest = max((table.sizes[place] for place in wanted), default=0)
     what = f"bytes of column '{column}' in a row group"
-    require_at_most(largest, MAX_CHUNK_BYTES, what, table.file)
+    require_at_most(largest, MAX_COLUMN_BYTES, what, table.file)
     return largest
 
 

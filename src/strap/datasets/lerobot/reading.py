@@ -123,7 +123,7 @@ class LeRobotReader:
         }
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory, its arrays unread."""
+        """Return the trajectory, its arrays unread."""
         row = self._row(trajectory_id)
         with reading(self.layout.root, "LeRobot"):
             return self._read(row, trajectory_id)
@@ -173,12 +173,12 @@ class LeRobotReader:
 
 
 def episode_id(index: int) -> str:
-    """`episode_000012`"""
+    """Return the id of an episode, such as `episode_000012`."""
     return f"episode_{index:06d}"
 
 
 def is_lerobot(path: Path) -> bool:
-    """Whether `path` is a folder with a LeRobot `meta/info.json`."""
+    """Return whether `path` is a folder with a LeRobot `meta/info.json`."""
     with suppress(OSError):  # a folder that may not be entered
         return (path / INFO).is_file()
     return False
@@ -191,7 +191,7 @@ def open_lerobot(
     missing: Literal["error", "skip"] = "error",
     action: str | None = None,
 ) -> tuple[str, LeRobotReader]:
-    """The reader of a LeRobot folder, and its format's name (`lerobot-v3.0`, `lerobot-v2.1`).
+    """Return the reader of a LeRobot folder, and its format (`lerobot-v3.0`, `lerobot-v2.1`).
 
     Args:
         path: the dataset's folder, which has `meta/info.json`.
@@ -261,7 +261,7 @@ class _Episode:
         return self.layout.tasks[int(first)]
 
     def column(self, feature: Feature, *, scalar: bool = False) -> LazyArray:
-        """A numeric feature, [length, *shape]; `scalar`: [length]."""
+        """Return a numeric feature, [length, *shape]; `scalar`: [length]."""
         shape = (self.length,) if scalar else (self.length, *feature.shape)
         dtype = np.dtype(feature.dtype)
 
@@ -285,7 +285,7 @@ class _Episode:
         return LazyArray(shape, dtype, read)
 
     def camera(self, feature: Feature) -> LazyArray:
-        """Frames of a camera, uint8 [length h w 3]."""
+        """Return frames of a camera, uint8 [length h w 3]."""
         shape = (*feature.shape[:2], 3)
         read = self._video if feature.dtype == "video" else self._images
 
@@ -320,5 +320,5 @@ class _Episode:
             return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
 
     def _picture_file(self, name: str, named_by: str) -> Path:
-        """The file of a picture that the table names."""
+        """Return the file of a picture that the table names."""
         return self.layout.here(path_inside(self.layout.root, name, named_by=named_by))

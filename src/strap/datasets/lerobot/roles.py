@@ -10,7 +10,7 @@ from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
 
 ACTIONS = ("action", "actions")
-OBSERVATION = "observation."
+OBSERVATION_PREFIX = "observation."
 
 
 def is_array(feature: Feature) -> bool:
@@ -46,5 +46,5 @@ def find_states(layout: Layout, action: str) -> frozenset[str]:
     """
     features = layout.features.values()
     rows = [f for f in features if is_array(f) and len(f.shape) == 1 and f.name != action]
-    observed = [f.name for f in rows if f.name.startswith(OBSERVATION)]
+    observed = [f.name for f in rows if f.name.startswith(OBSERVATION_PREFIX)]
     return frozenset(observed or [f.name for f in rows if is_state_name(f.name)])

@@ -16,13 +16,13 @@ from strap.types import Array
 
 Stats = dict[str, Array]
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-NAMES = ("min", "max", "mean", "std", "count", *QUANTILES)
+STATISTICS = ("min", "max", "mean", "std", "count", *QUANTILES)
 SAMPLES = 100
-SIDE = 150
+SAMPLED_SIDE = 150
 
 
 def number_stats(values: Array) -> Stats:
-    """Statistics over the frames of an array [t …]; a [t] array counts as [t 1]."""
+    """Return statistics over the frames of an array [t …]; a [t] array counts as [t 1]."""
     rows = values.astype(np.float64).reshape(len(values), *(values.shape[1:] or (1,)))
     quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
     return {
@@ -47,7 +47,7 @@ class PictureStats:
     def add(self, frames: Array) -> None:
         """Take the next frames, uint8 [n h w 3]."""
         first = -self._seen % self._every
-        thin = max(1, max(frames.shape[1:3]) // SIDE)
+        thin = max(1, max(frames.shape[1:3]) // SAMPLED_SIDE)
         for frame in frames[first :: self._every, ::thin, ::thin]:
             for channel in range(3):
                 self._counts[channel] += np.bincount(frame[..., channel].ravel(), minlength=256)
@@ -55,7 +55,7 @@ class PictureStats:
         self._seen += len(frames)
 
     def result(self) -> Stats:
-        """The statistics, each [3 1 1] in [0, 1]; `count` is the number of frames looked at."""
+        """Return the statistics, [3 1 1] each, in [0, 1]; `count` is that of the sampled frames."""
         grey = np.arange(256) / 255
         share = self._counts / self._counts.sum(axis=1, keepdims=True)
         below = share.cumsum(axis=1)
@@ -72,14 +72,14 @@ class PictureStats:
 
 
 def aggregate(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Stats]:
-    """Statistics of a whole dataset from those of its episodes, one at a time.
+    """Return the statistics of a whole dataset from those of its episodes, one at a time.
 
     Exact but for the quantiles, which are means weighted by frames, as in LeRobot.
     """
     total: dict[str, Stats] = {}
     for part in parts:
         for feature, stats in part.items():
-            new = {name: np.asarray(stats[name]) for name in NAMES}
+            new = {name: np.asarray(stats[name]) for name in STATISTICS}
             total[feature] = _merged(total[feature], new) if feature in total else new
     return total
 

@@ -29,15 +29,17 @@ from strap.types import Array
 
 IMAGE_BATCH = 16
 """pictures decoded from a table at a time: bounds memory for files with huge row groups"""
-KEPT_COLUMNS, KEPT_BYTES = 64, 1 << 20
+CACHED_COLUMNS, CACHED_COLUMN_BYTES = 64, 1 << 20
 """how many columns of episodes stay in memory, and how large one of them may be"""
-_AGAIN = "file and meta are of different downloads: get both again"
+FETCH_BOTH = "file and meta are of different downloads: get both again"
 
 
 def read_column(file: Path, episode: int, length: int, column: str, row_bytes: int) -> Array:
-    """One numeric column of one episode, [length] or [length, …]; a row has about `row_bytes`."""
+    """Return a numeric column of an episode, [length …]; a row has about `row_bytes`."""
     require_rows(file, episode, length, column)
-    load = _cached_column if length * row_bytes <= KEPT_BYTES else _cached_column.__wrapped__
+    load = (
+        _cached_column if length * row_bytes <= CACHED_COLUMN_BYTES else _cached_column.__wrapped__
+    )
     return load(file, *_stamp(file), episode, column)
 
 
@@ -47,7 +49,7 @@ def require_rows(file: Path, episode: int, length: int, column: str) -> None:
     if last - first != length:
         raise StrapError(
             f"'{file}', episode {episode}: column '{column}' has {last - first} rows but meta/ "
-            f"says {length} frames; {_AGAIN}"
+            f"says {length} frames; {FETCH_BOTH}"
         )
 
 
@@ -59,7 +61,7 @@ def read_images(
     stop: int,
     locate: Callable[[str, str], Path],
 ) -> Iterator[bytes]:
-    """The encoded pictures of frames start … stop−1, from an image column {bytes, path}.
+    """Yield the encoded pictures of frames start … stop−1, from an image column {bytes, path}.
 
     A picture without bytes lies in the file of that path: `locate` is given it, and what names it.
     """
@@ -102,7 +104,7 @@ def _picture_file(file: Path, where: str) -> bytes:
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
-    """What changes when the file does, and who reads: an open handle is one thread's alone.
+    """Return what changes when the file does, and who reads: an open handle is one thread's alone.
 
     Nor does it survive a fork.
     """
@@ -124,13 +126,13 @@ def _table(file: Path, _mtime: int, _size: int, _reader: int) -> Table:
 
 
 @lru_cache(maxsize=64)
-def _runs(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int, int]]:
-    """episode -> (first row, last row + 1), from the columns that number episodes and frames."""
+def _row_spans(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int, int]]:
+    """Return each episode's first row and last row + 1, from the columns that number frames."""
     table = _table(file, mtime, size, reader)
     if "episode_index" not in table.names:
         raise StrapError(f"'{file}' has no column 'episode_index'; it is no LeRobot data file")
     numbered = [name for name in ("episode_index", "frame_index") if name in table.names]
-    runs: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     row, last, last_frame = 0, -1, -1
     for batch in stream(table, numbered):
         index, *frames = (
@@ -139,32 +141,36 @@ def _runs(file: Path, mtime: int, size: int, reader: int) -> dict[int, tuple[int
         )
         is_next = np.diff(index, prepend=last) != 0
         if frames and not (is_next | (np.diff(frames[0], prepend=last_frame) > 0)).all():
-            raise StrapError(f"'{file}': its rows are not in the order of frame_index; {_AGAIN}")
+            raise StrapError(
+                f"'{file}': its rows are not in the order of frame_index; {FETCH_BOTH}"
+            )
         starts = np.flatnonzero(is_next)
         for start, stop in pairwise((*starts.tolist(), len(index))):
             episode = int(index[start])
-            if episode in runs:
+            if episode in spans:
                 raise StrapError(
                     f"'{file}': the rows of episode {episode} are not together; the file is "
                     "damaged: download it again"
                 )
-            runs[episode] = (row + start, row + stop)
+            spans[episode] = (row + start, row + stop)
         if len(starts) == 0 or starts[0] > 0:  # the batch goes on with the episode before
-            runs[last] = (runs[last][0], row + int(starts[0] if len(starts) else len(index)))
+            spans[last] = (spans[last][0], row + int(starts[0] if len(starts) else len(index)))
         row, last = row + len(index), int(index[-1])
         last_frame = int(frames[0][-1]) if frames else -1
-    return runs
+    return spans
 
 
 def _rows(file: Path, episode: int) -> tuple[int, int]:
-    runs = _runs(file, *_stamp(file))
-    if episode not in runs:
-        known = f"{min(runs)} to {max(runs)}" if runs else "none"
-        raise StrapError(f"'{file}' holds no rows of episode {episode} (it has {known}); {_AGAIN}")
-    return runs[episode]
+    spans = _row_spans(file, *_stamp(file))
+    if episode not in spans:
+        known = f"{min(spans)} to {max(spans)}" if spans else "none"
+        raise StrapError(
+            f"'{file}' holds no rows of episode {episode} (it has {known}); {FETCH_BOTH}"
+        )
+    return spans[episode]
 
 
-@lru_cache(maxsize=KEPT_COLUMNS)
+@lru_cache(maxsize=CACHED_COLUMNS)
 def _cached_column(
     file: Path, mtime: int, size: int, reader: int, episode: int, column: str
 ) -> Array:
@@ -184,7 +190,7 @@ def _cached_column(
 
 
 def _overlapping(table: Table, first: int, last: int) -> tuple[list[int], int]:
-    """The row groups that hold rows first … last−1, and the row at which the first one starts."""
+    """Return the row groups that hold rows first … last−1, and the row where the first begins."""
     groups: list[int] = []
     begin = offset = 0
     for group, rows in enumerate(table.group_rows):
@@ -196,7 +202,7 @@ def _overlapping(table: Table, first: int, last: int) -> tuple[list[int], int]:
 
 
 def to_numpy(values: pa.ChunkedArray) -> Array:
-    """Numbers, or nested lists of numbers of equal lengths, as an array [rows, …]."""
+    """Return numbers, or nested lists of numbers of equal lengths, as an array [rows, …]."""
     array = values.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], values.type)
@@ -239,7 +245,7 @@ def _equal_lengths(array: pa.Array, length: int) -> bool:
 
 
 def _values(file: Path, column: str, first: int, last: int) -> Iterator[object]:
-    """Rows first … last−1 of a column, a few at a time."""
+    """Yield rows first … last−1 of a column, a few at a time."""
     table = _table(file, *_stamp(file))
     groups, row = _overlapping(table, first, last)
     for (values,) in stream(table, [column], rows=IMAGE_BATCH, groups=groups):

@@ -23,7 +23,7 @@ from strap.errors import StrapError
 VIDEO_FOLDERS = ("videos", "video")
 """names of the folder of videos"""
 
-LONGEST = 1000
+MAX_TEMPLATE_LENGTH = 1000
 """characters of a template"""
 _WIDTH = re.compile(r"(0?[0-9]{1,2})?d?", re.ASCII)
 
@@ -75,8 +75,8 @@ def parse_template(template: Any, names: Collection[str], file: Path, key: str) 
             f"correct it; known names: {', '.join(names)}"
         )
 
-    if not isinstance(template, str) or not 0 < len(template) <= LONGEST:
-        raise refused(f"it must be a text of 1 to {LONGEST} characters")
+    if not isinstance(template, str) or not 0 < len(template) <= MAX_TEMPLATE_LENGTH:
+        raise refused(f"it must be a text of 1 to {MAX_TEMPLATE_LENGTH} characters")
     try:
         parsed = list(Formatter().parse(template))
     except ValueError as error:
@@ -128,10 +128,12 @@ def read_templates(
         yield key, template
 
 
-def find_videos(templates: dict[str, Template], root: Path) -> tuple[str, ...]:
-    """Change `video_path` where the folder that it names is absent and another name of it is not.
+def find_videos(
+    templates: Mapping[str, Template], root: Path
+) -> tuple[dict[str, Template], tuple[str, ...]]:
+    """Return the templates with the folder that holds the videos, and a note where it is another.
 
-    Return a note about that.
+    It is another where the folder that `video_path` names is absent and another name of it is not.
     """
     template = templates.get("video_path")
     if (
@@ -139,9 +141,9 @@ def find_videos(templates: dict[str, Template], root: Path) -> tuple[str, ...]:
         or template.folder not in VIDEO_FOLDERS
         or (root / template.folder).exists()
     ):
-        return ()
+        return dict(templates), ()
     found = [name for name in VIDEO_FOLDERS if (root / name).is_dir()]
     if not found:
-        return ()
-    templates["video_path"] = template.moved(found[0])
-    return (f"videos are read from '{found[0]}/', where meta/info.json says '{template.folder}/'",)
+        return dict(templates), ()
+    note = f"videos are read from '{found[0]}/', where meta/info.json says '{template.folder}/'"
+    return {**templates, "video_path": template.moved(found[0])}, (note,)

@@ -9,7 +9,7 @@ from typing import Any
 
 from strap.errors import StrapError
 
-LARGEST = (1 << 63) - 1
+MAX_WHOLE_NUMBER = (1 << 63) - 1
 """the largest whole number that tables hold"""
 
 _short = reprlib.Repr()
@@ -44,7 +44,11 @@ def whole(value: Any, what: str, *, least: int = 0) -> int:
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not least <= value <= MAX_WHOLE_NUMBER
+    ):
         raise StrapError(
             f"{what} is {shown(value)}; it must be a whole number of {least} or more: "
             "correct it, or download the file again"

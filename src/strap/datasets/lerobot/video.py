@@ -49,7 +49,7 @@ OPENING = {
 
 
 def import_av() -> ModuleType:
-    """PyAV, imported when the first video is touched."""
+    """Return PyAV, imported when the first video is touched."""
     try:
         import av
     except ImportError as error:
@@ -110,9 +110,10 @@ class Decoder:
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
         context.thread_type = "AUTO"
-        own = processors()
-        few = MAX_THREAD_PIXELS // max(1, context.width * context.height)
-        context.thread_count = max(1, min(MAX_THREADS, own + 1, few)) if own > 1 else 1
+        n_processors = processors()
+        affordable = MAX_THREAD_PIXELS // max(1, context.width * context.height)
+        n_threads = max(1, min(MAX_THREADS, n_processors + 1, affordable))
+        context.thread_count = n_threads if n_processors > 1 else 1
         # A damaged picture is an error, not a grey guess.
         context.options = {"err_detect": "explode", "max_pixels": OPENING["max_pixels"]}
         self._tick = Fraction(self._stream.time_base)
@@ -169,13 +170,13 @@ class Decoder:
             )
 
     def _slack(self, interval: Fraction) -> Fraction:
-        """Half a frame, in ticks: of the video where it is faster than the dataset."""
+        """Return half a frame, in ticks: of the video where it is faster than the dataset."""
         rate = self._stream.average_rate or 0
         half = min(interval, 1 / Fraction(rate)) / 2 if rate > 0 else interval / 2
         return max(half, interval / 8) / self._tick
 
     def _at(self, wanted: Fraction, slack: Fraction) -> Any:
-        """The frame within `slack` of `wanted`, decoding forward up to it."""
+        """Return the frame within `slack` of `wanted`, decoding forward up to it."""
         while self._frame is None or self._frame.pts < wanted - slack:
             before = self._frame
             self._frame = next(self._frames, None)
@@ -265,7 +266,7 @@ class DecoderPool:
 
     @contextmanager
     def borrow(self, path: Path) -> Iterator[Decoder]:
-        """The decoder of that file, for this thread alone while it is borrowed."""
+        """Give the decoder of that file, for this thread alone while it is borrowed."""
         while True:
             decoder = self._get(path)
             with decoder.lock:
@@ -302,20 +303,20 @@ class DecoderPool:
                 self._open.popitem()[1].close()
 
 
-_own = threading.local()
+_thread_pool = threading.local()
 _parents: list[DecoderPool] = []
 
 
 def pool() -> DecoderPool:
-    """This thread's decoders: threads that read one file do not wait for each other.
+    """Return this thread's decoders: threads that read one file do not wait for each other.
 
     After a fork the parent's are left alone, neither used nor closed: their threads exist only in
     the parent.
     """
-    process, found = getattr(_own, "pool", (None, None))
+    process, found = getattr(_thread_pool, "pool", (None, None))
     if process != os.getpid() or found is None:
         if found is not None:
             _parents.append(found)
         found = DecoderPool()
-        _own.pool = (os.getpid(), found)
+        _thread_pool.pool = (os.getpid(), found)
     return found

@@ -16,14 +16,14 @@ from strap.atomic import discard, read_json, remove_leftovers, replacing, write_
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Codec, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
-from strap.datasets.lerobot.layout import rational_fps
-from strap.datasets.lerobot.pieces import (
-    Piece,
+from strap.datasets.lerobot.finished_episodes import (
+    FinishedEpisode,
     Workplace,
-    finished_piece,
+    find_finished,
     partial_folder,
-    write_piece,
+    write_episode,
 )
+from strap.datasets.lerobot.layout import rational_fps
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.progress import Progress, silent
@@ -97,19 +97,19 @@ def write_lerobot(
         if _is_written(out, plan):
             discard(partial_folder(out))
             return out
-        place = Workplace(out, plan)
-        job = _Job(place, first, rate, encodings, video_files_size_in_mb, fps is None)
+        workplace = Workplace(out, plan)
+        job = _Job(workplace, first, rate, encodings, video_files_size_in_mb, fps is None)
         for trajectory in _chain(first, stream):
             job.add(trajectory)
-            progress("writing", len(job.pieces), total or len(job.pieces))
+            progress("writing", len(job.episodes), total or len(job.episodes))
         job.close(robot_type, data_files_size_in_mb)
-        write_json(place.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
-        place.finish(out)
+        write_json(workplace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
+        workplace.finish(out)
     return out
 
 
 def _is_written(out: Path, plan: Mapping[str, Any]) -> bool:
-    """Whether `out` is what this plan makes; an error where it is something else."""
+    """Return whether `out` is what this plan makes; raise where it is something else."""
     if not out.exists():
         return False
     origin = read_json(out / ORIGIN) if (out / ORIGIN).is_file() else {}
@@ -119,25 +119,25 @@ def _is_written(out: Path, plan: Mapping[str, Any]) -> bool:
 
 
 class _Job:
-    """Episodes as they come: pieces, then video files as soon as one is full."""
+    """Episodes written as they come; their videos are joined as soon as a video file is full."""
 
     def __init__(
         self,
-        place: Workplace,
+        workplace: Workplace,
         first: Trajectory,
         fps: Fraction,
         encodings: Mapping[str, Encoding],
         video_mb: float,
         one_rate: bool,
     ) -> None:
-        self.place = place
+        self.workplace = workplace
         self.fps = fps
         self.encodings = encodings
-        self.pieces: list[Piece] = []
+        self.episodes: list[FinishedEpisode] = []
         self.tasks: dict[str, int] = {}
         self.placements: dict[str, list[Placement]] = {key: [] for key in encodings}
         self._required = {c.name: c.shape for c in columns_of(first).values() if not c.optional}
-        self._groups: dict[str, list[Piece]] = {key: [] for key in encodings}
+        self._groups: dict[str, list[FinishedEpisode]] = {key: [] for key in encodings}
         self._files = dict.fromkeys(encodings, 0)
         self._video_bytes = video_mb * 2**20
         self._video_mb = video_mb
@@ -146,30 +146,30 @@ class _Job:
     def add(self, trajectory: Trajectory) -> None:
         """Write an episode, or find it written."""
         self._check(trajectory)
-        index = len(self.pieces)
-        first = self.pieces[-1].first + self.pieces[-1].length if self.pieces else 0
+        index = len(self.episodes)
+        first = self.episodes[-1].first + self.episodes[-1].length if self.episodes else 0
         task = self.tasks.setdefault(trajectory.instruction, len(self.tasks))
-        piece = finished_piece(self.place, trajectory, index, task, first) or write_piece(
-            self.place, trajectory, index, task, first, self.encodings, self.fps
+        episode = find_finished(self.workplace, trajectory, index, task, first) or write_episode(
+            self.workplace, trajectory, index, task, first, self.encodings, self.fps
         )
-        self.pieces.append(piece)
+        self.episodes.append(episode)
         for key, group in self._groups.items():
             size = sum(member.sizes[key] for member in group)
-            if group and size + piece.sizes[key] > self._video_bytes:
+            if group and size + episode.sizes[key] > self._video_bytes:
                 self._join(key)
-            self._groups[key].append(piece)
+            self._groups[key].append(episode)
 
     def close(self, robot_type: str | None, data_mb: float) -> None:
-        """Write what is left: the last video files, the tables, the description."""
+        """Write what remains: the last video files, the tables, the description."""
         for key in self._groups:
             self._join(key)
-        columns, dropped = _common_columns(self.place, self.pieces)
+        columns, dropped = _common_columns(self.workplace, self.episodes)
         if dropped:
             warnings.warn(
                 f"{', '.join(dropped)}: not alike in all trajectories, left out of the dataset",
                 stacklevel=3,
             )
-        placements = {"data": _write_data(self.place, self.pieces, columns, data_mb * 2**20)}
+        placements = {"data": _write_data(self.workplace, self.episodes, columns, data_mb * 2**20)}
         placements |= {f"videos/{key}": found for key, found in self.placements.items()}
         info = {
             "codebase_version": "v3.0",
@@ -182,29 +182,29 @@ class _Job:
             "video_path": VIDEO_PATH if self.encodings else None,
         }
         features = columns | {key: e.spec() for key, e in self.encodings.items()}
-        write_description(self.place, info, features, self.pieces, self.tasks, placements)
+        write_description(self.workplace, info, features, self.episodes, self.tasks, placements)
 
     def _join(self, key: str) -> None:
-        """Make one video file of the pieces at hand, and remove them."""
+        """Make one video file of the finished episodes' videos, and remove those."""
         group, self._groups[key] = self._groups[key], []
         number = self._files[key]
         self._files[key] += 1
         chunk, file = divmod(number, CHUNKS_SIZE)
         before = 0
-        for piece in group:
-            begin, end = before / self.fps, (before + piece.length) / self.fps
+        for episode in group:
+            begin, end = before / self.fps, (before + episode.length) / self.fps
             self.placements[key].append(Placement(chunk, file, float(begin), float(end)))
-            before += piece.length
+            before += episode.length
         name = VIDEO_PATH.format(video_key=key, chunk_index=chunk, file_index=file)
-        target = self.place.dataset / name
-        pieces = [self.place.video_file(piece.index, key) for piece in group]
+        target = self.workplace.dataset / name
+        videos = [self.workplace.video_file(episode.index, key) for episode in group]
         if group and not target.exists():
-            join(target, pieces, [piece.length for piece in group], self.fps)
-        for file_of_piece in pieces:
-            file_of_piece.unlink(missing_ok=True)
+            join(target, videos, [episode.length for episode in group], self.fps)
+        for video in videos:
+            video.unlink(missing_ok=True)
 
     def _check(self, trajectory: Trajectory) -> None:
-        """Every episode needs the features of the first."""
+        """Raise where an episode lacks a feature of the first."""
         if trajectory.length < 1:
             raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
         rate = trajectory.fps
@@ -219,17 +219,17 @@ class _Job:
                 raise _differs(trajectory, key, cameras.get(key), (e.height, e.width))
         columns = columns_of(trajectory)
         for name, shape in self._required.items():
-            own = columns[name].shape if name in columns else None
-            if own != shape:
-                raise _differs(trajectory, name, own, shape)
+            found = columns[name].shape if name in columns else None
+            if found != shape:
+                raise _differs(trajectory, name, found, shape)
 
 
 def _differs(
-    trajectory: Trajectory, name: str, own: tuple[int, ...] | None, first: tuple[int, ...]
+    trajectory: Trajectory, name: str, shape: tuple[int, ...] | None, first: tuple[int, ...]
 ) -> StrapError:
-    found = f"has '{name}' of shape {own}" if own else f"lacks '{name}'"
+    fault = f"has '{name}' of shape {shape}" if shape else f"lacks '{name}'"
     return StrapError(
-        f"trajectory '{trajectory.id}' {found}, the first one has {first} per frame: LeRobot "
+        f"trajectory '{trajectory.id}' {fault}, the first one has {first} per frame: LeRobot "
         "keeps the same features for all episodes; leave it out, or choose the cameras to write"
     )
 
@@ -259,7 +259,7 @@ def _encodings(
 
 
 def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -> dict[str, Any]:
-    """What must be the same for an unfinished dataset to be continued."""
+    """Return what must be the same for an unfinished dataset to be continued."""
     return {
         "first": first.identity(),
         "fps": str(fps),
@@ -269,17 +269,18 @@ def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -
 
 
 def _common_columns(
-    place: Workplace, pieces: Sequence[Piece]
+    workplace: Workplace, episodes: Sequence[FinishedEpisode]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The features that all episodes have alike, and the names of those that they do not."""
+    """Return the features that all episodes have alike, and the names of those that they do not."""
     common: dict[str, dict[str, Any]] = {}
     seen: dict[str, None] = {}
-    for piece in pieces:
-        own = {n: dict(spec) for n, spec in (place.record(piece.index) or {})["columns"].items()}
-        seen |= dict.fromkeys(own)
-        if piece.index == 0:
-            common = own
-        common = {n: s for n, s in common.items() if n in own and _alike(s, own[n])}
+    for episode in episodes:
+        record = workplace.record(episode.index) or {}
+        specs = {name: dict(spec) for name, spec in record["columns"].items()}
+        seen |= dict.fromkeys(specs)
+        if episode.index == 0:
+            common = specs
+        common = {n: s for n, s in common.items() if n in specs and _alike(s, specs[n])}
     for spec in common.values():
         spec.pop("optional", None)
     return common, [name for name in seen if name not in common]
@@ -290,34 +291,37 @@ def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def _write_data(
-    place: Workplace, pieces: Sequence[Piece], columns: Mapping[str, Any], limit: float
+    workplace: Workplace,
+    episodes: Sequence[FinishedEpisode],
+    columns: Mapping[str, Any],
+    limit: float,
 ) -> list[Placement]:
-    """Data files, one row group per episode, a new file when the rows reach the limit."""
+    """Write the data files, a row group per episode, a new file when the rows reach the limit."""
     placements: list[Placement] = []
-    groups: list[list[Piece]] = [[]]
+    groups: list[list[FinishedEpisode]] = [[]]
     size = 0
-    for piece in pieces:
-        own = _row_bytes(place, piece, columns)
-        if groups[-1] and size + own > limit:
+    for episode in episodes:
+        n_bytes = _row_bytes(workplace, episode, columns)
+        if groups[-1] and size + n_bytes > limit:
             groups.append([])
             size = 0
-        groups[-1].append(piece)
-        size += own
+        groups[-1].append(episode)
+        size += n_bytes
     for number, group in enumerate(groups):
         chunk, file = divmod(number, CHUNKS_SIZE)
-        target = place.dataset / DATA_PATH.format(chunk_index=chunk, file_index=file)
-        _write_data_file(target, (_rows(place, piece, columns) for piece in group))
+        target = workplace.dataset / DATA_PATH.format(chunk_index=chunk, file_index=file)
+        _write_data_file(target, (_rows(workplace, episode, columns) for episode in group))
         placements += [Placement(chunk, file)] * len(group)
     return placements
 
 
-def _rows(place: Workplace, piece: Piece, columns: Mapping[str, Any]) -> pa.Table:
+def _rows(workplace: Workplace, episode: FinishedEpisode, columns: Mapping[str, Any]) -> pa.Table:
     bookkeeping = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
-    return pq.read_table(place.table_file(piece.index), columns=[*columns, *bookkeeping])
+    return pq.read_table(workplace.table_file(episode.index), columns=[*columns, *bookkeeping])
 
 
-def _row_bytes(place: Workplace, piece: Piece, columns: Mapping[str, Any]) -> int:
-    return int(_rows(place, piece, columns).nbytes)
+def _row_bytes(workplace: Workplace, episode: FinishedEpisode, columns: Mapping[str, Any]) -> int:
+    return int(_rows(workplace, episode, columns).nbytes)
 
 
 def _write_data_file(target: Path, tables: Iterator[pa.Table]) -> None:

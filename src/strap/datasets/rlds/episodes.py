@@ -18,18 +18,18 @@ from strap.datasets.pictures import decode_pictures, picture_size
 from strap.datasets.rlds.description import FEATURES
 from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.records import read_record
-from strap.datasets.rlds.structure import NUMBERS, STEPS, Field, Structure
+from strap.datasets.rlds.structure import NUMPY_DTYPES, STEPS_FEATURE, Field, Structure
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Array
 
-KEPT_BYTES = 64 << 20
+MAX_CACHED_BYTES = 64 << 20
 """records kept in memory per process, so that the arrays of one episode read its record once"""
 Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeRecord:
     """One record of a shard, by the id of its trajectory."""
 
     id: str
@@ -44,18 +44,18 @@ class Episode:
         return f"'{self.shard}', {self.id} (record {self.record})"
 
     def example(self) -> Example:
-        """The record, parsed."""
+        """Return the record, parsed."""
         return _records.get(self)
 
     def count(self, steps: Mapping[str, Field]) -> int:
-        """The number of steps: the values of the first field that tells it."""
+        """Return the number of steps: the values of the first field that tells it."""
         example = self.example()
         for path, field in steps.items():
-            name = f"{STEPS}/{path}"
+            name = f"{STEPS_FEATURE}/{path}"
             if name not in example.spans:
                 continue
             if field.kind == "image" or (field.kind == "text" and not field.shape):
-                return len(self._parsed(example.pieces, name))
+                return len(self._parsed(example.value_spans, name))
             if field.kind == "tensor" and field.is_plain and {0, None}.isdisjoint(field.shape):
                 return self._steps_of(field, name)
         raise StrapError(
@@ -74,12 +74,12 @@ class Episode:
         return values // per_step
 
     def instructions(self, paths: Sequence[str], structure: Structure, length: int) -> list[str]:
-        """The language strings that are not empty; a step's field is read at the first step."""
+        """Return the texts of the instruction fields that are not empty, each once."""
         example = self.example()
         found: list[str] = []
         for path in paths:
             of_steps = path in structure.steps
-            name = self._require(f"{STEPS}/{path}" if of_steps else path)
+            name = self._require(f"{STEPS_FEATURE}/{path}" if of_steps else path)
             values = self._parsed(example.texts, name)
             if of_steps and not structure.steps[path].shape and len(values) != length:
                 raise self._unequal(name, f"{len(values)} texts", f"{length} steps")
@@ -89,7 +89,7 @@ class Episode:
         return found
 
     def attributes(self, fields: Mapping[str, Field]) -> dict[str, Any]:
-        """What the record stores once: file paths and the like."""
+        """Return what the record stores once: file paths and the like."""
         example = self.example()
         found: dict[str, Any] = {}
         for path, field in fields.items():
@@ -106,13 +106,13 @@ class Episode:
         return found
 
     def numbers(self, fields: Sequence[Field], length: int, *, flat: bool = True) -> LazyArray:
-        """Number fields side by side, [length, …]; `flat=False` gives a scalar field a column."""
+        """Return number fields side by side, [length, …]; unless `flat`, scalars have a column."""
         shapes = [self._shape(field, length) for field in fields]
         if len(fields) > 1 or not flat:
             shapes = [shape or (1,) for shape in shapes]
         last = sum(shape[-1] for shape in shapes) if len(shapes) > 1 else 0
         shape = (length, last) if last else (length, *shapes[0])
-        dtypes = [np.dtype(NUMBERS[field.dtype]) for field in fields]
+        dtypes = [np.dtype(NUMPY_DTYPES[field.dtype]) for field in fields]
         dtype = np.result_type(*dtypes) if len(dtypes) > 1 else dtypes[0]
 
         def read(start: int, stop: int) -> Array:
@@ -126,22 +126,22 @@ class Episode:
         return LazyArray(shape, dtype, read)
 
     def camera(self, field: Field, length: int) -> LazyArray:
-        """Pictures of a camera, uint8 [length h w 3]; only those asked for are decoded."""
-        name = f"{STEPS}/{field.path}"
+        """Return a camera's pictures, uint8 [length h w 3]; only what is read is decoded."""
+        name = f"{STEPS_FEATURE}/{field.path}"
         where = f"{self.where}, '{name}'"
         if field.kind == "tensor":
             return as_pictures(self.numbers([field], length), where)
         height, width = field.shape[:2]
         if (height is None or width is None) and length:
-            begin, end = self._pieces(name, length)[0]
+            begin, end = self._picture_spans(name, length)[0]
             height, width = picture_size(self.example().data[begin:end], where)
         shape = (height or 0, width or 0, 3)
 
         def read(start: int, stop: int) -> Array:
             with self._reading():
-                pieces = self._pieces(name, length)
+                spans = self._picture_spans(name, length)
                 data = self.example().data
-                chosen = (data[a:b] for a, b in pieces[start:stop])
+                chosen = (data[a:b] for a, b in spans[start:stop])
                 return decode_pictures(chosen, max(stop - start, 0), shape, where, start)
 
         return LazyArray((length, *shape), np.dtype(np.uint8), read)
@@ -153,17 +153,19 @@ class Episode:
         if None not in field.shape:
             return tuple(int(n or 0) for n in field.shape)
         known = math.prod(n for n in field.shape if n is not None)
-        values = self._parsed(self.example().count, self._require(f"{STEPS}/{field.path}"))
+        values = self._parsed(self.example().count, self._require(f"{STEPS_FEATURE}/{field.path}"))
         free = values // (known * length) if known * length else 0
         return tuple(free if n is None else n for n in field.shape)
 
     def _rows(self, field: Field, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        return self._values(field, self._require(f"{STEPS}/{field.path}"), shape, start, stop)
+        return self._values(
+            field, self._require(f"{STEPS_FEATURE}/{field.path}"), shape, start, stop
+        )
 
     def _values(
         self, field: Field, name: str, shape: tuple[int, ...], start: int, stop: int
     ) -> Array:
-        """Rows start … stop−1 of a feature of that shape, of the dtype that its field declares."""
+        """Return rows start … stop−1 of a feature of that shape, of its field's declared dtype."""
         example = self.example()
         found = self._parsed(example.count, name)
         if found != math.prod(shape):
@@ -172,7 +174,7 @@ class Episode:
                 f"{math.prod(shape)}; {FEATURES} does not describe this record"
             )
         rows = self._parsed(example.numbers, name).reshape(shape)[start:stop]
-        converted = _converted(rows, np.dtype(NUMBERS[field.dtype]))
+        converted = _converted(rows, np.dtype(NUMPY_DTYPES[field.dtype]))
         if converted is None:
             raise StrapError(
                 f"{self.where}: '{name}' holds {rows.dtype} values that are no {field.dtype}, "
@@ -180,11 +182,11 @@ class Episode:
             )
         return converted
 
-    def _pieces(self, name: str, length: int) -> list[tuple[int, int]]:
-        pieces = self._parsed(self.example().pieces, self._require(name))
-        if len(pieces) != length:
-            raise self._unequal(name, f"{len(pieces)} pictures", f"{length} steps")
-        return pieces
+    def _picture_spans(self, name: str, length: int) -> list[tuple[int, int]]:
+        spans = self._parsed(self.example().value_spans, self._require(name))
+        if len(spans) != length:
+            raise self._unequal(name, f"{len(spans)} pictures", f"{length} steps")
+        return spans
 
     def _unequal(self, name: str, values: str, expected: str) -> StrapError:
         return StrapError(
@@ -193,7 +195,7 @@ class Episode:
         )
 
     def _require(self, name: str) -> str:
-        """The name of a feature, which the record must hold."""
+        """Return the name of a feature; raise where the record does not hold it."""
         if name not in self.example().spans:
             raise StrapError(
                 f"{self.where} has no '{name}', which {FEATURES} lists; download both again"
@@ -210,7 +212,7 @@ class Episode:
 
 
 def _converted(values: Array, dtype: np.dtype[Any]) -> Array | None:
-    """The float32 or int64 values as `dtype`; None where one of them has no place in it."""
+    """Return the float32 or int64 values as `dtype`; None where one of them has no place in it."""
     if not values.size:
         return values.astype(dtype)
     if (values.dtype.kind == "f") != (dtype.kind == "f"):
@@ -230,15 +232,15 @@ class _Records:
     """The records read last, bounded by their bytes; one lock, since readers may share threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Path, int, int], Example] = OrderedDict()
+        self._examples: OrderedDict[tuple[Path, int, int], Example] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, episode: Episode) -> Example:
+    def get(self, episode: EpisodeRecord) -> Example:
         key = (episode.shard, episode.record, _mtime(episode.shard))
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            if key in self._examples:
+                self._examples.move_to_end(key)
+                return self._examples[key]
         try:
             example = parse(read_record(episode.shard, episode.record, episode.records))
         except ValueError as error:
@@ -246,10 +248,10 @@ class _Records:
                 f"{episode.where} cannot be parsed: {error}; download the shard again"
             ) from error
         with self._lock:
-            self._kept[key] = example
-            held = sum(len(kept.data) for kept in self._kept.values())
-            while len(self._kept) > 1 and held > KEPT_BYTES:
-                held -= len(self._kept.popitem(last=False)[1].data)
+            self._examples[key] = example
+            n_bytes = sum(len(cached.data) for cached in self._examples.values())
+            while len(self._examples) > 1 and n_bytes > MAX_CACHED_BYTES:
+                n_bytes -= len(self._examples.popitem(last=False)[1].data)
         return example
 
 

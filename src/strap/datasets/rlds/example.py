@@ -26,9 +26,9 @@ ALONE_FLOAT, ALONE_INT = 1 << 3 | FIXED32, 1 << 3 | VARINT
 """the tags of field 1 with one number: values of lists that are not packed"""
 MAX_FEATURES = 100_000
 """the most features of one record"""
-MAX_BYTES_VALUES = 1 << 20
+MAX_LIST_VALUES = 1 << 20
 """the most values of a bytes feature: pictures or texts, one per step"""
-CHUNK = 1 << 20
+VARINTS_PER_BATCH = 1 << 20
 """integers decoded at a time: decoding needs a multiple of their bytes"""
 
 
@@ -40,23 +40,23 @@ class Example:
     spans: Mapping[str, tuple[int, int]]
 
     def texts(self, name: str) -> list[bytes]:
-        """The values of a bytes feature."""
+        """Return the values of a bytes feature."""
         data = self.data
-        return [data[a:b] for a, b in self.pieces(name)]
+        return [data[a:b] for a, b in self.value_spans(name)]
 
-    def pieces(self, name: str) -> list[tuple[int, int]]:
-        """Where the values of a bytes feature lie in `data`."""
+    def value_spans(self, name: str) -> list[tuple[int, int]]:
+        """Return where the values of a bytes feature lie in `data`."""
         kind, start, stop = self._list(name)
         if kind not in (BYTES, None):
             raise ValueError(f"'{name}' holds numbers, not bytes")
-        return _pieces(self.data, start, stop, MAX_BYTES_VALUES)
+        return _repeated_spans(self.data, start, stop, MAX_LIST_VALUES)
 
     def count(self, name: str) -> int:
-        """How many numbers a float or int64 feature holds, without decoding them."""
+        """Return how many numbers a float or int64 feature holds, without decoding them."""
         return sum(block.count for block in self._blocks(name))
 
     def numbers(self, name: str) -> Array:
-        """The values of a float or int64 feature, flat: float32 or int64."""
+        """Return the values of a float or int64 feature, flat: float32 or int64."""
         decoded = [block.decode(self.data) for block in self._blocks(name)]
         if len(decoded) == 1:
             return decoded[0]
@@ -64,8 +64,8 @@ class Example:
         empty = np.empty(0, np.int64 if kind == INTS else np.float32)
         return np.concatenate(decoded) if decoded else empty
 
-    def _blocks(self, name: str) -> list[_Block]:
-        """The values of a number feature, as stretches of the record that decode in one go."""
+    def _blocks(self, name: str) -> list[_NumberBlock]:
+        """Return a number feature's values as stretches of the record that decode in one go."""
         kind, start, stop = self._list(name)
         if kind is None:
             return []
@@ -73,11 +73,11 @@ class Example:
             raise ValueError(f"'{name}' holds bytes, not numbers")
         if start < stop and self.data[start] != REPEATED:
             return [_unpacked(self.data, kind, start, stop)]
-        spans = _pieces(self.data, start, stop, MAX_FEATURES)
+        spans = _repeated_spans(self.data, start, stop, MAX_FEATURES)
         return [_packed(self.data, kind, a, b) for a, b in spans]
 
     def _list(self, name: str) -> tuple[int | None, int, int]:
-        """(which list, start, stop) of a feature; None for an empty one."""
+        """Return (which list, start, stop) of a feature; None for an empty one."""
         start, stop = self.spans[name]
         if start == stop:
             return None, start, stop
@@ -88,14 +88,14 @@ class Example:
 
 
 def parse(data: bytes) -> Example:
-    """Find the features of a record."""
+    """Return a record with the places of its features."""
     if not data:
         raise ValueError("the record is empty")
     number, start, stop = _message(data, 0, len(data))
     if number != 1 or stop != len(data):
         raise ValueError("the record is no tf.train.Example")
     spans: dict[str, tuple[int, int]] = {}
-    for a, b in _pieces(data, start, stop, MAX_FEATURES):
+    for a, b in _repeated_spans(data, start, stop, MAX_FEATURES):
         name, span = _entry(data, a, b)
         if name in spans:
             raise ValueError(f"the record holds the feature '{name}' twice")
@@ -106,7 +106,7 @@ def parse(data: bytes) -> Example:
 
 
 def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
-    """(name, span of the feature) of a map entry: field 1, then field 2, each once."""
+    """Return (name, span of the feature) of a map entry: field 1, then field 2, each once."""
     found: dict[int, tuple[int, int]] = {}
     position = start
     while position < stop:
@@ -121,8 +121,8 @@ def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
     return data[a:b].decode("utf-8"), found[2]
 
 
-def _pieces(data: bytes, position: int, stop: int, limit: int) -> list[tuple[int, int]]:
-    """Spans of a message that is nothing but field 1 over and over: lists and maps.
+def _repeated_spans(data: bytes, position: int, stop: int, limit: int) -> list[tuple[int, int]]:
+    """Return the spans of a message that is nothing but field 1 over and over: lists and maps.
 
     The loop that reading pictures spends its time in, so sizes are read in place.
     """
@@ -144,7 +144,7 @@ def _pieces(data: bytes, position: int, stop: int, limit: int) -> list[tuple[int
 
 
 def _message(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
-    """(field number, start, stop) of the field with a length at `position`."""
+    """Return (field number, start, stop) of the field with a length at `position`."""
     tag, position = _number(data, position, stop)
     if tag & 7 != LENGTH:
         raise ValueError(f"a field has wire type {tag & 7}, expected a message")
@@ -155,7 +155,7 @@ def _message(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
 
 
 def _number(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """A variable-length number, and where it ends."""
+    """Return a variable-length number, and where it ends."""
     value = shift = 0
     while position < stop and shift < 70:
         byte = data[position]
@@ -168,7 +168,7 @@ def _number(data: bytes, position: int, stop: int) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class _Block:
+class _NumberBlock:
     """Numbers that lie one after the other in data[start:stop]."""
 
     kind: int
@@ -186,27 +186,27 @@ class _Block:
         return values if self.is_packed else values[1::2].copy()
 
 
-def _packed(data: bytes, kind: int, start: int, stop: int) -> _Block:
-    """Values alone, behind one tag and length: as every current writer makes them."""
+def _packed(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
+    """Return values alone, behind one tag and length: as every current writer makes them."""
     if kind == FLOATS:
         if (stop - start) % 4:
             raise ValueError("a list of floats has a part of odd size")
-        return _Block(kind, start, stop, (stop - start) // 4, True)
-    return _Block(kind, start, stop, _count_varints(data, start, stop), True)
+        return _NumberBlock(kind, start, stop, (stop - start) // 4, True)
+    return _NumberBlock(kind, start, stop, _count_varints(data, start, stop), True)
 
 
-def _unpacked(data: bytes, kind: int, start: int, stop: int) -> _Block:
-    """A tag before every value, as protobuf 2 writers make them."""
+def _unpacked(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
+    """Return values with a tag before each, as protobuf 2 writers make them."""
     if kind == FLOATS:
         raw = np.frombuffer(data, np.uint8, stop - start, start)
         if len(raw) % 5 or not (raw[::5] == ALONE_FLOAT).all():
             raise ValueError("a list of floats holds something that is no value of it")
-        return _Block(kind, start, stop, len(raw) // 5, False)
+        return _NumberBlock(kind, start, stop, len(raw) // 5, False)
     tags = _varints(data, start, stop)[::2]
     count = _count_varints(data, start, stop)
     if count % 2 or not (tags == ALONE_INT).all():
         raise ValueError("a list of integers holds something that is no value of it")
-    return _Block(kind, start, stop, count // 2, False)
+    return _NumberBlock(kind, start, stop, count // 2, False)
 
 
 def _count_varints(data: bytes, start: int, stop: int) -> int:
@@ -216,7 +216,7 @@ def _count_varints(data: bytes, start: int, stop: int) -> int:
 
 
 def _varints(data: bytes, start: int, stop: int) -> Array:
-    """All varints of data[start:stop] as int64, without a loop over the values."""
+    """Return all varints of data[start:stop] as int64, without a loop over the values."""
     raw = np.frombuffer(data, np.uint8, stop - start, start)
     if data[start:stop].isascii():  # every value below 128: flags, small counts
         return raw.astype(np.int64)
@@ -224,15 +224,17 @@ def _varints(data: bytes, start: int, stop: int) -> Array:
     if not len(ends) or ends[-1] != len(raw):
         raise ValueError("a list of integers ends inside a number")
     out = np.empty(len(ends), np.int64)
-    for at in range(0, len(ends), CHUNK):
+    for at in range(0, len(ends), VARINTS_PER_BATCH):
         begin = int(ends[at - 1]) if at else 0
-        stops = ends[at : at + CHUNK]
-        out[at : at + CHUNK] = _decode_varints(raw[begin : int(stops[-1])], stops - begin)
+        stops = ends[at : at + VARINTS_PER_BATCH]
+        out[at : at + VARINTS_PER_BATCH] = _decode_varints(
+            raw[begin : int(stops[-1])], stops - begin
+        )
     return out
 
 
 def _decode_varints(raw: Array, ends: Array) -> Array:
-    """The numbers of `raw`, which end before the places `ends`."""
+    """Return the numbers of `raw`, which end before the places `ends`."""
     starts = np.concatenate(([0], ends[:-1]))
     lengths = ends - starts
     if lengths.max() > 10:

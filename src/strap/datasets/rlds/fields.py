@@ -9,17 +9,17 @@ import numpy as np
 
 from strap.datasets.base import natural
 from strap.datasets.picture_arrays import is_picture_array
-from strap.datasets.rlds.structure import NUMBERS, Field, Structure
+from strap.datasets.rlds.structure import NUMPY_DTYPES, Field, Structure
 from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
 
-OBSERVATION = "observation/"
+OBSERVATION_PREFIX = "observation/"
 ROLES = ("camera", "position", "language", "action")
 Fields = Mapping[str, str | Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataset:
     """What is known of a dataset by its name."""
 
     position: str
@@ -27,17 +27,17 @@ class Known:
     language: tuple[str, ...] = ("language_instruction",)
 
 
-KNOWN = {
-    "droid": Known(
+KNOWN_DATASETS = {
+    "droid": KnownDataset(
         position="observation/cartesian_position",
         fps=15.0,
         language=("language_instruction", "language_instruction_2", "language_instruction_3"),
     ),
-    "bridge": Known(position="observation/state", fps=5.0),
+    "bridge": KnownDataset(position="observation/state", fps=5.0),
 }
 """by the beginning of the dataset's name; of both, the first three position columns are x, y, z"""
 
-LANGUAGE = (
+LANGUAGE_FIELDS = (
     "language_instruction",
     "observation/natural_language_instruction",
     "observation/language_instruction",
@@ -62,45 +62,47 @@ class Roles:
 
 
 def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
-    """Sort the fields; `fields` may name those of a role by their paths."""
+    """Return the fields by what they are; `fields` may name those of a role by their paths."""
     chosen = {role: _paths(value) for role, value in (fields or {}).items()}
     for role in chosen:
         if role not in ROLES:
             raise unknown("role of a field", role, ROLES)
-    known = known_dataset(structure.name)
+    known = find_known_dataset(structure.name)
     steps = structure.steps
     cameras = _cameras(structure, chosen.get("camera"))
     actions = _actions(structure, chosen.get("action"))
     position = _position(structure, chosen.get("position"), known)
     taken = {f.path for f in (*cameras.values(), *actions)}
     numeric = [f for f in steps.values() if is_numeric(f) and f.path not in taken]
-    where = position.partition("[")[0] if position else None
-    observed = [f for f in numeric if _is_proprioception(f) or f.path == where]
+    position_field = position.partition("[")[0] if position else None
+    observed = [f for f in numeric if _is_proprioception(f) or f.path == position_field]
     observed = observed or [f for f in numeric if _is_row(f) and is_state_name(f.path)]
-    rest = [f for f in numeric if f not in observed]
+    others = [f for f in numeric if f not in observed]
     return Roles(
         cameras=cameras,
         proprioception={short(f.path): f for f in observed},
         actions=actions,
-        extras={f.path: f for f in rest},
+        extras={f.path: f for f in others},
         language=_language(structure, chosen.get("language"), known),
         position=short(position) if position else None,
         fps=known.fps if known else None,
     )
 
 
-def known_dataset(name: str) -> Known | None:
-    """What is known of the dataset of that name."""
-    return next((known for prefix, known in KNOWN.items() if name.startswith(prefix)), None)
+def find_known_dataset(name: str) -> KnownDataset | None:
+    """Return what is known of the dataset of that name."""
+    return next(
+        (known for prefix, known in KNOWN_DATASETS.items() if name.startswith(prefix)), None
+    )
 
 
 def short(path: str) -> str:
-    """`observation/image_0` -> `image_0`"""
-    return path.removeprefix(OBSERVATION)
+    """Return a field's name without its folder: `image_0` of `observation/image_0`."""
+    return path.removeprefix(OBSERVATION_PREFIX)
 
 
 def is_numeric(field: Field) -> bool:
-    """Whether the field is an array of numbers that lies plainly in the record."""
+    """Return whether the field is an array of numbers that lies plainly in the record."""
     is_filled = 0 not in field.shape and sum(n is None for n in field.shape) <= 1
     return field.kind == "tensor" and field.is_plain and is_filled
 
@@ -110,7 +112,11 @@ def _paths(value: str | Sequence[str]) -> list[str]:
 
 
 def _is_proprioception(field: Field) -> bool:
-    return field.path.startswith(OBSERVATION) and _is_row(field) and "embedding" not in field.path
+    return (
+        field.path.startswith(OBSERVATION_PREFIX)
+        and _is_row(field)
+        and "embedding" not in field.path
+    )
 
 
 def _is_row(field: Field) -> bool:
@@ -130,7 +136,9 @@ def _is_colour(field: Field) -> bool:
         three = len(field.shape) == 3 and field.shape[2] in (3, None)
         return three and field.dtype == "uint8"
     is_fixed = is_numeric(field) and None not in field.shape
-    return is_fixed and is_picture_array(field.path, field.shape, np.dtype(NUMBERS[field.dtype]))
+    return is_fixed and is_picture_array(
+        field.path, field.shape, np.dtype(NUMPY_DTYPES[field.dtype])
+    )
 
 
 def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
@@ -149,29 +157,33 @@ def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
     return [numeric[p] for p in parts]
 
 
-def _position(structure: Structure, paths: list[str] | None, known: Known | None) -> str | None:
+def _position(
+    structure: Structure, paths: list[str] | None, known: KnownDataset | None
+) -> str | None:
     numeric = {p: f for p, f in structure.steps.items() if is_numeric(f)}
     if paths is not None:
         if len(paths) != 1:
             raise StrapError(f"{len(paths)} position fields are named; name one: 'state[0:3]'")
         path, bracket, columns = paths[0].partition("[")
         return _require(structure, "position", path, numeric).path + bracket + columns
-    known_here = known is not None and known.position in numeric
-    return f"{known.position}[0:3]" if known and known_here else None
+    is_known = known is not None and known.position in numeric
+    return f"{known.position}[0:3]" if known and is_known else None
 
 
-def _language(structure: Structure, paths: list[str] | None, known: Known | None) -> list[str]:
+def _language(
+    structure: Structure, paths: list[str] | None, known: KnownDataset | None
+) -> list[str]:
     texts = {p: f for p, f in structure.steps.items() if f.kind == "text"}
     texts |= {p: f for p, f in structure.episode.items() if f.kind == "text"}
     if paths is not None:
         return [_require(structure, "language", p, texts).path for p in paths]
-    order = (*(known.language if known else ()), *LANGUAGE)
+    order = (*(known.language if known else ()), *LANGUAGE_FIELDS)
     inside = [p for p in texts if p.rpartition("/")[2] in ("language_instruction", "instruction")]
     return list(dict.fromkeys(p for p in (*order, *inside) if p in texts))
 
 
 def _require(structure: Structure, role: str, path: str, among: Mapping[str, Field]) -> Field:
-    found = among.get(path) or among.get(OBSERVATION + path)
+    found = among.get(path) or among.get(OBSERVATION_PREFIX + path)
     if found is None:
         names: Iterable[str] = among
         raise StrapError(f"'{structure.folder}': {unknown(f'{role} field', path, names)}")

@@ -12,10 +12,10 @@ from typing import Any, Literal, SupportsIndex, overload
 
 from strap.datasets.boundary import MAX_TRAJECTORIES, reading, require_at_most
 from strap.datasets.rlds.description import DATASET_INFO, FEATURES
-from strap.datasets.rlds.episodes import Episode
+from strap.datasets.rlds.episodes import EpisodeRecord
 from strap.datasets.rlds.fields import Fields, Roles, assign_roles
 from strap.datasets.rlds.records import record_index
-from strap.datasets.rlds.shards import Shard
+from strap.datasets.rlds.shards import RecordShard
 from strap.datasets.rlds.structure import Structure, find_folder, load_structure
 from strap.errors import StrapError, unknown
 from strap.types import Orientation, Source, Trajectory
@@ -25,7 +25,7 @@ from strap.types import Orientation, Source, Trajectory
 class EpisodeIds(Sequence[str]):
     """The ids `train/000000` … of the episodes of some shards, each made when it is asked for."""
 
-    shards: Sequence[tuple[Shard, int]]
+    shards: Sequence[tuple[RecordShard, int]]
     """each with the number of its first episode within its split"""
 
     def __len__(self) -> int:
@@ -44,10 +44,10 @@ class EpisodeIds(Sequence[str]):
         return f"{shard.split}/{first + index - (self._ends[at] - _length(shard)):06d}"
 
     def __contains__(self, trajectory_id: object) -> bool:
-        return isinstance(trajectory_id, str) and self.place(trajectory_id) is not None
+        return isinstance(trajectory_id, str) and self.locate(trajectory_id) is not None
 
-    def place(self, trajectory_id: str) -> tuple[Shard, int] | None:
-        """The shard of an episode, and its place in it; None where there is none of that id."""
+    def locate(self, trajectory_id: str) -> tuple[RecordShard, int] | None:
+        """Return an episode's shard and its place in it; None where there is none of that id."""
         split, _, digits = trajectory_id.rpartition("/")
         shards = self._by_split.get(split)
         if not shards or not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):
@@ -64,8 +64,8 @@ class EpisodeIds(Sequence[str]):
         return list(accumulate(_length(shard) for shard, _ in self.shards))
 
     @cached_property
-    def _by_split(self) -> Mapping[str, Sequence[tuple[Shard, int]]]:
-        splits: dict[str, list[tuple[Shard, int]]] = {}
+    def _by_split(self) -> Mapping[str, Sequence[tuple[RecordShard, int]]]:
+        splits: dict[str, list[tuple[RecordShard, int]]] = {}
         for shard, first in self.shards:
             splits.setdefault(shard.split, []).append((shard, first))
         return splits
@@ -110,15 +110,15 @@ class RldsReader:
             return {"shard": list(EpisodeIds(shards))}
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory: its record is found and checked, its pictures are not decoded."""
-        place = self.ids.place(trajectory_id)
+        """Return the trajectory: its record is found and checked, its pictures are not decoded."""
+        place = self.ids.locate(trajectory_id)
         if place is None:
             raise KeyError(trajectory_id)
         shard, index = place
         with reading(shard.file, f"the RLDS episode {trajectory_id}"):
-            return self._read(Episode(trajectory_id, shard.file, index, shard.length))
+            return self._read(EpisodeRecord(trajectory_id, shard.file, index, shard.length))
 
-    def _read(self, episode: Episode) -> Trajectory:
+    def _read(self, episode: EpisodeRecord) -> Trajectory:
         roles = self.roles
         length = episode.count(self.structure.steps)
         instructions = episode.instructions(roles.language, self.structure, length)
@@ -145,7 +145,7 @@ class RldsReader:
 
 
 def is_rlds(path: Path) -> bool:
-    """Whether `path` is a TFDS version folder, its dataset's folder or the folder above."""
+    """Return whether `path` is a TFDS version folder, its dataset's folder or the folder above."""
     return path.is_dir() and find_folder(path) is not None
 
 
@@ -156,7 +156,7 @@ def open_rlds(
     fields: Fields | None = None,
     missing: Literal["error", "skip"] = "error",
 ) -> tuple[str, RldsReader]:
-    """The reader of a TFDS folder, and its format's name (`rlds`).
+    """Return the reader of a TFDS folder, and its format's name (`rlds`).
 
     Args:
         path: the version folder (with `features.json`), the dataset's folder, or the one above.
@@ -189,16 +189,16 @@ def _open(
     return RldsReader(structure, roles, EpisodeIds(kept), orientation, EpisodeIds(gone))
 
 
-def _numbered(shards: Sequence[Shard]) -> list[tuple[Shard, int]]:
-    """Each shard with the number of its first episode, split by split."""
-    splits: dict[str, list[Shard]] = {}
+def _numbered(shards: Sequence[RecordShard]) -> list[tuple[RecordShard, int]]:
+    """Return each shard with the number of its first episode, split by split."""
+    splits: dict[str, list[RecordShard]] = {}
     for shard in shards:
         splits.setdefault(shard.split, []).append(shard)
-    found: list[tuple[Shard, int]] = []
-    for own in splits.values():
-        found += zip(own, accumulate(map(_length, own), initial=0), strict=False)
+    found: list[tuple[RecordShard, int]] = []
+    for split_shards in splits.values():
+        found += zip(split_shards, accumulate(map(_length, split_shards), initial=0), strict=False)
     return found
 
 
-def _length(shard: Shard) -> int:
+def _length(shard: RecordShard) -> int:
     return len(record_index(shard.file)) if shard.length is None else shard.length

@@ -26,6 +26,7 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.boundary import MAX_TRAJECTORIES, require_at_most
 from strap.errors import StrapError
+from strap.folders import cache_folder
 from strap.types import Array
 
 HEADER, FOOTER = 12, 4
@@ -36,13 +37,13 @@ _MASK = 0xA282EAD8
 
 
 def masked_crc(data: bytes) -> int:
-    """The checksum as TFRecord stores it: CRC-32C, rotated by 15 bits, plus a constant."""
+    """Return the checksum as TFRecord stores it: CRC-32C, rotated by 15 bits, plus a constant."""
     crc = _crc32c()(data)
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
 
 def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
-    """The data of one record, its checksums verified.
+    """Return the data of one record, its checksums verified.
 
     Args:
         shard: the file.
@@ -77,7 +78,7 @@ def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
 
 
 def _is_record(shard: Path, records: Array, index: int) -> bool:
-    """Whether a record begins where the index says, and is as long: a kept index may be wrong."""
+    """Return whether a record begins where the index says, and is as long as it says."""
     if not 0 <= index < len(records):
         return False
     offset, length = (int(n) for n in records[index])
@@ -88,7 +89,7 @@ def _is_record(shard: Path, records: Array, index: int) -> bool:
 
 
 def record_index(shard: Path) -> Array:
-    """Where each record's data begins and how long it is, int64 [records 2]."""
+    """Return where each record's data begins and how long it is, int64 [records 2]."""
     try:
         status = shard.stat()
     except OSError as error:
@@ -144,7 +145,7 @@ def _load(file: Path, size: int) -> Array | None:
 
 
 def _tiles(index: Array, size: int) -> bool:
-    """Whether the records of an index fill a shard of `size` bytes without gaps."""
+    """Return whether the records of an index fill a shard of `size` bytes without gaps."""
     if not len(index):
         return size == 0
     starts, lengths = index[:, 0], index[:, 1]
@@ -156,14 +157,13 @@ def _tiles(index: Array, size: int) -> bool:
 
 
 def _index_file(shard: Path, size: int, mtime: int) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = f"{shard.resolve().as_posix()}\0{size}\0{mtime}"
     name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
-    return cache / "strap" / "tfrecord-index" / f"{name}.i8"
+    return cache_folder() / "tfrecord-index" / f"{name}.i8"
 
 
 def build_index(shard: Path) -> Array:
-    """Hop over the shard from header to header; every header's checksum is verified."""
+    """Return where a shard's records lie, found by hopping over it from header to header."""
     found = array("q")
     with _opened(shard) as file:
         size = os.fstat(file.fileno()).st_size

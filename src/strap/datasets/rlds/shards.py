@@ -30,11 +30,11 @@ MAX_SHARDS = 100_000
 """the most shards of a dataset: their numbers have five digits"""
 MAX_FILE_NAME = 1024
 """the longest name of a shard, folders included, in characters"""
-_FOUND = re.compile(r".*-(?P<split>[^-.]+)\.[^-]+-\d{5}-of-\d{5}")
+_SHARD_NAME = re.compile(r".*-(?P<split>[^-.]+)\.[^-]+-\d{5}-of-\d{5}")
 
 
 @dataclass(frozen=True)
-class Shard:
+class RecordShard:
     """One TFRecord file of a split and how many episodes it holds."""
 
     split: str
@@ -43,14 +43,14 @@ class Shard:
     """None where no description says it: the file tells"""
 
 
-def list_shards(folder: Path, name: str, info: Mapping[str, Any]) -> list[Shard]:
+def list_shards(folder: Path, name: str, info: Mapping[str, Any]) -> list[RecordShard]:
     """Return the shards that `dataset_info.json` lists, or those whose file names tell.
 
     What the description promises is held against the files' sizes, so that nothing larger than
     the files themselves is ever made from it.
     """
     description = folder / DATASET_INFO
-    shards: list[Shard] = []
+    shards: list[RecordShard] = []
     splits = expect_list(value_of(info, "splits", []), "'splits'", description)
     require_at_most(len(splits), MAX_SPLITS, "splits", description)
     splits = [expect_object(split, f"split {i}", description) for i, split in enumerate(splits)]
@@ -70,7 +70,7 @@ def list_shards(folder: Path, name: str, info: Mapping[str, Any]) -> list[Shard]
 
 def _shards_of_split(
     folder: Path, names: Mapping[str, str], split: Mapping[str, Any], info: Mapping[str, Any]
-) -> list[Shard]:
+) -> list[RecordShard]:
     description, title = folder / DATASET_INFO, names["SPLIT"]
     what = f"'shardLengths' of split {title!r}"
     lengths = expect_list(value_of(split, "shardLengths", []), what, description)
@@ -83,7 +83,7 @@ def _shards_of_split(
     shards = []
     for i, length in enumerate(lengths):
         file = _shard_file(folder, template or TEMPLATE, {**values, **_numbers(i, len(lengths))})
-        shards.append(Shard(title, file, expect_integer(length, what, description)))
+        shards.append(RecordShard(title, file, expect_integer(length, what, description)))
     return shards
 
 
@@ -105,7 +105,7 @@ def _numbers(index: int, count: int) -> dict[str, str]:
 
 
 def _shard_file(folder: Path, template: str, values: Mapping[str, str]) -> Path:
-    """Fill the placeholders in, each once; the result stays inside the folder and short."""
+    """Return the file of a template, filled in once; it stays inside the folder and short."""
     description = folder / DATASET_INFO
     what = "'filepathTemplate'"
     if len(template) > MAX_FILE_NAME:
@@ -127,7 +127,7 @@ def _require_distinct(names: Sequence[str], what: str, description: Path) -> Non
         seen.add(name)
 
 
-def _require_size(shard: Shard) -> None:
+def _require_size(shard: RecordShard) -> None:
     """Raise where a shard's file is too small, or too large, for the episodes it shall hold."""
     try:
         size = shard.file.stat().st_size
@@ -147,14 +147,14 @@ def _require_size(shard: Shard) -> None:
         )
 
 
-def _shards_found(folder: Path) -> list[Shard]:
-    """Shards by their file names, where dataset_info.json does not list them."""
+def _shards_found(folder: Path) -> list[RecordShard]:
+    """Return shards by their file names, where dataset_info.json does not list them."""
     shards = _files_like_shards(folder)
     if not shards:
         raise StrapError(f"'{folder}' lists no shards and holds none; download the records")
     return shards
 
 
-def _files_like_shards(folder: Path) -> list[Shard]:
-    names = {path: _FOUND.fullmatch(path.name) for path in sorted(folder.iterdir())}
-    return [Shard(found["split"], path, None) for path, found in names.items() if found]
+def _files_like_shards(folder: Path) -> list[RecordShard]:
+    names = {path: _SHARD_NAME.fullmatch(path.name) for path in sorted(folder.iterdir())}
+    return [RecordShard(found["split"], path, None) for path, found in names.items() if found]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +25,30 @@ from strap.datasets.rlds.description import (
     value_of,
     wrong,
 )
-from strap.datasets.rlds.shards import Shard, list_shards
+from strap.datasets.rlds.shards import RecordShard, list_shards
 from strap.errors import StrapError
 
-STEPS = "steps"
-MAX_NESTING = 32
+STEPS_FEATURE = "steps"
+MAX_FEATURE_DEPTH = 32
 """how deep features may lie inside each other"""
 MAX_DIMENSIONS = 16
 """the most dimensions of one field"""
 MAX_FIELDS = 10_000
 """the most fields of a dataset; the widest in use have about a hundred"""
-NUMBERS = {
+NUMPY_DTYPES = {
     **{name: name for name in ("bool", "int8", "int16", "int32", "int64")},
     **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
     **{name: name for name in ("float16", "float32", "float64")},
     "bfloat16": "float32",
 }
 """dtypes of number fields -> the numpy dtype that holds them"""
-TEXTS = ("string", "object")
-PICTURES = ("uint8", "uint16", "float32")
+TEXT_DTYPES = ("string", "object")
+PICTURE_DTYPES = ("uint8", "uint16", "float32")
 """dtypes of pictures; those of a camera are uint8"""
-PLAIN = ("none", "")
+PLAIN_ENCODINGS = ("none", "")
 """encodings of a tensor whose values lie as numbers in the record"""
-ENCODINGS = (*PLAIN, "bytes", "zlib")
-KINDS = ("featuresDict", "tensor", "image", "text", "classLabel")
+ENCODINGS = (*PLAIN_ENCODINGS, "bytes", "zlib")
+READ_KINDS = ("featuresDict", "tensor", "image", "text", "classLabel")
 UNREAD_KINDS = (
     *("sequence", "dataset", "video", "audio", "boundingBox"),
     *("translation", "jsonFeature", "optional"),
@@ -69,7 +70,7 @@ class Field:
     @property
     def is_plain(self) -> bool:
         """Whether the values lie as numbers or bytes in the record, one after the other."""
-        return self.encoding in PLAIN
+        return self.encoding in PLAIN_ENCODINGS
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,12 @@ class Structure:
     """per-step fields by path under `steps/`"""
     episode: Mapping[str, Field]
     """fields stored once per episode"""
-    shards: Sequence[Shard]
+    shards: Sequence[RecordShard]
     info: Mapping[str, Any]
 
 
 def find_folder(path: Path) -> Path | None:
-    """The version folder: `path`, or the newest version below it, or below its only dataset."""
+    """Return the version folder: `path`, or the newest one below it or below its only dataset."""
     if _is_file(path / FEATURES):
         return path
     version = find_version(path)
@@ -102,7 +103,7 @@ def find_folder(path: Path) -> Path | None:
 
 
 def find_version(path: Path) -> Path | None:
-    """The newest version folder directly below a dataset's folder."""
+    """Return the newest version folder directly below a dataset's folder."""
     versions = [p for p in _folders(path) if _is_file(p / FEATURES)]
     return max(versions, key=lambda p: natural(p.name), default=None)
 
@@ -125,22 +126,19 @@ def load_structure(folder: Path) -> Structure:
     features = _children(read_description(file), "its content", file)
     info_file = folder / DATASET_INFO
     info = read_description(info_file) if os.path.lexists(info_file) else {}
-    top: dict[str, Field] = {}
-    steps: dict[str, Field] = {}
-    for name, node in features.items():
-        inner = _steps(node, file) if name == STEPS else None
-        if inner is not None:
-            _collect(inner, "", steps, file)
-        else:
-            _collect(node, expect_name(name, "the name of a feature", file), top, file)
+    inner = _steps(features[STEPS_FEATURE], file) if STEPS_FEATURE in features else None
+    steps = {} if inner is None else _by_path(_leaves(inner, "", file), file)
+    once = {name: node for name, node in features.items() if inner is None or name != STEPS_FEATURE}
+    named = ((expect_name(n, "the name of a feature", file), node) for n, node in once.items())
+    episode = _by_path(chain.from_iterable(_leaves(node, n, file) for n, node in named), file)
     if not steps:
         raise StrapError(
-            f"'{file}' has no sequence '{STEPS}', so it is no RLDS dataset; its "
+            f"'{file}' has no sequence '{STEPS_FEATURE}', so it is no RLDS dataset; its "
             f"features: {', '.join(features) or 'none'}"
         )
     name = expect_text(value_of(info, "name", ""), "'name'", info_file)
     name = expect_name(name or folder.resolve().parent.name, "'name'", info_file)
-    return Structure(folder, name, steps, top, list_shards(folder, name, info), info)
+    return Structure(folder, name, steps, episode, list_shards(folder, name, info), info)
 
 
 def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, Any]:
@@ -158,32 +156,40 @@ def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, An
 
 def _steps(node: Any, file: Path) -> Any:
     """Return the feature of which `steps` is a sequence; None where it is none."""
-    node = expect_object(node, f"'{STEPS}'", file)
+    node = expect_object(node, f"'{STEPS_FEATURE}'", file)
     if "sequence" not in node:
         return None
-    sequence = expect_object(node["sequence"], f"the sequence of '{STEPS}'", file)
-    return expect_object(sequence.get("feature"), f"the feature of '{STEPS}'", file)
+    sequence = expect_object(node["sequence"], f"the sequence of '{STEPS_FEATURE}'", file)
+    return expect_object(sequence.get("feature"), f"the feature of '{STEPS_FEATURE}'", file)
 
 
-def _collect(node: Any, path: str, out: dict[str, Field], file: Path, depth: int = 0) -> None:
-    """Collect the leaves below `node`; nested sequences have no place in an array and are left."""
+def _leaves(node: Any, path: str, file: Path, depth: int = 0) -> Iterator[Field]:
+    """Yield the leaves below `node`; nested sequences, which fit no array, are left out."""
     node = expect_object(node, f"feature '{path}'", file)
-    require_at_most(depth, MAX_NESTING, f"levels of features (at '{path[:80]}')", file)
-    kinds = [kind for kind in (*KINDS, *UNREAD_KINDS) if kind in node]
+    require_at_most(depth, MAX_FEATURE_DEPTH, f"levels of features (at '{path[:80]}')", file)
+    kinds = [kind for kind in (*READ_KINDS, *UNREAD_KINDS) if kind in node]
     if len(kinds) != 1:
-        expected = f"one of the kinds {', '.join((*KINDS, *UNREAD_KINDS))}"
+        expected = f"one of the kinds {', '.join((*READ_KINDS, *UNREAD_KINDS))}"
         raise wrong(sorted(node), f"what describes feature '{path}'", expected, file)
     if kinds[0] == "featuresDict":
         for name, child in _children(node, f"feature '{path}'", file).items():
             name = expect_name(name, f"the name of a feature of '{path}'", file)
-            _collect(child, f"{path}/{name}" if path else name, out, file, depth + 1)
+            yield from _leaves(child, f"{path}/{name}" if path else name, file, depth + 1)
     elif kinds[0] in UNREAD_KINDS:
         expect_object(node[kinds[0]], f"'{kinds[0]}' of '{path}'", file)
     else:
-        if path in out:
-            raise StrapError(f"'{file}': feature '{path}' occurs twice; correct the file")
-        out[path] = _leaf(kinds[0], node, path, file)
-        require_at_most(len(out), MAX_FIELDS, "fields", file)
+        yield _leaf(kinds[0], node, path, file)
+
+
+def _by_path(fields: Iterable[Field], file: Path) -> dict[str, Field]:
+    """Return fields by their paths; raise where one occurs twice, or they are too many."""
+    found: dict[str, Field] = {}
+    for field in fields:
+        if field.path in found:
+            raise StrapError(f"'{file}': feature '{field.path}' occurs twice; correct the file")
+        found[field.path] = field
+        require_at_most(len(found), MAX_FIELDS, "fields", file)
+    return found
 
 
 def _leaf(kind: str, node: Mapping[str, Any], path: str, file: Path) -> Field:
@@ -199,7 +205,7 @@ def _leaf(kind: str, node: Mapping[str, Any], path: str, file: Path) -> Field:
 def _image(
     described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
 ) -> Field:
-    dtype = _dtype(described, "uint8", PICTURES, path, file)
+    dtype = _dtype(described, "uint8", PICTURE_DTYPES, path, file)
     if len(shape) != 3 or 0 in shape or shape[2] not in (None, 1, 2, 3, 4):
         raise wrong(list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file)
     pixels = math.prod(n or 1 for n in shape[:2])
@@ -220,13 +226,13 @@ def _dtype(
 def _tensor(
     described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
 ) -> Field:
-    dtype = _dtype(described, "", (*NUMBERS, *TEXTS), path, file)
+    dtype = _dtype(described, "", (*NUMPY_DTYPES, *TEXT_DTYPES), path, file)
     encoding = expect_text(value_of(described, "encoding", ""), f"the encoding of '{path}'", file)
     if encoding.lower() not in ENCODINGS:
         raise wrong(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
     values = math.prod(n for n in shape if n is not None)
     require_at_most(values * 8, MAX_FRAME_BYTES, f"bytes per step of '{path}'", file)
-    return Field(path, "text" if dtype in TEXTS else "tensor", shape, dtype, encoding.lower())
+    return Field(path, "text" if dtype in TEXT_DTYPES else "tensor", shape, dtype, encoding.lower())
 
 
 def _shape(described: Mapping[str, Any], path: str, file: Path) -> tuple[int | None, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from strap.datasets.boundary import describe
-from strap.datasets.zarr.layout import CHECKSUMS, PICTURES, Codec, Layout
+from strap.datasets.zarr.layout import CHECKSUM_CODECS, PICTURE_CODECS, ArrayLayout, Codec
 from strap.datasets.zarr.sizes import HEADERS, unpacked_bytes
 from strap.datasets.zarr.store import Store
 from strap.errors import StrapError
@@ -20,7 +20,7 @@ ABSENT = (1 << 64) - 1
 
 
 def require_chunks(
-    store: Store, layout: Layout, start: int, stop: int, *, empty_chunks: bool, where: str
+    store: Store, layout: ArrayLayout, start: int, stop: int, *, empty_chunks: bool, where: str
 ) -> None:
     """Raise where a chunk of rows start … stop−1 is missing, or becomes larger than it declares."""
     for file in _numbers(layout.shape, layout.files, start, stop):
@@ -53,20 +53,20 @@ def _missing(key: str, where: str) -> StrapError:
 def _numbers(
     shape: Sequence[int], steps: Sequence[int], start: int, stop: int
 ) -> Iterator[tuple[int, ...]]:
-    """The numbers of all blocks of `steps` elements that hold some of rows start … stop−1."""
+    """Return the numbers of all blocks of `steps` elements that hold rows of start … stop−1."""
     rows = range(start // steps[0], -(-stop // steps[0])) if start < stop else range(0)
     others = (range(-(-n // step)) for n, step in zip(shape[1:], steps[1:], strict=True))
     return product(rows, *others)
 
 
-def _most_bytes(layout: Layout) -> int:
-    """How long a file may be: its chunks with what codecs add, and their index."""
+def _most_bytes(layout: ArrayLayout) -> int:
+    """Return how long a file may be: its chunks with what codecs add, and their index."""
     count = math.prod(f // c for f, c in zip(layout.files, layout.chunks, strict=True))
     return count * (layout.chunk_bytes + layout.chunk_bytes // 16 + 32) + SLACK_BYTES
 
 
 def _require_fits(
-    store: Store, layout: Layout, key: str, offset: int, length: int, where: str
+    store: Store, layout: ArrayLayout, key: str, offset: int, length: int, where: str
 ) -> None:
     """Raise where a packed chunk becomes longer than the shape declares."""
     begin, end, packer = offset, offset + length, None
@@ -78,7 +78,9 @@ def _require_fits(
     if packer is None:
         return
     stop = min(end, begin + HEADERS.get(packer, length))
-    limit = math.prod(layout.chunks) if packer in PICTURES else layout.chunk_bytes + SLACK_BYTES
+    limit = (
+        math.prod(layout.chunks) if packer in PICTURE_CODECS else layout.chunk_bytes + SLACK_BYTES
+    )
     try:
         unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=end - begin)
     except Exception as error:
@@ -94,8 +96,8 @@ def _require_fits(
 
 
 def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
-    """The span without the checksum that a codec put before or after it."""
-    if codec.name not in CHECKSUMS:
+    """Return the span without the checksum that a codec put before or after it."""
+    if codec.name not in CHECKSUM_CODECS:
         return begin, end
     usual = "start" if codec.name in ("crc32", "adler32") else "end"
     is_before = codec.options.get("location", usual) == "start"
@@ -104,7 +106,7 @@ def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
 
 def _shard_spans(
     store: Store,
-    layout: Layout,
+    layout: ArrayLayout,
     key: str,
     file: Sequence[int],
     rows: tuple[int, int],
@@ -112,7 +114,7 @@ def _shard_spans(
     empty_chunks: bool,
     where: str,
 ) -> list[tuple[int, int]]:
-    """Where the chunks of these rows lie in a shard: (offset, length) of each."""
+    """Return where the chunks of these rows lie in a shard: (offset, length) of each."""
     counts = [f // c for f, c in zip(layout.files, layout.chunks, strict=True)]
     length = 16 * math.prod(counts)
     tail = 4 * layout.has_index_checksum

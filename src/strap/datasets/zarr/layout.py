@@ -18,13 +18,15 @@ from strap.datasets.boundary import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, REMEDY, re
 from strap.datasets.zarr.store import Store, read_document
 from strap.errors import StrapError, shorten
 
-PACKERS = frozenset(("blosc", "zstd", "zlib", "gzip", "lz4", "lzma", "bz2"))
-PICTURES = frozenset(f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp"))
-CHECKSUMS = frozenset(("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"))
-FILTERS = frozenset(
+PACKING_CODECS = frozenset(("blosc", "zstd", "zlib", "gzip", "lz4", "lzma", "bz2"))
+PICTURE_CODECS = frozenset(
+    f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp")
+)
+CHECKSUM_CODECS = frozenset(("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"))
+FILTER_CODECS = frozenset(
     ("shuffle", "delta", "fixedscaleoffset", "astype", "packbits", "quantize", "bitround")
 )
-ALLOWED = PACKERS | PICTURES | CHECKSUMS | FILTERS
+ALLOWED_CODECS = PACKING_CODECS | PICTURE_CODECS | CHECKSUM_CODECS | FILTER_CODECS
 NATIVE_V3 = frozenset(("bytes", "transpose", "gzip", "zstd", "blosc", "crc32c"))
 """codecs of version 3 itself; those of numcodecs are called `numcodecs.<name>` there"""
 SHARDS = "sharding_indexed"
@@ -46,11 +48,11 @@ class Codec:
     @property
     def is_packer(self) -> bool:
         """Whether it changes how many bytes there are, beyond a checksum."""
-        return self.name in PACKERS | PICTURES
+        return self.name in PACKING_CODECS | PICTURE_CODECS
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArrayLayout:
     """How an array lies in its files."""
 
     key: str
@@ -87,7 +89,7 @@ class Layout:
         return f"{self.key}/{self.prefix}{self.separator.join(map(str, numbers))}"
 
 
-def read_layout(store: Store, key: str) -> Layout | None:
+def read_layout(store: Store, key: str) -> ArrayLayout | None:
     """Return how an array lies; None for a group."""
     if (described := read_document(store, f"{key}/.zarray")) is not None:
         read_document(store, f"{key}/.zattrs")
@@ -127,14 +129,14 @@ class _Parser:
     def error(self, what: str) -> StrapError:
         return StrapError(f"'{self.store.path}': '{self.document}' {what}; {REMEDY}")
 
-    def version_2(self) -> Layout:
+    def version_2(self) -> ArrayLayout:
         self.require("zarr_format", 2)
         filters = self.described.get("filters") or []
         compressor = self.described.get("compressor")
         if not isinstance(filters, list):
             raise self.error(f"has the filters {_shown(filters)}, not a list")
         chunks = self.sides("chunks", self.described)
-        return Layout(
+        return ArrayLayout(
             key=self.key,
             version=2,
             shape=self.sides("shape", self.described),
@@ -145,7 +147,7 @@ class _Parser:
             separator=self.separator(self.described.get("dimension_separator") or "."),
         )
 
-    def version_3(self) -> Layout:
+    def version_3(self) -> ArrayLayout:
         self.require("zarr_format", 3)
         self.require("node_type", "array")
         if self.described.get("storage_transformers"):
@@ -155,7 +157,7 @@ class _Parser:
         separator = self.separator(options.get("separator", "/" if encoding == "default" else "."))
         chunks, listed = self.sides("chunk_shape", grid), self.described.get("codecs")
         is_sharded = isinstance(listed, list) and SHARDS in map(_name, listed)
-        layout = Layout(
+        layout = ArrayLayout(
             key=self.key,
             version=3,
             shape=self.sides("shape", self.described),
@@ -168,8 +170,8 @@ class _Parser:
         )
         return self.sharded(layout, listed) if is_sharded else layout
 
-    def sharded(self, layout: Layout, listed: Any) -> Layout:
-        """The layout where several chunks, each packed alone, lie in a file with an index."""
+    def sharded(self, layout: ArrayLayout, listed: Any) -> ArrayLayout:
+        """Return the layout of several chunks, each packed alone, in a file with an index."""
         options = listed[-1].get("configuration") if isinstance(listed[-1], dict) else None
         if len(listed) > 1 or not isinstance(options, dict):
             raise self.error(f"has codecs around '{SHARDS}', which are not read")
@@ -194,7 +196,7 @@ class _Parser:
             raise self.error(f"has {name} {_shown(self.described.get(name))}, not {value!r}")
 
     def named(self, part: str, known: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
-        """The name and the options of a part of version 3."""
+        """Return the name and the options of a part of version 3."""
         found = self.described.get(part)
         options = found.get("configuration", {}) if isinstance(found, dict) else None
         if _name(found) not in known or not isinstance(options, dict):
@@ -224,12 +226,14 @@ class _Parser:
         return np.dtype(name)
 
     def codecs(self, listed: Any, name_key: str) -> tuple[Codec, ...]:
-        """The codecs of a list, each of them allowed, at most one of them packing."""
+        """Return the codecs of a list, each of them allowed, at most one of them packing."""
         if not isinstance(listed, list):
             raise self.error(f"has the codecs {_shown(listed)}, not a list")
         found = tuple(self.codec(described, name_key) for described in listed)
         places = [i for i, codec in enumerate(found) if codec.is_packer]
-        if len(places) > 1 or any(c.name not in CHECKSUMS for i in places for c in found[i + 1 :]):
+        if len(places) > 1 or any(
+            c.name not in CHECKSUM_CODECS for i in places for c in found[i + 1 :]
+        ):
             names = ", ".join(codec.name for codec in found)
             raise self.error(f"packs twice, or changes what is packed ({names}), which is not read")
         return found
@@ -257,13 +261,15 @@ class _Parser:
 
 
 def _allowed_name(name: object, *, version: int) -> str | None:
-    """What numcodecs calls a codec; None for one that is not allowed."""
+    """Return what numcodecs calls a codec; None for one that is not allowed."""
     if not isinstance(name, str):
         return None
     if version == 3 and name.startswith("numcodecs."):
         known = name.removeprefix("numcodecs.")
-        return known if known in ALLOWED - PICTURES else None
-    return name if name in (ALLOWED if version == 2 else NATIVE_V3 | PICTURES) else None
+        return known if known in ALLOWED_CODECS - PICTURE_CODECS else None
+    return (
+        name if name in (ALLOWED_CODECS if version == 2 else NATIVE_V3 | PICTURE_CODECS) else None
+    )
 
 
 def _name(described: Any) -> Any:

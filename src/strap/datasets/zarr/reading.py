@@ -36,7 +36,7 @@ from strap.datasets.boundary import (
 )
 from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.datasets.zarr.chunks import require_chunks
-from strap.datasets.zarr.layout import PICTURES, Layout, read_layout
+from strap.datasets.zarr.layout import PICTURE_CODECS, ArrayLayout, read_layout
 from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
@@ -57,7 +57,7 @@ class ZarrReader:
 
     path: Path
     ends: Sequence[int]
-    layouts: Mapping[str, Layout]
+    layouts: Mapping[str, ArrayLayout]
     """name under data/ -> how that array lies"""
     action: str
     orientation: Orientation
@@ -85,7 +85,7 @@ class ZarrReader:
         return tuple(sorted(Path(folder) / name for folder, _, names in walked for name in names))
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """The trajectory, its arrays unread."""
+        """Return the trajectory, its arrays unread."""
         number = self._number(trajectory_id)
         stop = self.ends[number]
         start = self.ends[number - 1] if number else 0
@@ -124,12 +124,12 @@ class ZarrReader:
         return number
 
     def _whole(self, array: LazyArray, name: str) -> LazyArray:
-        """The array, which is short enough to be read as one."""
+        """Return the array; raise where it is too long to be read as one."""
         length = math.prod(array.shape) * array.dtype.itemsize
         require_at_most(length, MAX_ARRAY_BYTES, f"bytes of an episode's '{name}'", self.path)
         return array
 
-    def _lazy(self, trajectory_id: str, layout: Layout, start: int, stop: int) -> LazyArray:
+    def _lazy(self, trajectory_id: str, layout: ArrayLayout, start: int, stop: int) -> LazyArray:
         def read(first: int, last: int) -> Array:
             rows = start + first, start + last
             return _read_rows(
@@ -140,7 +140,7 @@ class ZarrReader:
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether `path` is a replay buffer: a folder or zip with `meta/episode_ends`."""
+    """Return whether `path` is a replay buffer: a folder or zip with `meta/episode_ends`."""
     if path.is_dir():
         return (path / ENDS).is_dir()
     if path.suffix != ".zip" or not path.is_file():
@@ -161,7 +161,7 @@ def open_zarr(
     fps: float | None = None,
     empty_chunks: bool = False,
 ) -> tuple[str, ZarrReader]:
-    """The reader of a replay buffer, and its format's name (`zarr`).
+    """Return the reader of a replay buffer, and its format's name (`zarr`).
 
     Args:
         path: the `.zarr` folder or `.zarr.zip` file.
@@ -194,15 +194,15 @@ def open_zarr(
     return FORMAT, reader
 
 
-def _layouts(store: Store) -> dict[str, Layout]:
-    found: dict[str, Layout] = {}
+def _layouts(store: Store) -> dict[str, ArrayLayout]:
+    found: dict[str, ArrayLayout] = {}
     for name in store.folders("data"):
         if name.encode("utf-8", "replace").decode() != name:
             raise StrapError(f"'{store.path}': 'data' holds the name {name!a}: rename the array")
         layout = read_layout(store, f"data/{name}")
         if layout is not None:
             found[name] = layout
-    if any(codec.name in PICTURES for layout in found.values() for codec in layout.codecs):
+    if any(codec.name in PICTURE_CODECS for layout in found.values() for codec in layout.codecs):
         _require_imagecodecs(store.path)
     return found
 
@@ -235,7 +235,7 @@ def _metadata(store: Store) -> dict[str, Any]:
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, Layout]) -> None:
+def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, ArrayLayout]) -> None:
     if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
         raise StrapError(
             f"'{path}': '{ENDS}' does not rise from above 0; the buffer is damaged: {REMEDY}"
@@ -253,15 +253,15 @@ def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, Layout]) -> No
             )
 
 
-def _is_picture(name: str, layout: Layout) -> bool:
+def _is_picture(name: str, layout: ArrayLayout) -> bool:
     is_last = len(layout.shape) == 4 and layout.shape[3] == 3 and layout.dtype.kind in "biuf"
     return is_last or is_picture_array(name, layout.shape[1:], layout.dtype)
 
 
 def _read_rows(
-    path: Path, layout: Layout, rows: tuple[int, int], *, part: str, empty_chunks: bool
+    path: Path, layout: ArrayLayout, rows: tuple[int, int], *, part: str, empty_chunks: bool
 ) -> Array:
-    """Rows of an array, after a look at each chunk that holds some of them."""
+    """Return rows of an array, after a look at each chunk that holds some of them."""
     part = f"{part}, '{layout.key}'".lstrip(", ")
     start, stop = rows
     stamp = _stamp(path)
@@ -299,7 +299,7 @@ def _store(path: Path, _mtime: int, _pid: int) -> Store:
 
 @lru_cache(maxsize=64)
 def _open_array(path: Path, _mtime: int, _pid: int, key: str, version: Literal[2, 3]) -> Any:
-    """The array in zarr's hands; its own description is read again, the group's never."""
+    """Return the array in zarr's hands; its own description is read again, the group's never."""
     try:
         import zarr
         from zarr.storage import ZipStore as ZarrZipStore

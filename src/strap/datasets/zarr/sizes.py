@@ -54,7 +54,7 @@ def unpacked_bytes(codec: str, data: bytes, limit: int, *, length: int) -> int:
 
 
 def _inflated(start: Callable[[], Any], data: bytes, limit: int) -> int:
-    """Unpack one stream after the other, keeping nothing; a stream that ends early ends it all."""
+    """Return the bytes that streams become; unpacked one after the other, nothing is kept."""
     total = 0
     while data and total <= limit:
         stream = start()
@@ -69,7 +69,7 @@ def _inflated(start: Callable[[], Any], data: bytes, limit: int) -> int:
 
 
 def _blosc(data: bytes, length: int) -> int:
-    """The length in blosc's header, which also says how long the packed chunk is."""
+    """Return the length in blosc's header, which also says how long the packed chunk is."""
     unpacked, _, packed = struct.unpack_from("<III", data, 4)
     if packed != length:
         raise ValueError(f"{packed} packed bytes declared, {length} there")
@@ -77,7 +77,7 @@ def _blosc(data: bytes, length: int) -> int:
 
 
 def _zstd(data: bytes) -> int:
-    """The length in the frame's header; where it has none, that of its blocks at their longest."""
+    """Return the length in the frame's header; without one, that of its blocks at the longest."""
     total = place = 0
     while place < len(data):
         (magic,) = struct.unpack_from("<I", data, place)
@@ -100,7 +100,7 @@ def _zstd(data: bytes) -> int:
 
 
 def _zstd_header(data: bytes, place: int) -> tuple[int | None, int, bool]:
-    """(declared length or None, where the blocks begin, whether a checksum follows them)."""
+    """Return (declared length or None, where the blocks begin, whether a checksum follows them)."""
     descriptor = data[place]
     is_single, size_flag = bool(descriptor & 0x20), descriptor >> 6
     place += 1 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
@@ -138,7 +138,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpegxl_size(data: bytes) -> tuple[int, int]:
-    """Width and height of a JPEG XL picture, bare or in boxes."""
+    """Return the width and height of a JPEG XL picture, bare or in boxes."""
     if data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
         data = _jpegxl_codestream(data)
     if data[:2] != b"\xff\x0a":

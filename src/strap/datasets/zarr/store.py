@@ -15,7 +15,7 @@ from strap.errors import StrapError
 
 MAX_DOCUMENT_BYTES = 1 << 26
 """the longest JSON that describes an array or a group"""
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Store(Protocol):
@@ -103,7 +103,7 @@ class ZipStore:
                 f"'{self.path}' holds the file {info.filename!a}, which is outside of it: archives "
                 "may only name files of their own; leave it out"
             )
-        if info.compress_type not in METHODS or info.flag_bits & 1:
+        if info.compress_type not in ZIP_METHODS or info.flag_bits & 1:
             raise StrapError(
                 f"'{self.path}': {info.filename!a} is encrypted or packed with the zip method "
                 f"{info.compress_type}; make the zip again, stored or deflated"

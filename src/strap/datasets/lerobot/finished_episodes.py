@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from strap.atomic import discard, read_json, replacing, write_json
 from strap.datasets.lerobot.encoding import Encoding, encode
-from strap.datasets.lerobot.features import Column, camera_key, columns_of, to_arrow
+from strap.datasets.lerobot.features import NumericColumn, camera_key, columns_of, to_arrow
 from strap.datasets.lerobot.statistics import PictureStats, Stats, number_stats
 from strap.errors import StrapError
 from strap.types import Array, Trajectory
@@ -33,7 +33,7 @@ CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Piece:
+class FinishedEpisode:
     """One finished episode, as far as it must stay in memory."""
 
     index: int
@@ -50,38 +50,38 @@ class Workplace:
 
     def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
         self.root = partial_folder(out)
-        self.pieces = self.root / "pieces"
+        self.episodes = self.root / "pieces"
         self.dataset = self.root / "dataset"
-        known = self.root / "plan.json"
-        if known.exists() and read_json(known) != plan:
+        plan_file = self.root / "plan.json"
+        if plan_file.exists() and read_json(plan_file) != plan:
             warnings.warn(
                 f"'{self.root}' holds an unfinished dataset that was begun from other data or with "
                 "other options: it is removed and begun afresh",
                 stacklevel=3,
             )
             discard(self.root)
-        elif not known.exists():
+        elif not plan_file.exists():
             discard(self.root)
-        self.pieces.mkdir(parents=True, exist_ok=True)
+        self.episodes.mkdir(parents=True, exist_ok=True)
         self.dataset.mkdir(exist_ok=True)
         for leftover in self.root.rglob(".*.tmp"):  # of a run that was killed while writing
             leftover.unlink()
-        write_json(known, plan)
+        write_json(plan_file, plan)
 
     def record_file(self, index: int) -> Path:
-        """The record of an episode."""
-        return self.pieces / f"{index:06d}.json"
+        """Return the file of an episode's record."""
+        return self.episodes / f"{index:06d}.json"
 
     def table_file(self, index: int) -> Path:
-        """The rows of an episode."""
-        return self.pieces / f"{index:06d}.parquet"
+        """Return the file of an episode's rows."""
+        return self.episodes / f"{index:06d}.parquet"
 
     def video_file(self, index: int, key: str) -> Path:
-        """The frames of an episode and camera."""
-        return self.pieces / f"{index:06d}.{key}.mp4"
+        """Return the file of an episode's frames of one camera."""
+        return self.episodes / f"{index:06d}.{key}.mp4"
 
     def record(self, index: int) -> dict[str, Any] | None:
-        """What is known of a finished episode; None where it is not finished."""
+        """Return what is known of a finished episode; None where it is not finished."""
         file = self.record_file(index)
         return read_json(file) if file.exists() else None
 
@@ -92,36 +92,36 @@ class Workplace:
 
 
 def partial_folder(out: Path) -> Path:
-    """Where the finished episodes of an unfinished dataset lie."""
+    """Return the folder in which the finished episodes of an unfinished dataset lie."""
     return out.with_name(f".{out.name}.partial")
 
 
-def finished_piece(
-    place: Workplace, trajectory: Trajectory, index: int, task: int, first: int
-) -> Piece | None:
-    """The piece of a trajectory that an earlier run finished."""
-    record = place.record(index)
+def find_finished(
+    workplace: Workplace, trajectory: Trajectory, index: int, task: int, first: int
+) -> FinishedEpisode | None:
+    """Return the episode of a trajectory that an earlier run finished; None where none did."""
+    record = workplace.record(index)
     if record is None:
         return None
-    same = record["identity"] == trajectory.identity()
-    if not same or record["first"] != first or record["task"] != task:
+    is_same = record["identity"] == trajectory.identity()
+    if not is_same or record["first"] != first or record["task"] != task:
         raise StrapError(
-            f"'{place.root}' holds an unfinished dataset whose episode {index} was made from "
+            f"'{workplace.root}' holds an unfinished dataset whose episode {index} was made from "
             f"another '{record['id']}' than '{trajectory.id}' of "
             f"'{trajectory.source.path}': remove that folder to start afresh"
         )
-    return Piece(index, trajectory.length, task, first, record["sizes"])
+    return FinishedEpisode(index, trajectory.length, task, first, record["sizes"])
 
 
-def write_piece(
-    place: Workplace,
+def write_episode(
+    workplace: Workplace,
     trajectory: Trajectory,
     index: int,
     task: int,
     first: int,
     encodings: Mapping[str, Encoding],
     fps: Fraction,
-) -> Piece:
+) -> FinishedEpisode:
     """Write one episode: rows, videos, and last the record that says it is finished."""
     columns = columns_of(trajectory)
     stats: dict[str, Stats] = {}
@@ -129,10 +129,10 @@ def write_piece(
     for camera in trajectory.cameras:
         key = camera_key(camera)
         if key in encodings:
-            file = place.video_file(index, key)
+            file = workplace.video_file(index, key)
             stats[key] = _write_video(file, trajectory, camera, encodings[key])
             sizes[key] = file.stat().st_size
-    stats |= _write_table(place.table_file(index), trajectory, columns, index, task, first, fps)
+    stats |= _write_table(workplace.table_file(index), trajectory, columns, index, task, first, fps)
     record = {
         "id": trajectory.id,
         "identity": trajectory.identity(),
@@ -145,8 +145,8 @@ def write_piece(
         "stats": {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
         "provenance": _provenance(trajectory),
     }
-    write_json(place.record_file(index), record, sweep=False)
-    return Piece(index, trajectory.length, task, first, sizes)
+    write_json(workplace.record_file(index), record, sweep=False)
+    return FinishedEpisode(index, trajectory.length, task, first, sizes)
 
 
 def _write_video(file: Path, trajectory: Trajectory, camera: str, encoding: Encoding) -> Stats:
@@ -167,7 +167,7 @@ def _write_video(file: Path, trajectory: Trajectory, camera: str, encoding: Enco
 def _write_table(
     file: Path,
     trajectory: Trajectory,
-    columns: Mapping[str, Column],
+    columns: Mapping[str, NumericColumn],
     index: int,
     task: int,
     first: int,

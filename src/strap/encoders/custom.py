@@ -44,7 +44,7 @@ class FunctionEncoder:
         return {"name": self.name}
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
-        """uint8 [n h w 3], upright -> float32 [n dim]."""
+        """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
         vectors = np.asarray(self.function(images), np.float32)
         if vectors.ndim != 2 or len(vectors) != len(images):
             raise StrapError(
@@ -55,14 +55,14 @@ class FunctionEncoder:
 
 
 def import_encoder(name: str) -> Encoder:
-    """`module:name`: an encoder, or a function that becomes one.
+    """Return the encoder that `module:name` is, or the function there as one.
 
     The module is looked for in the working directory too.
     """
     module, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
