@@ -24,7 +24,7 @@ from strap.dtw.batching import Batch
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import Request, Tuning, upload_queries
+from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import search
 from strap.dtw.gpu.step_layout import lay_out_steps
@@ -130,8 +130,9 @@ def test_search_by_cosine_equals_the_reference(steps, dtype, dim):
 
 def test_another_step_set_needs_its_moves_alone(monkeypatch):
     monkeypatch.setitem(dtw.STEPS, "leaping", ((1, 1), (1, 2), (3, 1)))
-    queries, trajectories = make_problem(np.float32, 4)
-    found, _, expected = search_both(queries, trajectories, k=2, steps="leaping")
+    rng = np.random.default_rng(0)
+    trajectories = [rng.standard_normal((length, 1)).astype(np.float16) for length in (3, 7)]
+    found, _, expected = search_both([trajectories[1][1:5]], trajectories, k=1, steps="leaping")
     assert are_equal(found, expected)
 
 
@@ -215,7 +216,8 @@ def test_a_frame_beyond_float16_takes_nothing_from_the_others():
 
 def bound_costs(queries, trajectories, steps: str) -> np.ndarray:
     """The lower bounds [query, trajectory] alone."""
-    request = Request(queries, 1, steps, "l2", None, trajectories.__getitem__, Tuning())
+    options = SearchOptions(1, steps)
+    request = SearchRequest(queries, options, None, trajectories.__getitem__, Tuning())
     frames = torch.from_numpy(np.concatenate(trajectories)).to(DEVICE)
     quantization = fit_quantization(np.concatenate(queries), frames.dtype, "l2", DEVICE)
     batch = Batch(list(range(len(trajectories))), trajectories)

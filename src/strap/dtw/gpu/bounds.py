@@ -46,7 +46,7 @@ from strap.dtw.batching import split_into_tiles
 from strap.dtw.gpu import bound_kernels
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, UNROLL
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, U, round_down, round_vectors
-from strap.dtw.gpu.queries import DeviceQueries, Request
+from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace
 
@@ -79,14 +79,14 @@ class CostBounds:
 
     def __init__(
         self,
-        request: Request,
+        request: SearchRequest,
         queries: DeviceQueries,
         quantization: Quantization,
         workspace: CostWorkspace,
     ) -> None:
         """Prepare the queries of a request for batches with this quantization."""
         self.quantization, self._workspace = quantization, workspace
-        self._steps, self._device = request.steps, queries.frames.device
+        self._steps, self._device = request.options.steps, queries.frames.device
         self._queries = queries
         self._lengths = np.minimum(queries.lengths, MAX_QUERY_FRAMES)
         # Every query begins at an even row.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from strap.dtw.types import Fetch, Frames, Ints
+from strap.dtw.types import Fetch, Frames, Ints, SearchOptions
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,11 @@ class Tuning:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class SearchRequest:
     """What every device is asked for; checked already."""
 
     queries: Sequence[Frames]  # each [n d]
-    k: int
-    steps: str
-    metric: str
+    options: SearchOptions
     exclude: Sequence[Collection[int]] | None  # for each query the ids that it must not match
     fetch: Fetch
     tuning: Tuning

@@ -16,11 +16,11 @@ from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import Request, Tuning, upload_queries
+from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
 from strap.dtw.gpu.selection import Selection, Selector, TrajectoryTable, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
-from strap.dtw.types import Frames, Ints, TopK
+from strap.dtw.types import Frames, Ints, SearchOptions, TopK
 from strap.errors import StrapError
 
 TILES_PER_MULTIPROCESSOR = 60  # in a batch: a whole number of them, so that none waits at its end
@@ -88,13 +88,13 @@ class Resident:
         exclude: Sequence[Collection[int]] | None = None,
     ) -> list[TopK]:
         """As `strap.dtw.search`, over the trajectories kept here."""
-        validation.check_names(steps, self.metric)
-        validation.check_count(k)
+        options = SearchOptions(k, steps, self.metric)
+        validation.check_options(options, len(queries))
         validation.check_excluded(exclude, len(queries))
         if len(queries) == 0:
             return []
         queries = validation.check_queries(queries, self.metric, self.dim or None)
-        request = Request(queries, k, steps, self.metric, exclude, self._fetch, self._tuning)
+        request = SearchRequest(queries, options, exclude, self._fetch, self._tuning)
         tasks = [partial(share.search, request) for share in self._shares]
         return merge(run_on_devices(self._devices, tasks), k)
 
@@ -209,7 +209,7 @@ class _Share:
             longest, dtype = int(self._lengths.max()), self.frames[0].dtype
             self._table = TrajectoryTable(places, longest, dtype)
 
-    def search(self, request: Request) -> Selection:
+    def search(self, request: SearchRequest) -> Selection:
         """Select the k best of this share."""
         if self._quantization is None:
             return find_nothing(request)

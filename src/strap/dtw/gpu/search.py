@@ -15,7 +15,7 @@ from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import Request, Tuning, upload_queries
+from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.selection import Selection, Selector, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
 from strap.dtw.types import (
@@ -48,8 +48,7 @@ def search(
     best among those it took; frames are fetched again for the exact alignment.
     """
     tuning, dim = tuning or Tuning(), queries[0].shape[1]
-    what = options.k, options.steps, options.metric
-    request = Request(queries, *what, exclude, library.fetch, tuning)
+    request = SearchRequest(queries, options, exclude, library.fetch, tuning)
     batches = SharedIterator(cut_batches(library.stream(dim), tuning.get_batch_frames(dim)))
     found_devices = find_devices(devices)
     tasks = [
@@ -77,7 +76,7 @@ class SharedIterator(Iterator[ItemT]):
 
 
 def _search_device(
-    request: Request, batches: Iterable[Batch], name: Name, device: torch.device
+    request: SearchRequest, batches: Iterable[Batch], name: Name, device: torch.device
 ) -> Selection:
     """Select the k best of the batches that this device gets."""
     queries, workspace = upload_queries(request.queries, device), CostWorkspace(device)
@@ -88,7 +87,7 @@ def _search_device(
     for batch, sent in upload_batches(batches, device):
         frames = sent.wait()
         if frames.dtype not in bounds_by_dtype:
-            quantization = fit_quantization(sample, frames.dtype, request.metric, device)
+            quantization = fit_quantization(sample, frames.dtype, request.options.metric, device)
             bounds_by_dtype[frames.dtype] = CostBounds(request, queries, quantization, workspace)
         bounds = bounds_by_dtype[frames.dtype]
         ids += batch.ids

@@ -21,7 +21,7 @@ from strap.dtw.batching import find_excluded
 from strap.dtw.cpu.search import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
-from strap.dtw.gpu.queries import DeviceQueries, Request
+from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.types import Floats, Ints, TopK
 from strap.processors import processors
 
@@ -54,7 +54,7 @@ class Selection:
     n_pairs: Ints  # [query] pairs with a path that fits; 0 where counting would be a wait more
 
 
-def find_nothing(request: Request) -> Selection:
+def find_nothing(request: SearchRequest) -> Selection:
     """Return the selection of a device that got no trajectories."""
     none = np.zeros(len(request.queries), np.int64)
     return Selection([np.empty((4, 0))] * len(none), none, none)
@@ -74,9 +74,11 @@ def _unpack(ranking: Ranking) -> TopK:
 class Selector:
     """Aligns the candidates of one device until none that remains can win."""
 
-    def __init__(self, request: Request, queries: DeviceQueries, ids: Ints, locate: Locate) -> None:
+    def __init__(
+        self, request: SearchRequest, queries: DeviceQueries, ids: Ints, locate: Locate
+    ) -> None:
         """Prepare to select among trajectories; ids [trajectory]."""
-        self._request, self._queries = request, queries
+        self._request, self._options, self._queries = request, request.options, queries
         self._ids, self._locate = ids, locate
         self._rankings: list[Ranking] = [np.empty((4, 0))] * len(request.queries)
         self._n_aligned = np.zeros(len(request.queries), np.int64)
@@ -87,13 +89,13 @@ class Selector:
         Where there is a table of all trajectories, the shortlist is aligned without the host, for
         which there would be two waits more.
         """
-        request, total = self._request, len(self._ids)
+        request, options, total = self._request, self._options, len(self._ids)
         n_pairs = np.zeros(len(request.queries), np.int64)
         if request.exclude is not None and any(map(len, request.exclude)):
             excluded = torch.as_tensor(find_excluded(self._ids, request.exclude))
             lower_bounds = lower_bounds.masked_fill(excluded.to(lower_bounds.device), np.inf)
-        size = n_listed = min(total, request.tuning.get_shortlist_size(request.k))
-        if request.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
+        size = n_listed = min(total, request.tuning.get_shortlist_size(options.k))
+        if options.metric == "cosine" or self._queries.longest > MAX_QUERY_FRAMES:
             table = None
         if table is not None:
             n_listed = min(total, size + request.tuning.n_reserve)
@@ -117,7 +119,7 @@ class Selector:
 
     def _get_thresholds(self) -> Floats:
         """Return each query's threshold [query]; ∞ while it has fewer than k matches."""
-        k = self._request.k
+        k = self._options.k
         costs = [ranking[0] for ranking in self._rankings]
         return np.array([cost[k - 1] if len(cost) == k else np.inf for cost in costs])
 
@@ -139,7 +141,7 @@ class Selector:
         first = self._align_listed(listed[:, :size], is_possible[:, :size], table)
         found = [first]
         if listed.shape[1] > size:  # then the first ones are at least k
-            thresholds = torch.sort(first[0]).values[:, self._request.k - 1, None]
+            thresholds = torch.sort(first[0]).values[:, self._options.k - 1, None]
             may_win = (is_possible & (bounds <= thresholds))[:, size:]
             found.append(self._align_listed(listed[:, size:], may_win, table))
         packed = torch.cat([*torch.cat(found, dim=2), bounds, listed.to(torch.float64)])
@@ -174,7 +176,7 @@ class Selector:
         bounds = lower_bounds[pairs[:, 0], pairs[:, 1]].cpu().numpy()
         order = np.argsort(bounds, kind="stable")
         bounds, (query, position) = bounds[order], pairs.cpu().numpy()[order].T
-        size = 4 * self._request.k * len(self._rankings)
+        size = 4 * self._options.k * len(self._rankings)
         for first in range(0, len(order), size):
             chunk = slice(first, first + size)
             may_still_win = bounds[chunk] <= self._get_thresholds()[query[chunk]]
@@ -184,7 +186,7 @@ class Selector:
         """Align pairs [pair], on the device where its kernels can, and keep the k best."""
         self._count(query)
         on_host = self._queries.lengths[query] > MAX_QUERY_FRAMES
-        if self._request.metric == "cosine":
+        if self._options.metric == "cosine":
             on_host[:] = True
         if not on_host.all():
             self._align_on_device(query[~on_host], position[~on_host])
@@ -208,11 +210,11 @@ class Selector:
             first = last
 
     def _align_on_host(self, query: Ints, position: Ints) -> None:
-        request = self._request
+        request, options = self._request, self._options
 
         def align(q: int, p: int) -> tuple[float, int, int]:
             frames = request.fetch(int(self._ids[p]))
-            match = best_match(request.queries[q], frames, request.steps, request.metric)
+            match = best_match(request.queries[q], frames, options.steps, options.metric)
             return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
 
         with ThreadPoolExecutor(processors()) as pool:
@@ -230,8 +232,8 @@ class Selector:
             if self._rankings[q].shape[1]:
                 ranking = np.concatenate([self._rankings[q], ranking], axis=1)
                 ranking = ranking[:, np.lexsort(ranking[::-1])]
-            self._rankings[q] = ranking[:, : self._request.k]
+            self._rankings[q] = ranking[:, : self._options.k]
 
     @cached_property
     def _aligner(self) -> ExactAligner:
-        return ExactAligner(self._queries, self._request.steps)
+        return ExactAligner(self._queries, self._options.steps)
