@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -161,6 +162,22 @@ def test_a_failed_command_is_told_and_the_others_go_on(
 
 
 @pytest.mark.slow
+def test_stages_that_are_not_chosen_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    first = bench.run(replace(ALONE, stages=("retrieve",)))
+    assert len(first.finished) == 4
+    assert all(name.startswith("retrievals/") for name in first.finished)
+    assert "30 commands of other stages are left for another run" in bench.lines
+    second = bench.run(replace(ALONE, stages=("cache", "train")))
+    assert not second.failed
+    names = second.finished - first.finished
+    assert {name.split("/")[0].split()[0] for name in names} == {"frames", "train"}
+    assert not any("FT" in name for name in names)  # begins with a policy that is not there yet
+    assert len(bench.run().finished) == STAGES
+
+
 def test_killed_at_random_moments_nothing_is_repeated_or_lost(bench: Bench) -> None:
     chance = random.Random(21)
     kills = 0

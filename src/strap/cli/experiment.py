@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -57,6 +57,9 @@ class Command:
     """keep the weights of evaluated policies"""
     minutes: float | None = None
     """after so many minutes no command is begun any more; those that run are waited for"""
+    stages: tuple[Literal["cache", "retrieve", "pretrain", "train", "evaluate"], ...] = ()
+    """begin commands of these stages alone, for instance cache and retrieve on a machine without a
+    GPU (default: all)"""
     mps: bool = True
     """don't let the commands share the GPU by CUDA's Multi-Process Service (default: they do,
     where there is one)"""
@@ -105,6 +108,7 @@ class Command:
             checkpoints=self.checkpoints,
             share_gpu=self.mps,
             seconds=None if self.minutes is None else 60 * self.minutes,
+            stages=self.stages,
         )
         outcome = run_cells(cells, planner, settings, _tell)
         if outcome.postponed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from strap.experiments.cellfolders import (
 from strap.experiments.cells import Cell
 from strap.experiments.datafolder import as_relative
 from strap.experiments.gpu_sharing import sharing_gpu
-from strap.experiments.plan import Planner, Stage
+from strap.experiments.plan import Kind, Planner, Stage
 from strap.experiments.scheduler import Outcome, Scheduler
 
 
@@ -39,6 +39,8 @@ class RunSettings:
     share_gpu: bool = True
     seconds: float | None = None
     """begin nothing after so long"""
+    stages: tuple[Kind, ...] = ()
+    """begin commands of these kinds alone; empty: of all"""
 
     def __post_init__(self) -> None:
         for name in ("trainings", "evaluations", "retrievals"):
@@ -84,8 +86,11 @@ def run_cells(
         return Outcome()
     stages = planner.plan(missing)
     with sharing_gpu(enabled=settings.share_gpu) as environment:
+        chosen = _of_kinds(stages, settings.stages)
+        if len(chosen) < len(stages):
+            tell(f"{len(stages) - len(chosen)} commands of other stages are left for another run")
         scheduler = Scheduler(
-            stages,
+            chosen,
             slots=settings.slots,
             conclude=_concluder(planner, settings, stages),
             tell=tell,
@@ -97,6 +102,19 @@ def run_cells(
         if _is_finished(cell, planner):
             _put_away(cell, planner, settings)
     return outcome
+
+
+def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
+    """Return the stages of some kinds, and finished ones, that need no others; all without kinds.
+
+    What a stage needs comes before it.
+    """
+    chosen: dict[str, Stage] = {}
+    for stage in stages:
+        wanted = not kinds or stage.kind in kinds or stage.is_finished()
+        if wanted and chosen.keys() >= set(stage.needs):
+            chosen[stage.name] = stage
+    return list(chosen.values())
 
 
 def _is_finished(cell: Cell, planner: Planner) -> bool:
