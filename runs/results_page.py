@@ -1,10 +1,12 @@
-"""Put the tables of `runs/results` between the markers of docs/results.md.
+"""Put the tables of `runs/results` between the markers of docs/results.md and docs/scores.md.
 
     python runs/results_page.py            write them
-    python runs/results_page.py --check    say whether the page holds them as they are
+    python runs/results_page.py --check    say whether the pages hold them as they are
 
-A marker names an experiment and a part of its report: `<!-- main_table: Paired tests -->`; the part
-"Successes" is the first table. What stands between it and the next `<!-- end -->` is replaced.
+A marker names results and a part of them: `<!-- main_table: Paired tests -->`. Of an experiment the
+parts are those of its report ("Successes" is the first table) and "Scores and gains", for which its
+cells' scores lie in `runs/results/scores`; what has only scores has their tables. What stands
+between a marker and the next `<!-- end -->` is replaced.
 """
 
 from __future__ import annotations
@@ -18,34 +20,56 @@ from strap.cli.experiment import EXPERIMENT_COMMANDS, list_options
 from strap.experiments.cellfolders import read_results
 from strap.experiments.cells import list_cells
 from strap.experiments.description import read_experiment
+from strap.experiments.result_scores import format_score_correlations
 from strap.experiments.result_tables import format_markdown
 from strap.experiments.summary import Summary
+from strap.scores.score_files import ScoreRecord, read_scores
+from strap.scores.score_tables import ScoreTable
 
 RUNS = Path(__file__).resolve().parent
-PAGE = RUNS.parent / "docs" / "results.md"
+RESULTS = RUNS / "results"
+PAGES = [RUNS.parent / "docs" / name for name in ("results.md", "scores.md")]
 MARKED = re.compile(r"<!-- (\w+): ([\w ]+) -->\n((?!<!-- ).)*<!-- end -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (?:end|\w+: [\w ]+) -->")
+TOP_K = 100
+TOP_KS = (100, 200, 500)
+"""K of the tables of scores"""
 
 
 def read_parts(name: str) -> dict[str, str]:
-    """Return the parts of an experiment's report by their headings."""
+    """Return the parts of an experiment's report, or the tables of scores, by their headings."""
+    records = read_scores(RESULTS / "scores" / f"{name}.jsonl")
+    if (RUNS / f"{name}.toml").is_file():
+        return read_report(name, records)
+    if not records:
+        sys.exit(f"there is no experiment '{name}.toml' and there are no scores of that name")
+    table = ScoreTable(records)
+    return {
+        "Precision": table.format_precision(TOP_K),
+        "All scores": table.format_all(TOP_KS, is_fused=False),
+        "Fused features": table.format_all([TOP_K], is_fused=True),
+    }
+
+
+def read_report(name: str, records: list[ScoreRecord]) -> dict[str, str]:
+    """Return the parts of an experiment's report, and how well its cells' scores rank gains."""
     known = {command: list_options(command) for command in EXPERIMENT_COMMANDS}
     experiment = read_experiment(RUNS / f"{name}.toml", known)
     cells = list_cells(experiment)
-    report = format_markdown(
-        Summary(experiment, cells, read_results(cells, RUNS / "results" / name))
-    )
-    first, *others = report.split("\n## ")
+    summary = Summary(experiment, cells, read_results(cells, RESULTS / name))
+    first, *others = format_markdown(summary).split("\n## ")
     _, _, table = first.partition("\n| ")
     parts = {"Successes": f"| {table}"}
     for other in others:
         heading, _, text = other.partition("\n")
         parts[heading] = text
+    if records:
+        parts["Scores and gains"] = format_score_correlations(summary, records)
     return parts
 
 
 def fill_page(page: str) -> str:
-    """Return the page with the reports' parts between its markers."""
+    """Return a page with the parts of results between its markers."""
     reports: dict[str, dict[str, str]] = {}
     if 2 * len(MARKED.findall(page)) != len(MARKER.findall(page)):
         sys.exit("a marker of the page has no `<!-- end -->`, or an `<!-- end -->` no marker")
@@ -64,11 +88,11 @@ def fill_page(page: str) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    parser.add_argument("--page", type=Path, default=PAGE, help="another page than docs/results.md")
+    parser.add_argument("--page", type=Path, nargs="+", default=PAGES, help="other pages")
     options = parser.parse_args()
-    before = options.page.read_text()
-    after = fill_page(before)
-    if not options.check:
-        options.page.write_text(after)
-    elif after != before:
-        sys.exit(f"{options.page} shows other results: run runs/results_page.py")
+    filled = {page: fill_page(page.read_text()) for page in options.page}
+    changed = [page for page, text in filled.items() if text != page.read_text()]
+    if options.check and changed:
+        sys.exit(f"{changed[0]} shows other results: run runs/results_page.py")
+    for page in changed:
+        page.write_text(filled[page])

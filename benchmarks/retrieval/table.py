@@ -24,7 +24,7 @@ from typing import Any
 
 import strap
 from strap.experiments.description import read_experiment
-from strap.features import FeatureOptions, PreparedFeatures, Source, prepare_features
+from strap.features import FeatureOptions, PreparedFeatures, RetrievalInput, prepare_features
 from strap.features.fusion import fuse_scaled
 from strap.features.fusion_weights import LANGUAGE, choose_fusion
 from strap.retrieval import METHODS, Catalogue, MatchOptions, Method, retrieve_matches
@@ -147,8 +147,8 @@ class Bench:
             self.prepared.clear()
             named = encoder if METHODS[method].features == "encoder" else ""
             self.prepared[key] = prepare_features(
-                Source(self.target),
-                [Source(dataset) for dataset in self.priors],
+                RetrievalInput(self.target),
+                [RetrievalInput(dataset) for dataset in self.priors],
                 method,
                 FeatureOptions(encoder=named, fuse=fuse, learning_steps=self.learning_steps),
                 self.stores,
