@@ -37,7 +37,7 @@ def compile_bounds() -> None:
             DIM=768,
             FRAMES=128,
             ROWS=256,
-            BLOCK=64,
+            DIM_TILE=64,
             IS_ROUNDED=is_rounded,
             IS_COSINE=is_cosine,
             num_warps=8,

@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 import torch
 
-from strap.dtw.batching import Batch
+from strap.dtw.batching import TrajectoryBatch
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
@@ -220,7 +220,7 @@ def bound_costs(queries, trajectories, steps: str) -> np.ndarray:
     request = SearchRequest(queries, options, None, trajectories.__getitem__, Tuning())
     frames = torch.from_numpy(np.concatenate(trajectories)).to(DEVICE)
     quantization = fit_quantization(np.concatenate(queries), frames.dtype, "l2", DEVICE)
-    batch = Batch(list(range(len(trajectories))), trajectories)
+    batch = TrajectoryBatch(list(range(len(trajectories))), trajectories)
     quantized = quantize_batch(batch, frames, quantization, str)
     workspace = CostWorkspace(DEVICE)
     bounds = CostBounds(request, upload_queries(queries, DEVICE), quantization, workspace)

@@ -15,11 +15,11 @@ from tests.dtw_problems import all_same, laid_end_to_end, metrics, policies, pro
 
 import strap.dtw as dtw
 from strap.dtw import alignment, batching, llvm, local_costs, memory, reference
-from strap.dtw.batching import Batch, as_doubles, as_floats
-from strap.dtw.cpu.evaluation import Evaluator
+from strap.dtw.batching import TrajectoryBatch, as_doubles, as_floats
+from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.float32_bounds import Float32Bounds
 from strap.dtw.cpu.int16 import gemm, quantize
-from strap.dtw.cpu.int16.workspace import BESIDE, FRAMES, bound_error
+from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PADDING_COLUMNS, bound_error
 from strap.dtw.cpu.int16_bounds import Int16Bounds
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
@@ -77,15 +77,15 @@ def test_search_on_wide_frames_with_many_near_ties():
 def test_a_pruned_alignment_is_that_of_all_local_costs(name, metric, problem):
     (query, *_), (trajectory,) = problem
     exact, values = as_doubles(query, metric), as_floats(trajectory, metric)
-    evaluator = Evaluator([exact[:1], exact], step_set(name), metric)
+    aligner = ExactAligner([exact[:1], exact], step_set(name), metric)
     costs = local_costs.compute_local_costs(exact, values, metric == "cosine")
     cost, start, stop = alignment.align(costs, step_set(name))
     expected = dtw.Alignment(cost, start, stop) if cost < np.inf else None
-    assert evaluator.align(1, trajectory) == expected
+    assert aligner.align(1, trajectory) == expected
 
     def evaluate(threshold):
-        (evaluation,) = evaluator.evaluate([1], trajectory, [threshold], lambda: None)
-        return evaluation
+        (outcome,) = aligner.align_candidate([1], trajectory, [threshold], lambda: None)
+        return outcome
 
     for threshold in (cost, np.nextafter(cost, np.inf), 1.5 * cost + 1e-9):
         assert evaluate(threshold).is_exact
@@ -127,7 +127,7 @@ KINDS = (float32, int16)
 
 def bounds_of(tile_bounds, trajectories):
     with ThreadPoolExecutor(1) as pool:
-        batch = Batch(list(range(len(trajectories))), trajectories)
+        batch = TrajectoryBatch(list(range(len(trajectories))), trajectories)
         return bound_batch(tile_bounds, batch, 30, str, pool)
 
 
@@ -247,16 +247,16 @@ def check_products(rows, dim):
     rng = np.random.default_rng(rows)
     most = 46340 // max(2, int(dim**0.5))  # so that products are just below 2³¹
     queries = rng.choice([-most, most, 3], (rows, dim)).astype(np.int16)
-    frames = rng.choice([-most, most, 5], (FRAMES, dim)).astype(np.int16)
+    frames = rng.choice([-most, most, 5], (LOADED_FRAMES, dim)).astype(np.int16)
     frames[0] = queries[0]
     packed = gemm.pack_rows(queries)
-    loaded = memory.aligned((FRAMES, -(-dim // gemm.CHUNK) * gemm.CHUNK), np.int16)
+    loaded = memory.aligned((LOADED_FRAMES, -(-dim // gemm.CHUNK_DIMS) * gemm.CHUNK_DIMS), np.int16)
     loaded[:] = 0
     loaded[:, :dim] = frames
     columns = len(packed) * gemm.BLOCK_ROWS
-    products = memory.aligned((FRAMES, columns + BESIDE), np.int32)
+    products = memory.aligned((LOADED_FRAMES, columns + PADDING_COLUMNS), np.int32)
     expected = frames.astype(np.int64) @ queries.T.astype(np.int64)
-    for count in (FRAMES, 17, 1):
+    for count in (LOADED_FRAMES, 17, 1):
         products[:] = -1
         gemm.multiply(loaded, count, packed, 0, len(packed), products)
         assert np.array_equal(products[:count, :rows], expected[:count])
@@ -281,7 +281,7 @@ def test_products_of_integers_by_multiplying_and_adding(rows, dim):
 def quantized(frames, mean, scale):
     """Integers, squared norms, errors, and the scale of each frame."""
     count, dim = frames.shape
-    out = np.zeros((count, -(-dim // gemm.CHUNK) * gemm.CHUNK), np.int16)
+    out = np.zeros((count, -(-dim // gemm.CHUNK_DIMS) * gemm.CHUNK_DIMS), np.int16)
     (squares, errors), scales = np.empty((2, count)), np.empty(count, np.float32)
     bits = frames.view(np.uint16) if frames.dtype == np.float16 else frames
     quantize.quantize(bits, mean, scale, out, squares, errors, scales)

@@ -19,7 +19,7 @@ import numpy as np
 
 import strap.dtw as dtw
 from strap.dtw.sketches.bounds import prepare_bounds
-from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
+from strap.dtw.sketches.sketcher import SAMPLE_FRAMES, SketchBlock, Sketcher
 from strap.dtw.steps import step_set
 from strap.segments import read_segments
 from strap.store import open_store
@@ -49,7 +49,9 @@ def main() -> None:
     )
     print("|---|" + "---|" * (len(thresholds) + 2))
     kinds = [Kind.parse(text) for text in options.kinds]
-    sample = np.concatenate([one[:: max(1, len(one) // 16)] for one in trajectories])[:SAMPLE]
+    sample = np.concatenate([one[:: max(1, len(one) // 16)] for one in trajectories])[
+        :SAMPLE_FRAMES
+    ]
     longest = Sketcher.fit(sample, size=max(kind.size for kind in kinds))
     for kind in kinds:
         lower, spent = bound_all(queries, trajectories, longest.shorter(*kind))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from strap.dtw.types import (
     Backend,
     Block,
     Constraints,
+    Excluded,
     Fetch,
     Frames,
     Lengths,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from strap.dtw.sketches.sketcher import Sketches
 
 BACKENDS = ("auto", "cpu", "gpu", "reference")
-Excluded = Sequence[Collection[int]] | None
 
 
 def resolve_backend(name: str = "auto") -> Backend:

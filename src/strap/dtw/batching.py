@@ -15,7 +15,7 @@ from strap.jit import njit
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class TrajectoryBatch:
     """Some trajectories that are bounded together."""
 
     ids: list[int]  # [t] global indices
@@ -27,16 +27,16 @@ class Batch:
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
 
-def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[Batch]:
+def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[TrajectoryBatch]:
     """Yield the (index, frames) of a stream in batches of at most `max_frames`, or one trajectory.
 
     A trajectory is never cut: its recurrence needs all of it.
     """
-    batch, size = Batch([], []), 0
+    batch, size = TrajectoryBatch([], []), 0
     for index, frames in stream:
         if batch.ids and size + len(frames) > max_frames:
             yield batch
-            batch, size = Batch([], []), 0
+            batch, size = TrajectoryBatch([], []), 0
         batch.ids.append(index)
         batch.frames.append(frames)
         size += len(frames)

@@ -38,6 +38,7 @@ PlainSearch = Callable[[Sequence[int], int], SearchResult]
 Align = Callable[[Frames, Frames, Lengths | None], Alignment | None]
 """(query, trajectory, lengths) -> the best match."""
 GROWTH = 4
+"""times as many matches are asked of the plain search where those were too few"""
 
 
 def search_constrained(

@@ -64,8 +64,8 @@ def compiled_with_addresses(write: Callable[[Any, Any], None]) -> Any:
         write(builder, cgutils.unpack_tuple(builder, arguments[0]))  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 
-    def typed(context: Any, given: Any) -> Any:  # noqa: ARG001
-        return types.void(given), generate
+    def typed(context: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return types.void(arguments), generate
 
     return intrinsic(typed)
 

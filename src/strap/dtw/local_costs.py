@@ -17,7 +17,7 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
-TOGETHER = 8  # costs that are summed at a time
+GROUP_SIZE = 8  # costs that are summed at a time
 
 
 @njit
@@ -46,17 +46,18 @@ def fill_local_costs(
         costs: what is filled.
     """
     count, d = pairs.shape[0], query.shape[1]
-    eight, sums = np.empty((TOGETHER, 2), np.int64), np.empty(TOGETHER)
-    for first in range(0, count, TOGETHER):
-        for i in range(TOGETHER):
-            eight[i] = pairs[min(first + i, count - 1)]
-            sums[i] = 0
+    group, squared_distances = np.empty((GROUP_SIZE, 2), np.int64), np.empty(GROUP_SIZE)
+    for first in range(0, count, GROUP_SIZE):
+        for i in range(GROUP_SIZE):
+            group[i] = pairs[min(first + i, count - 1)]
+            squared_distances[i] = 0
         for k in range(d):
-            for i in range(TOGETHER):
-                e = query[eight[i, 0], k] - number_of(frames[eight[i, 1], k])
-                sums[i] += e * e
-        for i in range(min(TOGETHER, count - first)):
-            costs[eight[i, 0], eight[i, 1]] = 0.5 * sums[i] if is_cosine else np.sqrt(sums[i])
+            for i in range(GROUP_SIZE):
+                e = query[group[i, 0], k] - number_of(frames[group[i, 1], k])
+                squared_distances[i] += e * e
+        for i in range(min(GROUP_SIZE, count - first)):
+            square = squared_distances[i]
+            costs[group[i, 0], group[i, 1]] = 0.5 * square if is_cosine else np.sqrt(square)
 
 
 @njit

@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 from strap.dtw.alignment import align, cheapest_predecessor
 from strap.dtw.local_costs import fill_local_costs
 from strap.dtw.recurrence import accumulate_rows
-from strap.dtw.steps import REACH, StepSet
+from strap.dtw.steps import MAX_COLUMN_STEP, StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
 SLACK = 1e-9
+"""of a cost: far more than float64 rounds in its sum"""
 NO_PATH, ABOVE_THRESHOLD = -1, -2
 """in the place of a start, where there is no match"""
 
@@ -85,7 +86,7 @@ def _trace_back(forward: Floats, moves: Ints) -> Ints:
     cells = np.empty((forward.shape[0] + forward.shape[1], 2), np.int64)
     count = 0
     while n >= 0:
-        cells[count, 0], cells[count, 1] = n, m - REACH
+        cells[count, 0], cells[count, 1] = n, m - MAX_COLUMN_STEP
         count += 1
         if n == 0:
             break
@@ -106,7 +107,7 @@ def _prune(forward: Floats, lower_costs: Floats, limit: float, moves: Ints, cost
     count = 0
     for n in range(N):
         for m in range(M):
-            so_far = forward[n, REACH + m]
+            so_far = forward[n, MAX_COLUMN_STEP + m]
             through = so_far + backward[n, m] - lower_costs[n, m]
             if through <= limit and so_far < np.inf:
                 if costs[n, m] == np.inf:

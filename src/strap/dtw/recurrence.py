@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.steps import REACH
+from strap.dtw.steps import MAX_COLUMN_STEP
 from strap.dtw.types import Ints
 from strap.jit import njit
 
@@ -38,14 +38,14 @@ def accumulate_rows(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
         index     0   1   2   3   4 …
     """
     N, M = costs.shape
-    D = np.full((N, REACH + M), np.inf, costs.dtype)
-    D[0, REACH:] = costs[0]
+    D = np.full((N, MAX_COLUMN_STEP + M), np.inf, costs.dtype)
+    D[0, MAX_COLUMN_STEP:] = costs[0]
     for n in range(1, N):
-        row = D[n, REACH:]
+        row = D[n, MAX_COLUMN_STEP:]
         for s in range(moves.shape[0]):
             dn, dm = moves[s]
             if 0 < dn <= n:
-                _keep_smaller(row, D[n - dn, REACH - dm : REACH - dm + M])
+                _keep_smaller(row, D[n - dn, MAX_COLUMN_STEP - dm : MAX_COLUMN_STEP - dm + M])
         _add(row, costs[n])
         for s in range(moves.shape[0]):
             dn, dm = moves[s]

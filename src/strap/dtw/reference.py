@@ -14,13 +14,14 @@ The match ends at the smallest m of least D(N, m).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from strap.dtw.steps import STEPS
 from strap.dtw.types import (
     Alignment,
+    Excluded,
     Floats,
     Frames,
     Ints,
@@ -142,7 +143,7 @@ def search(
     queries: Sequence[Frames],
     library: Library,
     options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
+    exclude: Excluded,
 ) -> SearchResult:
     """Return each query's k best of a library, every pair evaluated."""
     found: list[list[tuple[float, int, int, int]]] = [[] for _ in queries]

@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[tuple[int, int], ...]] = {
     "classic": ((1, 0), (0, 1), (1, 1)),
 }
 """Allowed moves (Δquery, Δtrajectory) of the warping path, by name."""
-REACH = max(dm for moves in STEPS.values() for _, dm in moves)
+MAX_COLUMN_STEP = max(dm for moves in STEPS.values() for _, dm in moves)
 """columns that a move reaches back, at most"""
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from strap.dtw.alignment import accumulate
 from strap.dtw.batching import as_doubles, as_floats
 from strap.dtw.local_costs import compute_local_costs
-from strap.dtw.steps import REACH, StepSet, step_set
+from strap.dtw.steps import MAX_COLUMN_STEP, StepSet, step_set
 from strap.dtw.types import Alignment, Floats, Frames, Ints
 from strap.dtw.validation import check_names, check_numbers, check_queries, check_shape
 
@@ -69,19 +69,24 @@ class _StreamedQuery:
         self.frames = frames  # [n d]
         self.best: Alignment | None = None
         self.newest = float("inf")
-        self._costs = np.full((len(frames), REACH), np.inf)
-        self._starts: Ints = np.zeros((len(frames), REACH), np.int64)
+        self._costs = np.full((len(frames), MAX_COLUMN_STEP), np.inf)
+        self._starts: Ints = np.zeros((len(frames), MAX_COLUMN_STEP), np.int64)
 
     def extend(self, costs: Floats, steps: StepSet, seen: int) -> None:
         """Take in the local costs [n m] of new frames, which come after `seen` others."""
         # Columns are counted from the first one that is kept.
         D = np.concatenate([self._costs, np.empty_like(costs)], axis=1)
-        starts = np.concatenate([self._starts - (seen - REACH), np.empty_like(costs, np.int64)], 1)
+        starts = np.concatenate(
+            [self._starts - (seen - MAX_COLUMN_STEP), np.empty_like(costs, np.int64)], 1
+        )
         known = np.concatenate([self._costs, costs], axis=1)
-        accumulate(known, steps, REACH, True, D, starts)
-        starts += seen - REACH
-        self._costs, self._starts = D[:, -REACH:].copy(), starts[:, -REACH:].copy()
-        end = REACH + int(np.argmin(D[-1, REACH:]))
+        accumulate(known, steps, MAX_COLUMN_STEP, True, D, starts)
+        starts += seen - MAX_COLUMN_STEP
+        self._costs, self._starts = (
+            D[:, -MAX_COLUMN_STEP:].copy(),
+            starts[:, -MAX_COLUMN_STEP:].copy(),
+        )
+        end = MAX_COLUMN_STEP + int(np.argmin(D[-1, MAX_COLUMN_STEP:]))
         cost, self.newest = float(D[-1, end]), float(D[-1, -1])
         if cost < (self.best.cost if self.best else np.inf):
-            self.best = Alignment(cost, int(starts[-1, end]), seen - REACH + end + 1)
+            self.best = Alignment(cost, int(starts[-1, end]), seen - MAX_COLUMN_STEP + end + 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,8 @@ Fetch: TypeAlias = Callable[[int], Frames]
 """Global trajectory index -> its frames [m d], read again for the exact pass."""
 Name: TypeAlias = Callable[[int], str]
 """Global trajectory index -> what an error message calls it."""
+Excluded: TypeAlias = Sequence[Collection[int]] | None
+"""For each query the global indices of trajectories that it must not match."""
 Lengths: TypeAlias = tuple[int, int]
 """The least and the greatest number of frames that a match may have."""
 

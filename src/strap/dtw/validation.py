@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from strap.dtw.types import (
     Alignment,
     Block,
     Constraints,
+    Excluded,
     Floats,
     Frames,
     Lengths,
@@ -19,8 +20,8 @@ from strap.dtw.types import (
 )
 from strap.errors import StrapError, unknown
 
-LARGEST = 1e150  # squares of larger numbers overflow
-ROUNDING = 1e-9  # of a cost: what another order of its sum may change, and far more
+MAX_NUMBER = 1e150  # squares of larger numbers overflow
+COST_TOLERANCE = 1e-9  # of a cost: what another order of its sum may change, and far more
 
 
 def check_names(steps: str, metric: str) -> None:
@@ -100,14 +101,14 @@ def check_numbers(frames: Frames, what: str, metric: str) -> float:
         The largest absolute value.
     """
     found = largest_magnitude(frames)
-    if frames.dtype.kind == "f" and not found <= LARGEST:
+    if frames.dtype.kind == "f" and not found <= MAX_NUMBER:
         # Only float64 can hold a finite number whose square overflows.
-        good = np.abs(frames) <= LARGEST if frames.dtype == np.float64 else np.isfinite(frames)
+        good = np.abs(frames) <= MAX_NUMBER if frames.dtype == np.float64 else np.isfinite(frames)
         if not good.all():
             frame, column = np.argwhere(~good)[0]
             raise StrapError(
                 f"{what}, frame {frame}, dimension {column} is {frames[frame, column]}: "
-                f"numbers must be finite (and below {LARGEST:g}); embed it again or leave it out"
+                f"numbers must be finite (and below {MAX_NUMBER:g}); embed it again or leave it out"
             )
     if metric == "cosine":
         zero = ~frames.any(axis=1)
@@ -134,7 +135,7 @@ def name_trajectory(index: int) -> str:
     return f"trajectory {index}"
 
 
-def check_excluded(exclude: Sequence[Collection[int]] | None, n_queries: int) -> None:
+def check_excluded(exclude: Excluded, n_queries: int) -> None:
     """Check that `exclude` has one collection of trajectory indices for each query."""
     if exclude is not None and len(exclude) != n_queries:
         raise StrapError(
@@ -188,7 +189,7 @@ def check_path(costs: Floats, alignment: Alignment, n_query: int, options: Searc
             "alignment: give the query and the steps with which it was found"
         )
     found = float(np.cumsum(costs)[-1])  # one after the other, as the recurrence adds
-    if not abs(found - alignment.cost) <= ROUNDING * found:
+    if not abs(found - alignment.cost) <= COST_TOLERANCE * found:
         raise StrapError(
             f"the alignment costs {alignment.cost}, but the cheapest path between its ends costs "
             f"{found} (steps '{options.steps}', metric '{options.metric}'): give the frames, steps "

@@ -11,7 +11,7 @@ file system), Ray puts tasks where there is room.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
+from strap.dtw.types import Excluded
 from strap.errors import StrapError
 from strap.progress import Progress
 from strap.ray import RETRIES, connect, get_result, place_near
@@ -27,10 +28,9 @@ from strap.search.corpus import Corpus, search_corpus
 from strap.store import open_store
 from strap.types import Array
 
-Excluded = Sequence[Collection[int]] | None
 Shard = tuple[int, str]
 """Number of the store, name of the shard."""
-TASKS = 4
+TASKS_PER_WORKER = 4
 """per worker: small enough to even out, large enough that finding k best again costs little"""
 
 
@@ -140,7 +140,7 @@ def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
     """Return every shard once, in parts of about equal size, each where its vectors lie."""
     everything = set(corpus.shards)
     if all(machine.shards >= everything for machine in machines):
-        count = TASKS * sum(machine.cpus for machine in machines)
+        count = TASKS_PER_WORKER * sum(machine.cpus for machine in machines)
         return [SearchTask(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
     load = {machine.id: 0.0 for machine in machines}
     assigned: dict[str, list[Shard]] = {machine.id: [] for machine in machines}
@@ -160,7 +160,7 @@ def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
         SearchTask(tuple(span), machine.id)
         for machine in machines
         if assigned[machine.id]
-        for span in _split(corpus, assigned[machine.id], TASKS * machine.cpus)
+        for span in _split(corpus, assigned[machine.id], TASKS_PER_WORKER * machine.cpus)
     ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from strap import dtw
 from strap.dtw import SearchOptions, SearchResult
 from strap.dtw.sketches.sketcher import SketchBlock, Sketches
-from strap.dtw.types import Ints
+from strap.dtw.types import Excluded, Ints
 from strap.progress import Progress, silent
 from strap.store import EmbeddingStore
 from strap.store.sketches import StoreSketches, open_sketches
@@ -137,7 +137,7 @@ def search_corpus(
     queries: Sequence[Array],
     corpus: Corpus,
     options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
+    exclude: Excluded,
     progress: Progress = silent,
 ) -> SearchResult:
     """Return the k best of a corpus's shards, by global numbers, in this process."""

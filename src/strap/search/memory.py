@@ -14,7 +14,7 @@ from strap.search import Execution, StoreMatch, StoreSearch, search_stores
 from strap.store import EmbeddingStore
 from strap.types import Array
 
-SPARE = 4
+EXTRA_MATCHES = 4
 """matches of a query that are looked for beyond those asked for: its share may grow a little"""
 
 
@@ -53,8 +53,8 @@ class SearchMemory:
         shared = (options.steps, options.metric, options.constraints.per_trajectory)
         place = tuple((id(store), store.cameras) for store in stores)
         keys: list[Hashable] = [
-            (place, shared, _digest(query), frozenset(own), lengths and lengths[number])
-            for number, (query, own) in enumerate(zip(queries, hidden, strict=True))
+            (place, shared, _digest(query), frozenset(excluded), lengths and lengths[number])
+            for number, (query, excluded) in enumerate(zip(queries, hidden, strict=True))
         ]
         missing = [
             number
@@ -63,7 +63,7 @@ class SearchMemory:
         ]
         statistics = SearchStatistics()
         if missing:
-            k = options.k + SPARE
+            k = options.k + EXTRA_MATCHES
             chosen = lengths and [lengths[number] for number in missing]
             constraints = replace(options.constraints, lengths=chosen)
             searched = search_stores(

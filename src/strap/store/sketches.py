@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from strap.atomic import read_json, write_array, write_json, writing
-from strap.dtw.sketches.sketcher import SAMPLE, SketchBlock, Sketcher
+from strap.dtw.sketches.sketcher import SAMPLE_FRAMES, SketchBlock, Sketcher
 from strap.dtw.types import Ints
 from strap.errors import StrapError, printable
 from strap.progress import Progress, silent
@@ -231,8 +231,10 @@ def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher 
     if longer is not None:
         sketcher = longer.shorter(*kind)
     else:
-        each = max(1, len(store) * 16 // SAMPLE)
-        sample = np.concatenate([_spread_frames(store[key]) for key in store.ids[::each]])[:SAMPLE]
+        each = max(1, len(store) * 16 // SAMPLE_FRAMES)
+        sample = np.concatenate([_spread_frames(store[key]) for key in store.ids[::each]])[
+            :SAMPLE_FRAMES
+        ]
         sketcher = Sketcher.fit(sample, size=kind.size, every=kind.every)
     folder.mkdir(parents=True, exist_ok=True)
     write_array(folder / "mean.npy", sketcher.mean)

@@ -32,16 +32,16 @@ import numpy as np
 
 from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.rounding import LARGEST_SQUARE, U, round_down
+from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U, round_down
 from strap.dtw.memory import Buffers
 from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
 from strap.jit import njit, njit_reordered
 
-SUMMED = 256  # dimensions summed in float32 before they go to float64
+SPAN_DIMS = 256  # dimensions summed in float32 before they go to float64
 UNDERFLOW = 1e-33
-LARGEST_DIM = 2**20  # κ stays small
+MAX_FLOAT32_DIM = 2**20  # κ stays small
 
 
 class Float32Bounds:
@@ -55,8 +55,8 @@ class Float32Bounds:
         self._rows, squares = np.empty((n_rows, dim), np.float32), np.empty(n_rows)
         _center(*stack.centering(stack.frames), self._rows, squares)
         self._rows *= np.float32(-2)
-        self._is_usable = dim <= LARGEST_DIM
-        n_terms = dim + SUMMED + 16
+        self._is_usable = dim <= MAX_FLOAT32_DIM
+        n_terms = dim + SPAN_DIMS + 16
         self._shrink = 1 - n_terms * U / (1 - n_terms * U)
         self._alpha = round_down(self._shrink * squares - UNDERFLOW)
         self._groups = split_into_tiles(stack.borders, group_rows)
@@ -83,7 +83,7 @@ class Float32Bounds:
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
             values = as_floats(frames, self.metric)
         _center(*self.stack.centering(values), out, squares)
-        if (squares <= LARGEST_SQUARE).all():
+        if (squares <= MAX_SQUARED_NORM).all():
             return True
         out[:], squares[:] = 0, 0
         return False
@@ -124,12 +124,12 @@ def _center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Fl
     """Write (frames − mean)·scale, rounded to float32, into out [m d], its squared norms [m].
 
     Frames, mean and scale are all float32 or all float64: the difference is rounded once. Norms
-    are summed in spans, so that they err by less than SUMMED·u.
+    are summed in spans, so that they err by less than SPAN_DIMS·u.
     """
     for i in range(frames.shape[0]):
         total = 0.0
-        for k in range(0, frames.shape[1], SUMMED):
-            span = slice(k, k + SUMMED)
+        for k in range(0, frames.shape[1], SPAN_DIMS):
+            span = slice(k, k + SPAN_DIMS)
             total += np.float64(_center_span(frames[i, span], mean[span], scale, out[i, span]))
         squares[i] = total
 

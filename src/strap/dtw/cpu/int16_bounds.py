@@ -34,10 +34,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.batching import as_floats, split_into_tiles
-from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK, pack_rows
+from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK_DIMS, pack_rows
 from strap.dtw.cpu.int16.quantize import quantize
 from strap.dtw.cpu.int16.recurrence import bound_trajectories
-from strap.dtw.cpu.int16.workspace import BESIDE, FRAMES, PackedQueries, Workspace, bound_error
+from strap.dtw.cpu.int16.workspace import (
+    LOADED_FRAMES,
+    PADDING_COLUMNS,
+    PackedQueries,
+    Workspace,
+    bound_error,
+)
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import U, round_down
 from strap.dtw.memory import Buffers, aligned
@@ -45,10 +51,10 @@ from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Frames, Ints, Singles
 
-LARGEST_DIM = 2**16  # for which √d/2 is below what step 2 leaves
+MAX_INT16_DIM = 2**16  # for which √d/2 is below what step 2 leaves
 UNDERFLOW = 1e-32
 SHRINK = 1 - 32 * U
-FLOATS = (np.float16, np.float32, np.float64)
+READABLE_DTYPES = (np.float16, np.float32, np.float64)  # by compiled loops
 
 
 class Int16Bounds:
@@ -62,9 +68,9 @@ class Int16Bounds:
     def __init__(self, stack: QueryStack, steps: StepSet, metric: str, group_rows: int) -> None:
         """Pack the queries, in groups of so many rows or one query."""
         self.stack, self.steps, self.metric = stack, steps, metric
-        self._width = -(-stack.frames.shape[1] // CHUNK) * CHUNK
+        self._width = -(-stack.frames.shape[1] // CHUNK_DIMS) * CHUNK_DIMS
         self._packed = self._pack(split_into_tiles(stack.borders, group_rows))
-        self.columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + BESIDE
+        self.columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + PADDING_COLUMNS
         self.buffers = Buffers()
 
     def _pack(self, groups: list[range]) -> PackedQueries:
@@ -110,14 +116,14 @@ class Int16Bounds:
     def workspace(self) -> Workspace:
         """This thread's memory for the frames that are multiplied together."""
         get = self.buffers.get
-        squares, errors = get("norms", np.float64, 2, FRAMES)
+        squares, errors = get("norms", np.float64, 2, LOADED_FRAMES)
         return Workspace(
-            get("integers", np.int16, FRAMES, self._width),
+            get("integers", np.int16, LOADED_FRAMES, self._width),
             squares,
             errors,
-            get("terms", np.float32, 3, FRAMES),
-            get("products", np.int32, FRAMES, self.columns),
-            get("carry", np.float32, 1, FRAMES)[0],
+            get("terms", np.float32, 3, LOADED_FRAMES),
+            get("products", np.int32, LOADED_FRAMES, self.columns),
+            get("carry", np.float32, 1, LOADED_FRAMES)[0],
         )
 
     def in_one_piece(self, trajectories: Sequence[Frames]) -> list[Frames]:
@@ -126,7 +132,11 @@ class Int16Bounds:
         That is float16, given by its bits, float32 or float64.
         """
         kind = np.result_type(*(frames.dtype for frames in trajectories))
-        if self.metric == "cosine" or not self.stack.is_ordinary or kind.type not in FLOATS:
+        if (
+            self.metric == "cosine"
+            or not self.stack.is_ordinary
+            or kind.type not in READABLE_DTYPES
+        ):
             with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
                 floats = [as_floats(frames, self.metric) for frames in trajectories]
             return [np.ascontiguousarray(frames, np.float64) for frames in floats]

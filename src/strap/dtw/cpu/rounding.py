@@ -7,7 +7,7 @@ import numpy as np
 from strap.dtw.types import Bools, Floats, Singles
 
 U = 2.0**-24  # a float32 operation errs by at most this share of its result
-LARGEST_SQUARE = 1e30  # of a centered and scaled frame: beyond, float32 products overflow
+MAX_SQUARED_NORM = 1e30  # of a centered and scaled frame: beyond, float32 products overflow
 
 
 def round_down(values: Floats) -> Singles:

@@ -7,7 +7,7 @@ threshold: the k-th best so far      ◀─┘                     └── thr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +18,7 @@ from threadpoolctl import ThreadpoolController
 
 from strap.dtw.alignment import align_within
 from strap.dtw.batching import as_doubles, as_floats, find_excluded
-from strap.dtw.cpu.evaluation import Evaluator
+from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
 from strap.dtw.cpu.topk import TopKSearch
@@ -28,6 +28,7 @@ from strap.dtw.sketches.sketcher import Sketches
 from strap.dtw.steps import step_set
 from strap.dtw.types import (
     Alignment,
+    Excluded,
     Floats,
     Frames,
     Ints,
@@ -48,7 +49,7 @@ def best_match(
     """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     frames = as_doubles(query, metric)
     if lengths is None:
-        return Evaluator([frames], step_set(steps), metric).align(0, trajectory)
+        return ExactAligner([frames], step_set(steps), metric).align(0, trajectory)
     costs = compute_local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
     cost, start, stop = align_within(costs, step_set(steps), *lengths)
     return Alignment(cost, start, stop) if cost < np.inf else None
@@ -58,7 +59,7 @@ def search(
     queries: Sequence[Frames],
     library: Library,
     options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
+    exclude: Excluded,
     policy: CpuPolicy,
 ) -> SearchResult:
     """Return each query's k best of a library.
@@ -87,7 +88,7 @@ class _Search:
     queries: Sequence[Frames]
     library: Library
     options: SearchOptions
-    exclude: Sequence[Collection[int]] | None
+    exclude: Excluded
     policy: CpuPolicy
     pool: Executor
 
@@ -97,20 +98,20 @@ class _Search:
         topk = TopKSearch(self.queries, self.library, options.k, steps, options.metric, self.pool)
         sketches = self._suitable_sketches()
         if sketches:
-            n_pairs, n_left = self._search_sketches(topk, sketches)
+            n_pairs, n_remaining = self._search_sketches(topk, sketches)
         else:
             ids, bounds = self._bound(self.library.stream(self.queries[0].shape[1]))
             bounds = self._hide_excluded(ids, bounds)
-            n_pairs = n_left = np.isfinite(bounds).sum(axis=1)
+            n_pairs = n_remaining = np.isfinite(bounds).sum(axis=1)
             topk.queue(ids, bounds)
             topk.evaluate(options.k)
         while topk.evaluate(self.policy.round_size):
             pass
         statistics = [
             SearchStatistics(
-                int(pairs), int(pairs - left), int(left - query.n_exact), query.n_exact
+                int(pairs), int(pairs - bounded), int(bounded - query.n_exact), query.n_exact
             )
-            for query, pairs, left in zip(topk.queries, n_pairs, n_left, strict=True)
+            for query, pairs, bounded in zip(topk.queries, n_pairs, n_remaining, strict=True)
         ]
         return SearchResult([query.top for query in topk.queries], statistics)
 
@@ -147,13 +148,13 @@ class _Search:
         for stage in range(cascade.n_stages):
             bounds = cascade.tighten(stage, bounds, topk.remaining(ids, bounds))
         remaining = topk.remaining(ids, bounds)
-        n_left = remaining.sum(axis=1) + [len(query.seen) for query in topk.queries]
+        n_remaining = remaining.sum(axis=1) + [len(query.seen) for query in topk.queries]
         if remaining.mean() > self.policy.batched_share:  # in batches they are cheaper than alone
             columns = np.flatnonzero(remaining.any(axis=0))
             again = ((int(index), self.library.fetch(int(index))) for index in ids[columns])
             bounds[:, columns] = np.maximum(bounds[:, columns], self._bound(again)[1])
         topk.queue(ids, bounds)
-        return n_pairs, n_left
+        return n_pairs, n_remaining
 
     def _bound(self, stream: Iterable[tuple[int, Frames]]) -> tuple[Ints, Floats]:
         """Return the indices [t] of a stream and lower bounds [q t] from all dimensions."""

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from strap.dtw.batching import Batch, cut_batches, split_into_tiles
+from strap.dtw.batching import TrajectoryBatch, cut_batches, split_into_tiles
 from strap.dtw.cpu.float32_bounds import Float32Bounds
-from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Bounds
+from strap.dtw.cpu.int16_bounds import MAX_INT16_DIM, Int16Bounds
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import subtract_rounding
@@ -37,7 +37,7 @@ def choose_bounds(
     """Return what bounds batches of so many frames in the least time."""
     stack = QueryStack.of(queries, metric)
     n_rows, dim = stack.frames.shape
-    if dim <= LARGEST_DIM and policy.bounds_by_int16(n_rows, n_frames, dim):
+    if dim <= MAX_INT16_DIM and policy.bounds_by_int16(n_rows, n_frames, dim):
         return Int16Bounds(stack, steps, metric, policy.group_rows)
     return Float32Bounds(stack, steps, metric, policy.group_rows)
 
@@ -67,7 +67,7 @@ def bound_stream(
 
 
 def bound_batch(
-    tile_bounds: TileBounds, batch: Batch, tile_frames: int, name: Name, pool: Executor
+    tile_bounds: TileBounds, batch: TrajectoryBatch, tile_frames: int, name: Name, pool: Executor
 ) -> Floats:
     """Return lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
     offsets = batch.offsets

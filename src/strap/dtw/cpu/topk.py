@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 import numpy as np
 
 from strap.dtw.batching import as_doubles
-from strap.dtw.cpu.evaluation import Evaluation, Evaluator
+from strap.dtw.cpu.exact import CandidateOutcome, ExactAligner
 from strap.dtw.steps import StepSet
-from strap.dtw.types import Alignment, Bools, Floats, Frames, Ints, Library, TopK
+from strap.dtw.types import Bools, Floats, Frames, Ints, Library, TopK
 from strap.dtw.validation import check_numbers
 
 
@@ -60,10 +60,10 @@ class QueryTopK:
         self.seen.update(taken)
         return taken
 
-    def add(self, index: int, evaluation: Evaluation) -> None:
-        """Count an evaluation in."""
-        self.n_exact += evaluation.is_exact
-        match: Alignment | None = evaluation.match
+    def add(self, index: int, outcome: CandidateOutcome) -> None:
+        """Take in what came of a candidate."""
+        self.n_exact += outcome.is_exact
+        match = outcome.match
         if match is not None:
             self._matches.append((match.cost, index, match.stop, -match.start))
             self._matches = sorted(self._matches)[: self.k]
@@ -84,11 +84,11 @@ class TopKSearch:
         self.queries = [QueryTopK(k) for _ in queries]
         self._library, self._metric, self._pool = library, metric, pool
 
-        def prepare() -> Evaluator:
-            return Evaluator([as_doubles(query, metric) for query in queries], steps, metric)
+        def prepare() -> ExactAligner:
+            return ExactAligner([as_doubles(query, metric) for query in queries], steps, metric)
 
         # Prepared while others are busy with sketches: it is wanted in the first round.
-        self._evaluator = pool.submit(prepare)
+        self._aligner = pool.submit(prepare)
 
     def remaining(self, ids: Ints, bounds: Floats) -> Bools:
         """Return which pairs [q t] may still be among the best and were not evaluated."""
@@ -101,15 +101,15 @@ class TopKSearch:
             query.queue(ids, row)
 
     def evaluate(self, count: int) -> bool:
-        """Evaluate each query's next candidates; return False when nothing was left."""
+        """Evaluate each query's next candidates; return False when there were none."""
         wanted: dict[int, list[int]] = {}
         for q, query in enumerate(self.queries):
             for index in query.take(count):
                 wanted.setdefault(index, []).append(q)
         thresholds = [query.threshold for query in self.queries]
-        evaluator = self._evaluator.result()
+        aligner = self._aligner.result()
 
-        def work(item: tuple[int, list[int]]) -> list[Evaluation]:
+        def work(item: tuple[int, list[int]]) -> list[CandidateOutcome]:
             index, numbers = item
             frames = self._library.fetch(index)
 
@@ -117,10 +117,10 @@ class TopKSearch:
                 check_numbers(frames, self._library.name(index), self._metric)
 
             limits = [thresholds[q] for q in numbers]
-            return evaluator.evaluate(numbers, frames, limits, validate)
+            return aligner.align_candidate(numbers, frames, limits, validate)
 
         items = sorted(wanted.items())
-        for (index, numbers), evaluations in zip(items, self._pool.map(work, items), strict=True):
-            for q, evaluation in zip(numbers, evaluations, strict=True):
-                self.queries[q].add(index, evaluation)
+        for (index, numbers), outcomes in zip(items, self._pool.map(work, items), strict=True):
+            for q, outcome in zip(numbers, outcomes, strict=True):
+                self.queries[q].add(index, outcome)
         return bool(wanted)

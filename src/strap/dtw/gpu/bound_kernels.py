@@ -34,7 +34,7 @@ def bound_local_costs(
     alpha, beta, row_errors, frame_errors, squares,  # [R], [F], [R], [F], [R]
     largest_norm, unit, cost_step,  # of the frames; σ or σ² []; what a cost of 1 means []
     n_frame_tiles, n_row_tiles, n_frames,
-    DIM: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    DIM: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, DIM_TILE: tl.constexpr,
     IS_ROUNDED: tl.constexpr, IS_COSINE: tl.constexpr,
 ):  # fmt: skip
     """Write lower bounds of the local costs as integers below 2¹⁶, and what a cost of 1 means.
@@ -56,7 +56,7 @@ def bound_local_costs(
     for tile in tl.range(tl.program_id(0), n_tiles, tl.num_programs(0), flatten=True):
         first, top = (tile // n_row_tiles) * FRAMES, (tile % n_row_tiles) * ROWS
         products = tl.zeros([FRAMES, ROWS], tl.float32)
-        for k in range(0, DIM, BLOCK):
+        for k in range(0, DIM, DIM_TILE):
             products = tl.dot(frames.load([first, k]), rows.load([top, k]).T, products)
         row = top + tl.arange(0, ROWS)
         column = first + tl.arange(0, FRAMES)

@@ -43,16 +43,17 @@ from torch.nn.functional import pad
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from strap.dtw.batching import split_into_tiles
+from strap.dtw.cpu.rounding import U
 from strap.dtw.gpu import bound_kernels
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, UNROLL
-from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, U, round_down, round_vectors
+from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, round_down, round_vectors
 from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace
 
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128
-BLOCK = 64  # dimensions at a time
+DIM_TILE = 64  # dimensions at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,13 +139,13 @@ class CostBounds:
         n_frame_tiles, n_row_tiles = triton.cdiv(total, FRAME_TILE), n_rows // tile
         n_programs = min(n_frame_tiles * n_row_tiles, count_multiprocessors(self._device))
         bound_kernels.bound_local_costs[(n_programs,)](
-            TensorDescriptor(batch.quantized, [total, dim], [dim, 1], [FRAME_TILE, BLOCK]),
-            TensorDescriptor(group.quantized, [n_rows, dim], [dim, 1], [tile, BLOCK]),
+            TensorDescriptor(batch.quantized, [total, dim], [dim, 1], [FRAME_TILE, DIM_TILE]),
+            TensorDescriptor(group.quantized, [n_rows, dim], [dim, 1], [tile, DIM_TILE]),
             TensorDescriptor(costs, [total, n_rows], [n_rows, 1], [FRAME_TILE, tile]),
             group.alpha, batch.beta, group.errors, batch.errors, group.squares,
             batch.largest_norm, self.quantization.unit, cost_step,
             n_frame_tiles, n_row_tiles, total,
-            DIM=dim, FRAMES=FRAME_TILE, ROWS=tile, BLOCK=BLOCK,
+            DIM=dim, FRAMES=FRAME_TILE, ROWS=tile, DIM_TILE=DIM_TILE,
             IS_ROUNDED=self.quantization.is_rounded, IS_COSINE=self.quantization.metric == "cosine",
             num_warps=8 if tile * FRAME_TILE >= 2**14 else 4, num_stages=3,
         )  # fmt: skip

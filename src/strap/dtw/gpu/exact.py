@@ -17,8 +17,8 @@ from strap.dtw.types import Floats, Ints
 
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 4, 128, 2  # of local costs
 AHEAD = 8  # dimensions, and columns of costs, that are loaded together: latency is what costs
-TRANSPOSED = 32  # frames and dimensions that are transposed together
-CHUNK_BYTES = 2**31  # of local costs and of frames at a time
+TRANSPOSE_TILE = 32  # frames and dimensions that are transposed together
+MAX_CHUNK_BYTES = 2**31  # of local costs and of frames at a time
 TRITON_DTYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
@@ -67,7 +67,7 @@ class ExactAligner:
             dtype: that of the trajectories.
         """
         frame_bytes = 8 * self._n_rows + dtype.itemsize * len(self._columns)
-        n_pairs = max(1, CHUNK_BYTES // (frame_bytes * longest))
+        n_pairs = max(1, MAX_CHUNK_BYTES // (frame_bytes * longest))
         chunks = torch.split(pairs, n_pairs, dim=1)
         return torch.cat([self._align_chunk(chunk, longest, dtype) for chunk in chunks], dim=1)
 
@@ -78,9 +78,9 @@ class ExactAligner:
         total = count * longest
         place = torch.arange(0, total, longest, device=self._device)
         columns = torch.empty(total * dim, dtype=dtype, device=self._device)
-        exact_kernels.transpose_trajectories[(count, triton.cdiv(longest, TRANSPOSED))](
+        exact_kernels.transpose_trajectories[(count, triton.cdiv(longest, TRANSPOSE_TILE))](
             address, length, place, columns, dim,
-            TILE=TRANSPOSED, DTYPE=TRITON_DTYPES[dtype], num_warps=4,
+            TILE=TRANSPOSE_TILE, DTYPE=TRITON_DTYPES[dtype], num_warps=4,
         )  # fmt: skip
         costs = torch.empty(total * n_rows, dtype=torch.float64, device=self._device)
         tiles = triton.cdiv(longest, TILE_COLUMNS), triton.cdiv(n_rows, TILE_ROWS)

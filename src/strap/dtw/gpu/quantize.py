@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from strap.dtw import validation
-from strap.dtw.batching import Batch, as_floats
+from strap.dtw.batching import TrajectoryBatch, as_floats
+from strap.dtw.cpu.rounding import U
 from strap.dtw.types import Floats, Frames, Name
 
-U = 2.0**-24  # the unit roundoff of float32
-ALIGNED = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
+DIM_MULTIPLE = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
 CHUNK_FRAMES = 2**14  # widened to float64 at a time
 FLOAT16_MAX = 65504.0
 EXPONENT = 8  # rounded frames of ordinary size lie around 2⁸: far from both ends of float16
@@ -77,7 +77,7 @@ def fit_quantization(
         mean, moved, balance = np.zeros_like(mean), values, 1.0
     largest = float(np.abs(moved).max(initial=0.0))
     exponent = EXPONENT - math.frexp(largest)[1] if is_rounded and largest > 0 else 0
-    padded = np.zeros((2, ALIGNED * -(-len(mean) // ALIGNED)))
+    padded = np.zeros((2, DIM_MULTIPLE * -(-len(mean) // DIM_MULTIPLE)))
     padded[:, : len(mean)] = mean, 0.0 * mean if is_rounded else mean
     on_device = torch.as_tensor(padded, device=device)
     scale = math.ldexp(1.0, exponent)
@@ -110,7 +110,7 @@ class QuantizedBatch:
 
 
 def quantize_batch(
-    batch: Batch, frames: torch.Tensor, quantization: Quantization, name: Name
+    batch: TrajectoryBatch, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
     """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
     quantized, errors = _quantize_frames(frames, quantization)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from strap.dtw.types import Fetch, Frames, Ints, SearchOptions
+from strap.dtw.types import Excluded, Fetch, Frames, Ints, SearchOptions
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SearchRequest:
 
     queries: Sequence[Frames]  # each [n d]
     options: SearchOptions
-    exclude: Sequence[Collection[int]] | None  # for each query the ids that it must not match
+    exclude: Excluded  # for each query the ids that it must not match
     fetch: Fetch
     tuning: Tuning
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 
 from strap.dtw import validation
-from strap.dtw.batching import Batch, cut_batches
+from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
-from strap.dtw.gpu.selection import Selection, Selector, TrajectoryTable, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
-from strap.dtw.types import Frames, Ints, SearchOptions, TopK
+from strap.dtw.gpu.topk import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
+from strap.dtw.types import Excluded, Frames, Ints, SearchOptions, TopK
 from strap.errors import StrapError
 
 TILES_PER_MULTIPROCESSOR = 60  # in a batch: a whole number of them, so that none waits at its end
@@ -85,7 +85,7 @@ class Resident:
         *,
         k: int,
         steps: str = "strap",
-        exclude: Sequence[Collection[int]] | None = None,
+        exclude: Excluded = None,
     ) -> list[TopK]:
         """As `strap.dtw.search`, over the trajectories kept here."""
         options = SearchOptions(k, steps, self.metric)
@@ -108,8 +108,8 @@ class Resident:
 def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, Frames]]:
     """Yield numbered trajectories; each must have the dimensions and the dtype of the first."""
     dim = dtype = None
-    for index, given in enumerate(trajectories):
-        frames = validation.check_shape(given, validation.name_trajectory(index), dim)
+    for index, trajectory in enumerate(trajectories):
+        frames = validation.check_shape(trajectory, validation.name_trajectory(index), dim)
         if dtype is not None and frames.dtype != dtype:
             raise StrapError(
                 f"trajectory {index} has dtype {frames.dtype} but trajectory 0 has {dtype}: "
@@ -120,7 +120,7 @@ def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, F
 
 
 def _load_share(
-    batches: Iterable[Batch], device: torch.device, metric: str, limit: int | None
+    batches: Iterable[TrajectoryBatch], device: torch.device, metric: str, limit: int | None
 ) -> _Share:
     """Keep the batches that this device gets."""
     loader = _Loader(device, metric, limit)
@@ -162,7 +162,7 @@ class _Loader:
         """Keep some uploads as one batch."""
         arrived = [sent.wait() for _, sent in uploads]
         frames = torch.cat(arrived) if len(arrived) > 1 else arrived[0]
-        batch = Batch(
+        batch = TrajectoryBatch(
             [index for part, _ in uploads for index in part.ids],
             [trajectory for part, _ in uploads for trajectory in part.frames],
         )
@@ -209,7 +209,7 @@ class _Share:
             longest, dtype = int(self._lengths.max()), self.frames[0].dtype
             self._table = TrajectoryTable(places, longest, dtype)
 
-    def search(self, request: SearchRequest) -> Selection:
+    def search(self, request: SearchRequest) -> DeviceTopK:
         """Select the k best of this share."""
         if self._quantization is None:
             return find_nothing(request)
@@ -221,7 +221,7 @@ class _Share:
             quantized = batch.requantize(sent.wait(), self._quantization)
             lower_bounds.append(bounds.bound_batch(quantized))
         self._workspace.join_background()
-        selector = Selector(request, queries, self.ids, self._locate)
+        selector = TopKSelector(request, queries, self.ids, self._locate)
         return selector.select(torch.cat(lower_bounds, dim=1), self._table)
 
     def _locate(self, positions: Ints) -> Iterator[LocatedFrames]:

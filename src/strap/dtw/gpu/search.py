@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import torch
 
-from strap.dtw.batching import Batch, cut_batches
+from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
-from strap.dtw.gpu.selection import Selection, Selector, find_nothing, merge
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
+from strap.dtw.gpu.topk import DeviceTopK, TopKSelector, find_nothing, merge
 from strap.dtw.types import (
+    Excluded,
     Fetch,
     Frames,
     Ints,
@@ -30,14 +31,14 @@ from strap.dtw.types import (
 )
 
 ItemT = TypeVar("ItemT")
-CHUNK_FRAMES = 2**15  # read again for the exact alignment at a time
+REREAD_FRAMES = 2**15  # read again for the exact alignment at a time
 
 
 def search(
     queries: Sequence[Frames],
     library: Library,
     options: SearchOptions,
-    exclude: Sequence[Collection[int]] | None,
+    exclude: Excluded,
     *,
     devices: Sequence[str] | None = None,
     tuning: Tuning | None = None,
@@ -76,8 +77,8 @@ class SharedIterator(Iterator[ItemT]):
 
 
 def _search_device(
-    request: SearchRequest, batches: Iterable[Batch], name: Name, device: torch.device
-) -> Selection:
+    request: SearchRequest, batches: Iterable[TrajectoryBatch], name: Name, device: torch.device
+) -> DeviceTopK:
     """Select the k best of the batches that this device gets."""
     queries, workspace = upload_queries(request.queries, device), CostWorkspace(device)
     sample = np.concatenate([np.asarray(query, np.float64) for query in request.queries])
@@ -97,7 +98,7 @@ def _search_device(
         return find_nothing(request)
     workspace.join_background()
     locate = partial(_upload_again, request.fetch, np.array(ids), device)
-    selector = Selector(request, queries, np.array(ids), locate)
+    selector = TopKSelector(request, queries, np.array(ids), locate)
     return selector.select(torch.cat(lower_bounds, dim=1))
 
 
@@ -106,5 +107,5 @@ def _upload_again(
 ) -> Iterator[LocatedFrames]:
     """Read trajectories once more and send them to the device, chunk by chunk."""
     stream = ((int(ids[p]), fetch(int(ids[p]))) for p in positions)
-    for chunk, sent in upload_batches(cut_batches(stream, CHUNK_FRAMES), device):
+    for chunk, sent in upload_batches(cut_batches(stream, REREAD_FRAMES), device):
         yield locate_frames(sent.wait(), np.diff(chunk.offsets))

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
-from strap.dtw.batching import Batch
+from strap.dtw.batching import TrajectoryBatch
 from strap.dtw.types import Frames
 from strap.processors import processors
 
@@ -143,10 +143,10 @@ class SentFrames:
         return self.frames
 
 
-Upload: TypeAlias = tuple[Batch, SentFrames]
+Upload: TypeAlias = tuple[TrajectoryBatch, SentFrames]
 
 
-def upload_batches(batches: Iterable[Batch], device: torch.device) -> Iterator[Upload]:
+def upload_batches(batches: Iterable[TrajectoryBatch], device: torch.device) -> Iterator[Upload]:
     """Send batches to a device; a thread reads, copies and sends those that come next."""
     with ThreadPoolExecutor(min(MAX_COPY_THREADS, processors())) as pool:
         pinned = ((batch, pin_frames(batch.frames, device, pool)) for batch in batches)

@@ -15,8 +15,8 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints
 
 TILE_SKETCHES = 4096  # of the shortest, bounded in one call
-TOGETHER = 32  # trajectories whose longer sketches are bounded in one call, at most
-TASKS = 16  # at least, where there are as many trajectories: threads should end together
+MAX_TASK_TRAJECTORIES = 32  # whose longer sketches are bounded in one call
+MIN_TASKS = 16  # where there are as many trajectories: threads should end together
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class Cascade:
             if stage + 1 < len(span.kinds):
                 is_wanted = wanted[:, span.first : span.first + len(span)].any(axis=0)
                 positions = np.flatnonzero(is_wanted)
-                size = min(TOGETHER, len(positions) // TASKS + 1)
+                size = min(MAX_TASK_TRAJECTORIES, len(positions) // MIN_TASKS + 1)
                 tasks += [(span, positions[i : i + size]) for i in range(0, len(positions), size)]
         list(self._pool.map(work, tasks))
         return tightened

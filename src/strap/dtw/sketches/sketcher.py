@@ -40,8 +40,8 @@ from strap.dtw.cpu.rounding import round_down
 from strap.dtw.sketches.balls import fill_radii, find_centres
 from strap.dtw.types import Floats, Frames, Ints, Shorts, Singles
 
-SAMPLE = 8192  # frames from which the directions are found
-FRAMES_TOGETHER = 4096  # sketched at a time
+SAMPLE_FRAMES = 8192  # frames from which the directions are found
+CHUNK_FRAMES = 4096  # sketched at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,8 +154,8 @@ class Sketcher:
         says nothing, and the sketch's squared norm.
         """
         exact = np.empty((len(trajectory), self.size))
-        for first in range(0, len(trajectory), FRAMES_TOGETHER):
-            span = slice(first, first + FRAMES_TOGETHER)
+        for first in range(0, len(trajectory), CHUNK_FRAMES):
+            span = slice(first, first + CHUNK_FRAMES)
             exact[span] = self.exact(trajectory[span])
         with np.errstate(invalid="ignore", over="ignore"):
             centres = find_centres(exact, self.every) if self.every > 1 else exact

@@ -1,11 +1,12 @@
 """Products of 16-bit integers by a processor's own instruction (VNNI), for compiled loops.
 
 The instruction multiplies 16 pairs of neighbouring integers with 16 other pairs, and adds both
-products of a pair to one of 16 sums of 32 bits: twice as many multiplications as with float32, and
-nothing is rounded. A sum that leaves 32 bits on its way comes back: only the last one must fit.
-Where a processor doesn't have it, the same is written as multiplications and additions.
+products of a pair to one of 16 accumulators of 32 bits: twice as many multiplications as with
+float32, and nothing is rounded. An accumulator that leaves 32 bits on its way comes back: only its
+last value must fit. Where a processor lacks the instruction, the same is written as multiplications
+and additions.
 
-    8 frames × 48 query rows       24 registers of sums, held
+    8 frames × 48 query rows       24 registers of accumulators, held
     a pair of each of those rows   3 registers, read anew for every pair
     a frame's pair                 1 register, 16 times the same
 
@@ -29,12 +30,12 @@ from strap.dtw.memory import LINE_BYTES, aligned
 from strap.dtw.types import Shorts
 from strap.jit import njit
 
-CHUNK = 128  # to whose multiples the numbers of a frame are filled up
-BLOCK_ROWS = 16  # sums in a register, to whose multiples query rows are filled up
-FRAMES_TOGETHER = 8
-BLOCKS_TOGETHER = 3  # of 16 query rows
-CHUNK_BYTES = CHUNK * 2
-SUMS = ir.VectorType(WORD, BLOCK_ROWS)
+CHUNK_DIMS = 128  # numbers of a frame, which is filled up to whole chunks
+BLOCK_ROWS = 16  # accumulators in a register, to whose multiples query rows are filled up
+TILE_FRAMES = 8
+TILE_BLOCKS = 3  # of 16 query rows
+CHUNK_BYTES = CHUNK_DIMS * 2
+REGISTER = ir.VectorType(WORD, BLOCK_ROWS)
 PAIRS = ir.VectorType(SHORT, 2 * BLOCK_ROWS)
 
 
@@ -47,7 +48,8 @@ def is_fast() -> bool:
 def pack_rows(rows: Shorts) -> Shorts:
     """Return query rows [R d] as `multiply` takes them; what is missing to whole blocks is 0."""
     count, dim = rows.shape
-    packed = aligned((-(-count // BLOCK_ROWS), -(-dim // CHUNK), CHUNK * BLOCK_ROWS), np.int16)
+    n_blocks, n_chunks = -(-count // BLOCK_ROWS), -(-dim // CHUNK_DIMS)
+    packed = aligned((n_blocks, n_chunks, CHUNK_DIMS * BLOCK_ROWS), np.int16)
     _pack(rows, packed)
     return packed
 
@@ -56,8 +58,8 @@ def pack_rows(rows: Shorts) -> Shorts:
 def _pack(rows: Shorts, packed: Shorts) -> None:
     for i in range(rows.shape[0]):
         for k in range(rows.shape[1]):
-            place = (k % CHUNK // 2 * BLOCK_ROWS + i % BLOCK_ROWS) * 2 + k % 2
-            packed[i // BLOCK_ROWS, k // CHUNK, place] = rows[i, k]
+            place = (k % CHUNK_DIMS // 2 * BLOCK_ROWS + i % BLOCK_ROWS) * 2 + k % 2
+            packed[i // BLOCK_ROWS, k // CHUNK_DIMS, place] = rows[i, k]
 
 
 class _ProductWriter(Writer):
@@ -66,8 +68,8 @@ class _ProductWriter(Writer):
     def __init__(self, builder: Any, arguments: Any, blocks: int) -> None:
         super().__init__(builder)
         self.frames, self.stride, self.queries, self.block_bytes = arguments[:4]
-        self.sums, self.width, self.is_first = arguments[4:]
-        self.cells = [(f, b) for f in range(FRAMES_TOGETHER) for b in range(blocks)]
+        self.products, self.width, self.is_first = arguments[4:]
+        self.cells = [(f, b) for f in range(TILE_FRAMES) for b in range(blocks)]
         self.blocks = blocks
 
     def write(self) -> None:
@@ -75,52 +77,52 @@ class _ProductWriter(Writer):
             self._write_loops()
             return
         builder = self.builder
-        sums = {
-            cell: cgutils.alloca_once(builder, SUMS)  # type: ignore[no-untyped-call]
+        accumulators = {
+            cell: cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
             for cell in self.cells
         }
         for cell in self.cells:
             before = builder.load(self._place(*cell), align=LINE_BYTES)
-            builder.store(builder.select(self.is_first, SUMS(None), before), sums[cell])
-        with cgutils.for_range(builder, self.frames.type(CHUNK // 2)) as loop:
-            self._add_pair(loop.index, sums)
+            builder.store(builder.select(self.is_first, REGISTER(None), before), accumulators[cell])
+        with cgutils.for_range(builder, self.frames.type(CHUNK_DIMS // 2)) as loop:
+            self._add_pair(loop.index, accumulators)
         for cell in self.cells:
-            builder.store(builder.load(sums[cell]), self._place(*cell), align=LINE_BYTES)
+            builder.store(builder.load(accumulators[cell]), self._place(*cell), align=LINE_BYTES)
 
-    def _add_pair(self, index: Any, sums: dict[tuple[int, int], Any]) -> None:
+    def _add_pair(self, index: Any, accumulators: dict[tuple[int, int], Any]) -> None:
         """Add the products of one pair of numbers of all frames and rows."""
         builder = self.builder
-        kind = ir.FunctionType(SUMS, [SUMS] * 3)
+        kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
         add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
         there = self.at(self.queries, index, LINE_BYTES)
         here = self.at(self.frames, index, 4)
         rows = [
-            self.load(self.at(there, self.block_bytes, b), SUMS, LINE_BYTES)
+            self.load(self.at(there, self.block_bytes, b), REGISTER, LINE_BYTES)
             for b in range(self.blocks)
         ]
-        for f in range(FRAMES_TOGETHER):
-            pair = self.broadcast(self.load(self.at(here, self.stride, f), WORD, 4), SUMS)
+        for f in range(TILE_FRAMES):
+            pair = self.broadcast(self.load(self.at(here, self.stride, f), WORD, 4), REGISTER)
             for b in range(self.blocks):
-                total = builder.call(add, [builder.load(sums[f, b]), pair, rows[b]])
-                builder.store(total, sums[f, b])
+                total = builder.call(add, [builder.load(accumulators[f, b]), pair, rows[b]])
+                builder.store(total, accumulators[f, b])
 
     def _write_loops(self) -> None:
         """Write the same for processors without the instruction, one frame and block at a time."""
         builder, count = self.builder, self.frames.type
-        total = cgutils.alloca_once(builder, SUMS)  # type: ignore[no-untyped-call]
+        total = cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
         with (
-            cgutils.for_range(builder, count(FRAMES_TOGETHER)) as f,
+            cgutils.for_range(builder, count(TILE_FRAMES)) as f,
             cgutils.for_range(builder, count(self.blocks)) as b,
         ):
-            row = builder.add(self.sums, builder.mul(self.width, f.index))
-            place = self.pointer(self.at(row, b.index, LINE_BYTES), SUMS)
+            row = builder.add(self.products, builder.mul(self.width, f.index))
+            place = self.pointer(self.at(row, b.index, LINE_BYTES), REGISTER)
             before = builder.load(place, align=LINE_BYTES)
-            builder.store(builder.select(self.is_first, SUMS(None), before), total)
+            builder.store(builder.select(self.is_first, REGISTER(None), before), total)
             here = builder.add(self.frames, builder.mul(self.stride, f.index))
             there = builder.add(self.queries, builder.mul(self.block_bytes, b.index))
-            with cgutils.for_range(builder, count(CHUNK // 2)) as k:
-                pair = self.broadcast(self.load(self.at(here, k.index, 4), WORD, 4), SUMS)
-                rows = self.load(self.at(there, k.index, LINE_BYTES), SUMS, LINE_BYTES)
+            with cgutils.for_range(builder, count(CHUNK_DIMS // 2)) as k:
+                pair = self.broadcast(self.load(self.at(here, k.index, 4), WORD, 4), REGISTER)
+                rows = self.load(self.at(there, k.index, LINE_BYTES), REGISTER, LINE_BYTES)
                 for side in range(2):
                     product = builder.mul(self._numbers(pair, side), self._numbers(rows, side))
                     builder.store(builder.add(builder.load(total), product), total)
@@ -130,19 +132,19 @@ class _ProductWriter(Writer):
         """Return the first or the second numbers of 16 pairs, in 32 bits each."""
         builder, shorts = self.builder, self.builder.bitcast(pairs, PAIRS)
         mask = ir.Constant(ir.VectorType(WORD, BLOCK_ROWS), list(range(side, 2 * BLOCK_ROWS, 2)))
-        return builder.sext(builder.shuffle_vector(shorts, shorts, mask), SUMS)
+        return builder.sext(builder.shuffle_vector(shorts, shorts, mask), REGISTER)
 
     def _place(self, f: int, b: int) -> Any:
-        """Return where 16 sums of a frame lie."""
-        row = self.at(self.sums, self.width, f)
-        return self.pointer(self.builder.add(row, row.type(b * LINE_BYTES)), SUMS)
+        """Return where 16 products of a frame lie."""
+        row = self.at(self.products, self.width, f)
+        return self.pointer(self.builder.add(row, row.type(b * LINE_BYTES)), REGISTER)
 
 
 def _adding(blocks: int) -> Any:
-    """Return what adds the products of 8 frames with so many blocks of rows, over CHUNK numbers.
+    """Return what adds the products of 8 frames with so many blocks of rows, for one chunk.
 
-    It is called with addresses and strides of frames, queries and sums; sums begin at 0 where
-    `is_first`.
+    It is called with addresses and strides of frames, queries and products; products begin at 0
+    where `is_first`.
     """
 
     def write(builder: Any, arguments: Any) -> None:
@@ -161,7 +163,7 @@ def multiply(
     """Fill products [64 R' + 16] of the first `count` of frames [64 d'] and some packed queries.
 
     Those are the blocks of 16 rows from `top` to `bottom`, and R' their rows. d' is a multiple of
-    CHUNK; all lie row by row, and begin at multiples of 64 bytes. Rows of products beyond the
+    CHUNK_DIMS; all lie row by row, and begin at multiples of 64 bytes. Rows of products beyond the
     count may be anything.
     """
     blocks, chunks = bottom - top, queries.shape[1]
@@ -169,16 +171,16 @@ def multiply(
     block_bytes = np.intp(chunks * CHUNK_BYTES * BLOCK_ROWS)
     for chunk in range(chunks):
         here = np.intp(frames.ctypes.data) + chunk * CHUNK_BYTES
-        for block in range(0, blocks, BLOCKS_TOGETHER):
+        for block in range(0, blocks, TILE_BLOCKS):
             rows = np.intp(queries.ctypes.data) + (top + block) * block_bytes
             rows += chunk * (CHUNK_BYTES * BLOCK_ROWS)
-            sums = np.intp(products.ctypes.data) + block * LINE_BYTES
-            for f in range(0, count, FRAMES_TOGETHER):
-                place, is_first = sums + f * width, chunk == 0
-                given = (here + f * stride, stride, rows, block_bytes, place, width, is_first)
+            first_product = np.intp(products.ctypes.data) + block * LINE_BYTES
+            for f in range(0, count, TILE_FRAMES):
+                place, is_first = first_product + f * width, chunk == 0
+                arguments = (here + f * stride, stride, rows, block_bytes, place, width, is_first)
                 if blocks - block == 1:
-                    _add_one(given)
+                    _add_one(arguments)
                 elif blocks - block == 2:
-                    _add_two(given)
+                    _add_two(arguments)
                 else:
-                    _add_three(given)
+                    _add_three(arguments)

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.cpu.rounding import LARGEST_SQUARE
+from strap.dtw.cpu.rounding import MAX_SQUARED_NORM
 from strap.dtw.llvm import number_of
 from strap.dtw.types import Floats, Frames, Real, Shorts, Singles
 from strap.jit import njit, njit_reordered
 
-LONGEST = 46100.0  # norm of a frame of integers: products with others as long fit in 31 bits
-LARGEST = 32767.0  # integer
-LEAST = 1e-15  # number of a frame that isn't taken as 0
-MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 without its sign: ordered as the numbers are
+MAX_NORM = 46100.0  # of a frame of integers: products with others as long fit in 31 bits
+MAX_INTEGER = 32767.0
+MIN_MAGNITUDE = 1e-15  # a frame of smaller numbers is taken as 0
+MAGNITUDE_BITS = 0x7FFFFFFF  # of a float32, all but the sign: ordered as magnitudes are
 
 
 @njit
@@ -50,11 +50,11 @@ def quantize(
     for i in range(frames.shape[0]):
         square = np.float64(_center(frames[i], mean, scale, centered))
         largest = np.float64(_largest_magnitude(centered))
-        if not square <= LARGEST_SQUARE or largest < LEAST:
+        if not square <= MAX_SQUARED_NORM or largest < MIN_MAGNITUDE:
             out[i, :dim] = 0
             squares[i], errors[i], scales[i] = 0.0 * square, dim * largest**2, 1
             continue
-        unit = np.float32(max(np.sqrt(square) / LONGEST, largest / LARGEST))
+        unit = np.float32(max(np.sqrt(square) / MAX_NORM, largest / MAX_INTEGER))
         off, integer_square = _round(centered, np.float32(1) / unit, out[i])
         unit_square = np.float64(unit) ** 2
         squares[i] = integer_square * unit_square
@@ -78,7 +78,7 @@ def _largest_magnitude(singles: Singles) -> np.float32:
     """Return the largest absolute value; NaN is larger than any number."""
     bits, largest = singles.view(np.int32), np.int32(0)
     for k in range(bits.shape[0]):
-        largest = max(largest, np.int32(bits[k] & MAGNITUDE))
+        largest = max(largest, np.int32(bits[k] & MAGNITUDE_BITS))
     return np.float32(np.array([largest]).view(np.float32)[0])
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from strap.dtw.cpu.int16 import gemm
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS
 from strap.dtw.cpu.int16.register_recurrence import accumulate_cosine, accumulate_l2
-from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load
+from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PackedQueries, Workspace, load
 from strap.dtw.llvm import pointer_to
 from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
@@ -69,7 +69,7 @@ def _accumulate_frames(
     products, top = workspace.products, queries.blocks[group]
     workspace.carry[:count] = np.inf
     for block in range(top, queries.blocks[group + 1]):
-        given = (
+        arguments = (
             np.intp(products.ctypes.data) + (block - top) * (BLOCK_ROWS * 4),
             np.intp(products.shape[1] * 4),
             np.intp(count),
@@ -81,9 +81,9 @@ def _accumulate_frames(
             np.intp(state.shape[1] * 4),
         )
         if queries.is_cosine:
-            accumulate_cosine(given)
+            accumulate_cosine(arguments)
         else:
-            accumulate_l2(given)
+            accumulate_l2(arguments)
 
 
 @njit
@@ -104,7 +104,7 @@ def _bound_trajectory(
     M, n_rows, products = frames.shape[0], queries.terms.shape[1], workspace.products
     state = np.full((3, n_rows), np.float32(np.inf))
     costs = np.empty((n_rows, 0 if steps.is_strap else M), np.float32)
-    for first in range(0, M, FRAMES):
+    for first in range(0, M, LOADED_FRAMES):
         count = load(queries, frames, sketch_scales, first, workspace)
         if count == 0:
             return False

@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.cpu.int16.quantize import quantize
-from strap.dtw.cpu.rounding import LARGEST_SQUARE, U
+from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U
 from strap.dtw.types import Floats, Frames, Ints, Real, Shorts, Singles
 from strap.jit import njit
 
-FRAMES = 64  # multiplied together, at most
-BESIDE = 16  # sums beside each row that stay unused: else rows compete for the same cache lines
+LOADED_FRAMES = 64  # multiplied together, at most
+PADDING_COLUMNS = 16  # unused, of each row of products: else rows compete for the same cache lines
 
 
 class PackedQueries(NamedTuple):
@@ -77,7 +77,7 @@ def load(
     Frames are centered and rounded. Sketches, which have scales [m 3], are integers already, given
     by their bits (uint16): frames of such bits are float16 ones, so nothing is compiled twice.
     """
-    count: int = min(FRAMES, frames.shape[0] - first)
+    count: int = min(LOADED_FRAMES, frames.shape[0] - first)
     scale, squares, errors = np.float64(queries.scale), workspace.squares, workspace.errors
     beta, scales, error_bounds = workspace.terms
     is_sketch = sketch_scales.shape[0] > 0
@@ -91,7 +91,7 @@ def load(
         part = frames[first : first + count]
         quantize(part, queries.mean, queries.scale, workspace.integers, squares, errors, scales)
     for i in range(count):
-        if not squares[i] + errors[i] <= LARGEST_SQUARE:
+        if not squares[i] + errors[i] <= MAX_SQUARED_NORM:
             return 0
         beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
         error_bounds[i] = bound_error(errors[i], squares[i])

@@ -1,4 +1,4 @@
-"""Exact evaluation of candidates: bounds of local costs, then an alignment of what is left."""
+"""Exact alignment of candidates: bounds of local costs rule out cells, then the rest is aligned."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from strap.dtw.alignment import align
 from strap.dtw.batching import as_floats
 from strap.dtw.cpu.int16.gemm import multiply
 from strap.dtw.cpu.int16.recurrence import fill_lower_costs
-from strap.dtw.cpu.int16.workspace import FRAMES, PackedQueries, Workspace, load
-from strap.dtw.cpu.int16_bounds import LARGEST_DIM, Int16Bounds
+from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PackedQueries, Workspace, load
+from strap.dtw.cpu.int16_bounds import MAX_INT16_DIM, Int16Bounds
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.pruned_alignment import ABOVE_THRESHOLD, align_pruned
@@ -22,12 +22,12 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 from strap.jit import njit
 
-SMALL_DIM = 24  # below, every cell's exact cost is cheaper than its bound
+MIN_INT16_DIM = 24  # with fewer, every cell's exact cost is cheaper than its bound
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What came of one query at one trajectory."""
+class CandidateOutcome:
+    """What came of aligning one query with one trajectory."""
 
     is_exact: bool
     """False where a bound was enough to tell that the match costs more than the threshold"""
@@ -35,7 +35,7 @@ class Evaluation:
     """None where no path fits, or where the match costs more than the threshold"""
 
 
-class Evaluator:
+class ExactAligner:
     """Queries, prepared once and aligned exactly with many trajectories."""
 
     def __init__(self, queries: Sequence[Floats], steps: StepSet, metric: str) -> None:
@@ -43,23 +43,27 @@ class Evaluator:
         self.queries, self.steps, self.metric = queries, steps, metric
         self._is_cosine = metric == "cosine"
         self._int16: Int16Bounds | None = None
-        if SMALL_DIM <= queries[0].shape[1] <= LARGEST_DIM:
+        if MIN_INT16_DIM <= queries[0].shape[1] <= MAX_INT16_DIM:
             # Queries have been divided by their norms already.
             stack = QueryStack.of(queries, "l2")
             if stack.is_ordinary:
                 self._int16 = Int16Bounds(stack, steps, metric, group_rows=1)
 
-    def evaluate(
+    def align_candidate(
         self,
         numbers: Sequence[int],
         trajectory: Frames,
         thresholds: Sequence[float],
         validate: Callable[[], object],
-    ) -> list[Evaluation]:
-        """Return what comes of the queries of these numbers at a trajectory [m d].
+    ) -> list[CandidateOutcome]:
+        """Align the queries of these numbers with a trajectory [m d] that may be among their best.
 
-        Each has a threshold: what costs more need not be aligned. `validate` is called where the
-        trajectory's numbers are not ordinary ones.
+        Args:
+            numbers: which queries [a].
+            trajectory: [m d].
+            thresholds: of each query [a]: what costs more need not be aligned.
+            validate: called where the trajectory's numbers are not ordinary ones; it raises where
+                they are invalid.
         """
         chosen, limits = np.asarray(numbers, np.int64), np.asarray(thresholds, np.float64)
         found = self._by_bounds(chosen, trajectory, limits)
@@ -67,14 +71,16 @@ class Evaluator:
             validate()
             found = self._without_bounds(numbers, as_floats(trajectory, self.metric))
         return [
-            Evaluation(start != ABOVE_THRESHOLD, _match(cost, int(start), int(stop), threshold))
+            CandidateOutcome(
+                start != ABOVE_THRESHOLD, _match(cost, int(start), int(stop), threshold)
+            )
             for (cost, start, stop), threshold in zip(found.tolist(), thresholds, strict=True)
         ]
 
     def align(self, number: int, trajectory: Frames) -> Alignment | None:
         """Return the best match of a query in a trajectory [m d], which is taken as valid."""
-        (evaluation,) = self.evaluate([number], trajectory, [np.inf], lambda: None)
-        return evaluation.match
+        (outcome,) = self.align_candidate([number], trajectory, [np.inf], lambda: None)
+        return outcome.match
 
     def _without_bounds(self, numbers: Sequence[int], values: Frames) -> Floats:
         """Return cost, start and stop [a 3] from the exact costs of all cells."""
@@ -86,10 +92,10 @@ class Evaluator:
         if self._int16 is None:
             return None
         (frames,), stack = self._int16.in_one_piece([trajectory]), self._int16.stack
-        height = -(-len(frames) // FRAMES) * FRAMES
+        height = -(-len(frames) // LOADED_FRAMES) * LOADED_FRAMES
         size = len(numbers) * height, self._int16.columns
         found = np.empty((len(numbers), 3))
-        is_valid = _evaluate_pairs(
+        is_valid = _align_pairs(
             self._int16.packed_for(frames),
             stack.frames,
             stack.borders,
@@ -109,7 +115,7 @@ def _match(cost: float, start: int, stop: int, threshold: float) -> Alignment | 
 
 
 @njit
-def _evaluate_pairs(
+def _align_pairs(
     packed: PackedQueries,
     queries: Floats,
     borders: Ints,
@@ -156,7 +162,7 @@ def _multiply_all(
     Returns False where frames are too large, or no numbers.
     """
     height, no_scales = products.shape[0] // numbers.shape[0], np.empty((0, 3), np.float32)
-    for first in range(0, frames.shape[0], FRAMES):
+    for first in range(0, frames.shape[0], LOADED_FRAMES):
         count = load(packed, frames, no_scales, first, workspace)
         if count == 0:
             return False
@@ -164,6 +170,6 @@ def _multiply_all(
         for i in range(numbers.shape[0]):
             place = i * height + first
             top, bottom = packed.blocks[numbers[i]], packed.blocks[numbers[i] + 1]
-            part = products[place : place + FRAMES]
+            part = products[place : place + LOADED_FRAMES]
             multiply(workspace.integers, count, packed.packed, top, bottom, part)
     return True

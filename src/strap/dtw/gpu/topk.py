@@ -1,4 +1,4 @@
-"""Selection of each query's k best: candidates are aligned exactly in order of their lower bounds.
+"""DeviceTopK of each query's k best: candidates are aligned exactly in order of their lower bounds.
 
 The threshold of a query is the cost of its k-th best match so far. A candidate whose lower bound
 exceeds it can't win. One whose bound equals it is aligned, since it may be a tie.
@@ -46,7 +46,7 @@ class TrajectoryTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Selection:
+class DeviceTopK:
     """What one device found."""
 
     rankings: list[Ranking]  # [query]
@@ -54,13 +54,13 @@ class Selection:
     n_pairs: Ints  # [query] pairs with a path that fits; 0 where counting would be a wait more
 
 
-def find_nothing(request: SearchRequest) -> Selection:
+def find_nothing(request: SearchRequest) -> DeviceTopK:
     """Return the selection of a device that got no trajectories."""
     none = np.zeros(len(request.queries), np.int64)
-    return Selection([np.empty((4, 0))] * len(none), none, none)
+    return DeviceTopK([np.empty((4, 0))] * len(none), none, none)
 
 
-def merge(selections: Sequence[Selection], k: int) -> list[TopK]:
+def merge(selections: Sequence[DeviceTopK], k: int) -> list[TopK]:
     """Return each query's k best of what all devices found."""
     by_query = zip(*(selection.rankings for selection in selections), strict=True)
     return [TopK.best_of([_unpack(ranking) for ranking in each], k) for each in by_query]
@@ -71,7 +71,7 @@ def _unpack(ranking: Ranking) -> TopK:
     return TopK(trajectory, -less_start, stop, ranking[0])
 
 
-class Selector:
+class TopKSelector:
     """Aligns the candidates of one device until none that remains can win."""
 
     def __init__(
@@ -83,7 +83,9 @@ class Selector:
         self._rankings: list[Ranking] = [np.empty((4, 0))] * len(request.queries)
         self._n_aligned = np.zeros(len(request.queries), np.int64)
 
-    def select(self, lower_bounds: torch.Tensor, table: TrajectoryTable | None = None) -> Selection:
+    def select(
+        self, lower_bounds: torch.Tensor, table: TrajectoryTable | None = None
+    ) -> DeviceTopK:
         """Return the k best: a shortlist by lower bounds [query, trajectory], then what remains.
 
         Where there is a table of all trajectories, the shortlist is aligned without the host, for
@@ -115,7 +117,7 @@ class Selector:
         others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
         if n_listed < total and np.any(self._get_thresholds() >= others):
             self._align_remaining(lower_bounds, listed)
-        return Selection(self._rankings, self._n_aligned, n_pairs)
+        return DeviceTopK(self._rankings, self._n_aligned, n_pairs)
 
     def _get_thresholds(self) -> Floats:
         """Return each query's threshold [query]; ∞ while it has fewer than k matches."""
