@@ -1,4 +1,4 @@
-"""A tiny table by the real commands, one of every kind, simulator and all."""
+"""A tiny table by the real commands, one of every kind, simulator and all; every recipe trains."""
 
 from __future__ import annotations
 
@@ -48,6 +48,19 @@ train = "strap"
 retrieval = "strap"
 pretrained = true
 """
+OTHERS = """
+[[methods]]
+name = "BC"
+train = "bc"
+
+[[methods]]
+name = "FT"
+train = "ft"
+
+[[methods]]
+name = "MT"
+train = "mt"
+"""
 
 
 def test_a_table_is_run_kept_and_reported(
@@ -55,9 +68,16 @@ def test_a_table_is_run_kept_and_reported(
 ) -> None:
     pytest.importorskip("libero")
     file, kept = tmp_path / "tiny.toml", tmp_path / "kept"
-    file.write_text(TEXT)
     words = ["experiment", str(file), "--data", str(SAMPLE / "target")]
     run = [*words, "--out", str(tmp_path / "work"), "--keep", str(kept), "--workers", "1"]
+    file.write_text(TEXT + OTHERS)
+    trained = main([*run, "--no-mps", "--stages", "cache", "pretrain", "train"])
+    assert trained == 0, capsys.readouterr().out
+    policies = tmp_path / "work" / "policies" / "Mug-Mug"
+    assert {path.name for path in policies.iterdir()} == {
+        f"{name}-seed1234" for name in ("BC", "FT", "MT")
+    }
+    file.write_text(TEXT)
     code = main([*run, "--no-mps", "--evaluations", "2"])
     assert code == 0, capsys.readouterr().out
     (manifest,) = kept.glob("cells/*/*/manifest.json")
