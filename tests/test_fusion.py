@@ -14,7 +14,7 @@ from strap.cli import main
 from strap.datasets import Dataset, open_dataset
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.features.fusion import READERS, Feature, fuse
+from strap.features.fusion import READERS, WeightedFeature, fuse
 from strap.positions import positions
 from strap.runs import open_run
 from strap.store import EmbeddingStore
@@ -73,11 +73,11 @@ def test_a_feature_that_never_changes_is_refused(
 
 
 def test_features_are_read_from_texts() -> None:
-    assert Feature.parse("gripper") == Feature("gripper", 1.0)
-    assert Feature.parse("joint_states[0:3]=2") == Feature("joint_states[0:3]", 2.0)
+    assert WeightedFeature.parse("gripper") == WeightedFeature("gripper", 1.0)
+    assert WeightedFeature.parse("joint_states[0:3]=2") == WeightedFeature("joint_states[0:3]", 2.0)
     for text in ("gripper=0", "gripper=x", "=1", "gripper=nan"):
         with pytest.raises(StrapError, match="its weight must be a number above 0"):
-            Feature.parse(text)
+            WeightedFeature.parse(text)
 
 
 def test_what_cannot_be_fused_is_told(

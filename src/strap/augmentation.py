@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from strap.datasets.base import Dataset
+from strap.datasets.base import Dataset, Format
 from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
 from strap.errors import StrapError, unknown
@@ -20,7 +20,6 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Match, Matches, Segment, Trajectory, short_name
 
-Format = Literal["robomimic", "lerobot"]
 VIDEO_SHARE = 0.02
 """of its images' bytes that a video takes: LIBERO at 128 pixels 0.012; larger pictures less"""
 
@@ -191,13 +190,13 @@ def _in_units(nbytes: float) -> str:
 
 
 def masks(target: Dataset, matches: Matches) -> dict[str, range]:
-    """Which of `augmented`'s trajectories are target and which retrieved, by index."""
+    """Return which of `augmented`'s trajectories are target and which retrieved, by index."""
     size = len(target) + len(matches)
     return {"target": range(len(target)), "retrieved": range(len(target), size)}
 
 
 def provenance(match: Match) -> dict[str, Any]:
-    """Where a retrieved segment comes from, as plain values."""
+    """Return where a retrieved segment comes from, as plain values."""
     return {
         "dataset": match.dataset,
         "trajectory": match.segment.trajectory_id,
@@ -214,7 +213,7 @@ def provenance(match: Match) -> dict[str, Any]:
 def _origin(
     target: Dataset, priors: Sequence[Dataset], matches: Matches, history: int, chunk: int
 ) -> dict[str, Any]:
-    """Everything that decides the augmented dataset's content, as JSON."""
+    """Return everything that decides the augmented dataset's content, as JSON."""
     return {
         "target": [target.name, target.fingerprint()],
         "prior": [[prior.name, prior.fingerprint()] for prior in priors],
@@ -256,7 +255,7 @@ class Common:
         return cls(cameras, states)
 
     def restrict(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with these arrays only, by the target's names."""
+        """Return the trajectory with these arrays only, by the target's names."""
         states = _respelled(trajectory.proprioception, self.proprioception)
         try:
             return replace(

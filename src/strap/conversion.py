@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from strap.datasets.base import Dataset
+from strap.datasets.base import Codec, Dataset, Format
 from strap.datasets.hdf5 import SUFFIXES
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Trajectory
 
-Format = Literal["robomimic", "lerobot"]
-Codec = Literal["h264", "av1"]
-
 
 def format_of(out: Path, format: Format | None = None) -> Format:
-    """The format to write: as said, else robomimic for `.hdf5` and LeRobot for a folder."""
+    """Return the format to write: as said, else robomimic for `.hdf5` and LeRobot for a folder."""
     if format is not None and format not in get_args(Format):
         raise unknown("output format", format, get_args(Format))
     return format or ("robomimic" if out.suffix in SUFFIXES else "lerobot")

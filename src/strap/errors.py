@@ -38,7 +38,7 @@ def name_some(names: Sequence[str], limit: int = 3) -> str:
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> StrapError:
-    """An error for a name that is not known, with the nearest known name where one is near.
+    """Return an error for a name that is not known, with the nearest known name where one is near.
 
     >>> str(unknown("camera", "agent_view", ["agentview", "wrist"]))
     "unknown camera 'agent_view': did you mean 'agentview'? Known: agentview, wrist"

@@ -58,9 +58,9 @@ def _total_weights(
     matches: Matches, weights: Sequence[float] | None
 ) -> dict[tuple[str, Segment], float]:
     """Return the sum of the weights of the matches with each (dataset, segment)."""
-    own = [1.0] * len(matches) if weights is None else weights
+    match_weights = [1.0] * len(matches) if weights is None else weights
     found: dict[tuple[str, Segment], float] = {}
-    for match, weight in zip(matches, own, strict=True):
+    for match, weight in zip(matches, match_weights, strict=True):
         place = (match.dataset, match.segment)
         found[place] = found.get(place, 0.0) + weight
     return found
@@ -102,16 +102,16 @@ def frame_weights(
     found = _segments_in(dataset, matches, weights)
     indices, values = [], []
     for first, trajectory_id, length in _numbered(dataset):
-        own = np.full(length, 1.0 if is_target else 0.0, np.float32)
+        trajectory_weights = np.full(length, 1.0 if is_target else 0.0, np.float32)
         for start, stop, weight in found.get(trajectory_id, ()):
             if stop > length:
                 raise StrapError(
                     f"match {trajectory_id}[{start}:{stop}] goes past the {length} frames of "
                     f"'{dataset.path}': was the dataset changed since?"
                 )
-            own[start:stop] += weight
+            trajectory_weights[start:stop] += weight
         indices.append(np.arange(first, first + length))
-        values.append(own)
+        values.append(trajectory_weights)
     return pa.table({"index": np.concatenate(indices), "weight": np.concatenate(values)})
 
 
@@ -130,15 +130,15 @@ def write_weights(
 
 def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
     """Write, per dataset, the episodes to keep, and in each the frame ranges, merged, as JSON."""
-    kept: dict[str, dict[str, list[tuple[int, int]]]] = {}
+    spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for row in stretches(target, matches):
-        kept.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
+        spans.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
     content = {
         dataset: {
-            "episodes": [_episode_number(key) for key in sorted(own, key=natural)],
-            "frames": {key: _ranges(own[key]) for key in sorted(own, key=natural)},
+            "episodes": [_episode_number(key) for key in sorted(episodes, key=natural)],
+            "frames": {key: _merge_spans(episodes[key]) for key in sorted(episodes, key=natural)},
         }
-        for dataset, own in kept.items()
+        for dataset, episodes in spans.items()
     }
     write_json(Path(out), content)
     return Path(out)
@@ -164,7 +164,7 @@ def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
         count = first + trajectory.length
 
 
-def _ranges(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
+def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
     """Return the spans start … stop−1 in order, those that touch or overlap as one."""
     merged: list[list[int]] = []
     for start, stop in sorted(spans):

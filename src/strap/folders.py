@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Where stores go that were given no place: $STRAP_CACHE, else the user's cache folder."""
+    """Return where files go that were given no place: $STRAP_CACHE, else the user's cache."""
     if chosen := os.environ.get("STRAP_CACHE"):
         return Path(chosen).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

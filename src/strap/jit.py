@@ -21,13 +21,13 @@ def njit(function: F) -> F:
 
 
 def njit_reordered(function: F) -> F:
-    """As `njit`, but sums may be taken in any order: for norms, never for a returned cost."""
+    """Compile as `njit`, but sums may be taken in any order: for norms, never a returned cost."""
     relaxed = {"reassoc", "contract", "nsz"}
     return cast("F", numba.njit(cache=True, nogil=True, fastmath=relaxed)(function))
 
 
 def intrinsic(function: Callable[..., object]) -> Any:
-    """numba's decorator for what is written as instructions of its compiler."""
+    """Return numba's decorator for what is written as instructions of its compiler."""
     return numba.extending.intrinsic(function)
 
 

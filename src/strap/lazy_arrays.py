@@ -44,5 +44,5 @@ class LazyArray:
 
 
 def lazy(array: npt.NDArray[Any]) -> LazyArray:
-    """An array already in memory, in the lazy interface."""
+    """Return an array already in memory, in the lazy interface."""
     return LazyArray(array.shape, array.dtype, lambda start, stop: array[start:stop])

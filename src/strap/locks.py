@@ -31,7 +31,7 @@ class Lock:
         return self._descriptor
 
     def is_current(self) -> bool:
-        """Whether the file of that name is still the one that is locked."""
+        """Return whether the file of that name is still the one that is locked."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except FileNotFoundError:
@@ -50,7 +50,7 @@ def try_lock(path: Path) -> Lock | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock; asking creates nothing."""
+    """Return whether somebody holds the lock; asking creates nothing."""
     if not path.is_file():
         return False
     lock = try_lock(path)
@@ -88,7 +88,7 @@ def alone(lock_file: Path, doing: str) -> Iterator[None]:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nothing but the leftovers of killed writers lies there; those are removed."""
+    """Return whether nothing but leftovers of killed writers lies there; those are removed."""
     if not folder.is_dir():
         return not folder.exists()
     remove_leftovers(folder)

@@ -24,7 +24,7 @@ from strap.datasets.slicing import CHUNK, HISTORY
 from strap.dtw import resolve_backend
 from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
-from strap.features import FeatureOptions, Source, prepare_features
+from strap.features import FeatureOptions, RetrievalInput, prepare_features
 from strap.folders import cache_folder
 from strap.locks import LOCK, alone, is_free
 from strap.progress import Clock, Progress, silent
@@ -39,7 +39,7 @@ from strap.types import Matches
 
 Augmented = Literal["auto", "lerobot", "robomimic", "none"]
 """How the augmented dataset is written: in the target's own format, a named one, or not at all."""
-MUCH = 10**9
+LARGE_DATASET_BYTES = 10**9
 """bytes of an augmented dataset that are worth a word before they are written"""
 
 
@@ -169,8 +169,10 @@ def run_retrieval(
     resolve_backend(options.backend)
     cut, metric = options.segmentation.method, options.metric or "l2"
     options.features().require_judgeable(options.method, cut, metric)
-    ours = Source.open(target, options.opening, options.target_selection, progress)
-    priors = [Source.open(p, options.opening, options.prior_selection, progress) for p in prior]
+    ours = RetrievalInput.open(target, options.opening, options.target_selection, progress)
+    priors = [
+        RetrievalInput.open(p, options.opening, options.prior_selection, progress) for p in prior
+    ]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     ours.dataset.fetch(cameras=(), progress=progress)
@@ -199,8 +201,8 @@ def run_retrieval(
 
 def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
     """Say so where the target is searched too, which is seldom meant."""
-    same = [prior for prior in priors if prior.path.resolve() == target.path.resolve()]
-    shared = {key for prior in same for key in prior.ids} & set(target.ids)
+    same_path = [prior for prior in priors if prior.path.resolve() == target.path.resolve()]
+    shared = {key for prior in same_path for key in prior.ids} & set(target.ids)
     if shared and options.shared != "all":
         warnings.warn(
             f"'{target.path}' is target and prior: {len(shared)} of its demonstrations are "
@@ -212,8 +214,8 @@ def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: Retrieva
 
 def _fill(
     out: Path,
-    ours: Source,
-    priors: Sequence[Source],
+    ours: RetrievalInput,
+    priors: Sequence[RetrievalInput],
     options: RetrievalOptions,
     stores: Path,
     device: str,
@@ -255,11 +257,11 @@ def _fill(
         _augment(out, ours.dataset, datasets, matches, options, progress)
     reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
     used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
-    known = prepared.target
+    target = prepared.target
     return {
         "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},
         "store_cameras": {dataset: list(store.cameras) for dataset, store in used.items()},
-        "encoder": dict(known.store.config.encoder) if known.store else {},
+        "encoder": dict(target.store.config.encoder) if target.store else {},
         "queries": len(queries),
         "matches": len(matches),
         "search": asdict(found.statistics),
@@ -292,7 +294,7 @@ def _augment(
             "retrieve with --augmented none (`strap train` then reads the original datasets), "
             "--augmented lerobot (video), or a smaller --top-k"
         )
-    if size.nbytes > MUCH:
+    if size.nbytes > LARGE_DATASET_BYTES:
         warnings.warn(
             f"the augmented dataset as {format} has {size}"
             + ("; --augmented lerobot writes video" if format == "robomimic" else "")
@@ -309,7 +311,7 @@ def _augment(
 
 
 def _arguments(
-    target: Source, priors: Sequence[Source], options: RetrievalOptions
+    target: RetrievalInput, priors: Sequence[RetrievalInput], options: RetrievalOptions
 ) -> dict[str, Any]:
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
@@ -326,7 +328,7 @@ def _arguments(
 def _finished(
     out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
 ) -> Run | None:
-    """The run that lies there, when it is what would be made; None when it must be made."""
+    """Return the run that lies there, when it is what would be made; None when it must be made."""
     if not (out / "manifest.json").is_file():
         if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")

@@ -45,7 +45,7 @@ NOT_ANGLES = ("vel", "acc", "torque", "effort", "current", "force")
 
 
 def positions(trajectory: Trajectory, position: str | None = None) -> Array:
-    """The position columns of a trajectory, [t p] float64.
+    """Return the position columns of a trajectory, [t p] float64.
 
     Args:
         trajectory: whose proprioception is read.
@@ -71,7 +71,7 @@ def positions(trajectory: Trajectory, position: str | None = None) -> Array:
 
 
 def position_name(trajectory: Trajectory, position: str | None = None) -> str:
-    """The columns that `positions` reads, in the form a user would write them."""
+    """Return the columns that `positions` reads, in the form a user would write them."""
     name, columns = _position_columns(trajectory, position)
     if columns is None:
         return name
@@ -89,7 +89,7 @@ def moving_columns(trajectory: Trajectory, position: str | None = None) -> tuple
         return joints[0], "joints"
     name, _ = _position_columns(trajectory, position)
     text = found[0] if position is None else position
-    if name in {_split_position(own, _named_arrays(trajectory))[0] for own in found}:
+    if name in {_split_position(candidate, _named_arrays(trajectory))[0] for candidate in found}:
         return text, "end effector"
     return text, "joints" if _is_joints(name) else "columns"
 
@@ -132,7 +132,7 @@ def _width(trajectory: Trajectory, name: str) -> int:
 
 
 def position_candidates(trajectory: Trajectory) -> list[str]:
-    """Proprioception that may be the end-effector's position, best first, as `--position` takes it.
+    """Return proprioception that may be the end-effector's position, best first.
 
     By what the dataset itself says, by usual names, by column names x, y, z; a state whose columns
     have no telling names is not offered: it may be joint angles.
@@ -157,7 +157,7 @@ def position_candidates(trajectory: Trajectory) -> list[str]:
 
 
 def joint_candidates(trajectory: Trajectory) -> list[str]:
-    """Proprioception that may be joint angles, best first, as `--position` takes it.
+    """Return proprioception that may be joint angles, best first.
 
     By names such as `joint_states`, then states, then the only proprioception there is. Columns
     that the dataset itself names after a gripper, a hand or a velocity are left out.
@@ -179,7 +179,7 @@ def _is_joints(name: str) -> bool:
 
 
 def _arm_columns(names: Any, width: int) -> str:
-    """`[0:5]` where the names of six columns tell that the last is a gripper; else nothing."""
+    """Return `[0:5]` where names of six columns tell that the last is a gripper; else nothing."""
     labels = _flat_names(names)
     if labels is None or len(labels) != width:
         return ""
@@ -197,7 +197,7 @@ def _without_prefix(name: str) -> str:
 
 
 def _flat_names(names: Any) -> list[str] | None:
-    """Names of columns, where they are a list of texts; writers also nest them."""
+    """Return the names of columns, where they are a list of texts; writers also nest them."""
     while isinstance(names, list) and len(names) == 1 and not isinstance(names[0], str):
         names = names[0]
     if isinstance(names, dict):
@@ -207,7 +207,7 @@ def _flat_names(names: Any) -> list[str] | None:
 
 
 def _xyz(names: Any) -> list[int] | None:
-    """Columns named x, y, z (alone or at the end: `eef_x`), each once."""
+    """Return the columns named x, y, z (alone or at the end: `eef_x`), each once."""
     labels = _flat_names(names)
     if labels is None:
         return None
@@ -217,7 +217,7 @@ def _xyz(names: Any) -> list[int] | None:
 
 
 def _split_position(text: str, known: Collection[str]) -> tuple[str, str | None]:
-    """`name` -> (name, None), `name[0:3]` -> (name, `0:3`); a known name may hold brackets."""
+    """Return (name, columns or None) of `name[0:3]`; a known name may hold brackets."""
     name, bracket, selection = text.rpartition("[")
     if text in known or not bracket or not name or not selection.endswith("]"):
         return text, None
@@ -225,7 +225,7 @@ def _split_position(text: str, known: Collection[str]) -> tuple[str, str | None]
 
 
 def _select_columns(selection: str, width: int) -> list[int]:
-    """The columns that `0:3`, `1:`, `-1` or `0,2` select of `width`, as in Python.
+    """Return the columns that `0:3`, `1:`, `-1` or `0,2` select of `width`, as in Python.
 
     What Python would cut short (`0:9` of 3) or leave empty raises `ValueError`, which says what
     the selection does.

@@ -11,7 +11,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
+    """Show nothing."""
 
 
 class Clock:

@@ -14,7 +14,7 @@ from strap.errors import StrapError
 
 
 def fingerprint_files(files: Iterable[Path], root: Path) -> str:
-    """A hash of names, sizes and modification times: cheap, and changes when a file does."""
+    """Return a hash of names, sizes and modification times: cheap, and changes when a file does."""
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(files):
         try:
@@ -27,13 +27,13 @@ def fingerprint_files(files: Iterable[Path], root: Path) -> str:
 
 
 def fingerprint_json(value: Any) -> str:
-    """A hash of a JSON-able value."""
+    """Return a hash of a JSON-able value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Python, platform and the packages that decide results, as installed (none is imported)."""
+    """Return the installed versions of what decides results: Python, platform and packages."""
     found = {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

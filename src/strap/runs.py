@@ -49,7 +49,7 @@ class Run:
         return next((place for place in places if place.exists()), None)
 
     def datasets(self) -> tuple[Dataset, list[Dataset]]:
-        """The target and the priors, opened as they were for the run, and unchanged since."""
+        """Return the target and the priors, opened as for the run, and unchanged since."""
         arguments = self.manifest["arguments"]
         saved: dict[str, Any] = dict(arguments["opening"])
         saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
@@ -66,7 +66,7 @@ class Run:
         return target, priors
 
     def has_datasets(self) -> bool:
-        """Whether the datasets that the run was made from are still where they were."""
+        """Return whether the datasets that the run was made from are still where they were."""
         arguments = self.manifest["arguments"]
         return all(Path(place).exists() for place in (arguments["target"], *arguments["prior"]))
 
@@ -88,7 +88,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def _wrong_in(manifest: Any) -> str | None:
-    """What of a manifest is not as runs write it, where some command would stumble over it."""
+    """Return what in a manifest is not as runs write it, on which a command would stumble."""
     if not isinstance(manifest, dict) or manifest.get("format") != "strap-run":
         return "it is no manifest of a run"
     arguments: Any = manifest.get("arguments")
@@ -111,9 +111,11 @@ def _wrong_in(manifest: Any) -> str | None:
     lists = [arguments.get("prior"), arguments.get("cameras")]
     lists += [opening.get(name) for name in ("camera", "language", "action")]
     lists += [saved.get("tasks", []) for saved in chosen]
-    if not all(isinstance(own, list) for own in lists) or not arguments["prior"]:
+    if not all(isinstance(saved_list, list) for saved_list in lists) or not arguments["prior"]:
         return "'prior' or another list is missing"
-    if not all(isinstance(text, str) for text in (*texts, *(t for own in lists for t in own))):
+    if not all(
+        isinstance(text, str) for text in (*texts, *(t for saved_list in lists for t in saved_list))
+    ):
         return "a path or name is no text"
     counts = [manifest.get("queries"), arguments.get("history"), arguments.get("chunk")]
     if not all(type(n) is int for n in counts) or not all(

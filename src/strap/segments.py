@@ -117,7 +117,7 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
     if segmentation.method == "stops":
         cuts = _cut_at_stops(dataset, segmentation)
     else:
-        found = [piece for trajectory in dataset for piece in cut(trajectory, segmentation)]
+        found = [segment for trajectory in dataset for segment in cut(trajectory, segmentation)]
         cuts = Cuts(found, segmentation)
     if not cuts.segments:
         raise StrapError("the target dataset is empty: it needs at least one demonstration")
@@ -226,7 +226,7 @@ def _require_frames(trajectory: Trajectory) -> None:
 
 
 def _tile(trajectory_id: str, length: int, bounds: Iterable[int]) -> list[Segment]:
-    """Segments from their first frames (the leading 0 included or not)."""
+    """Return segments from their first frames (the leading 0 included or not)."""
     edges = [0, *(b for b in bounds if b > 0), length]
     return [Segment(trajectory_id, start, stop) for start, stop in pairwise(edges)]
 
@@ -234,18 +234,18 @@ def _tile(trajectory_id: str, length: int, bounds: Iterable[int]) -> list[Segmen
 def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
     content = read_json(file)
     if isinstance(content, dict) and "segments" in content:
-        own = [s for s in _segments_of(content, file) if s.trajectory_id == trajectory.id]
+        segments = [s for s in _segments_of(content, file) if s.trajectory_id == trajectory.id]
     else:
         bounds = _boundaries_of(content, trajectory, file)
-        own = _tile(trajectory.id, trajectory.length, bounds)
-    if not own:
+        segments = _tile(trajectory.id, trajectory.length, bounds)
+    if not segments:
         raise StrapError(f"'{file}' has no segments for trajectory '{trajectory.id}'; add some")
-    for piece in own:
-        if piece.stop > trajectory.length:
+    for segment in segments:
+        if segment.stop > trajectory.length:
             raise StrapError(
-                f"'{file}': {piece} goes past the {trajectory.length} frames there are"
+                f"'{file}': {segment} goes past the {trajectory.length} frames there are"
             )
-    return own
+    return segments
 
 
 def _boundaries_of(content: Any, trajectory: Trajectory, file: Path) -> list[int]:

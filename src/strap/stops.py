@@ -25,11 +25,11 @@ SENSIBLE_LENGTHS = (1, 3)
 """mean frames of a segment, as multiples of the least length: at the paper's settings 20 to 60"""
 NEARLY_ALL = 0.9
 """the share of frames from which on stops tell nothing"""
-QUANTILES = (5, 25, 50, 75, 95)
+SHOWN_PERCENTILES = (5, 25, 50, 75, 95)
 """per cent, of the movement that messages show"""
-LARGEST_ANGLE = 2 * math.pi
+MAX_RADIANS = 2 * math.pi
 """in radians; joints that go further are in degrees"""
-LARGEST_REACH = 10.0
+MAX_METRES = 10.0
 """in metres; end effectors that go further are in millimetres"""
 
 
@@ -51,9 +51,9 @@ class Movements:
         return np.concatenate(list(self.values.values()))
 
     def quantiles(self) -> str:
-        """`5 % 0.001, 25 % 0.006, … m per step`"""
-        found = np.percentile(self.pooled, QUANTILES)
-        shown = (f"{q} % {value:.3g}" for q, value in zip(QUANTILES, found, strict=True))
+        """Return the quantiles as text: `5 % 0.001, 25 % 0.006, … m per step`."""
+        found = np.percentile(self.pooled, SHOWN_PERCENTILES)
+        shown = (f"{q} % {value:.3g}" for q, value in zip(SHOWN_PERCENTILES, found, strict=True))
         return f"{', '.join(shown)} {self.unit}"
 
 
@@ -81,17 +81,17 @@ def measure_movements(
         unit: movement per step, or per second.
     """
     values: dict[str, Floats] = {}
-    columns, kind, reach = "", None, 0.0
+    columns, kind, largest_position = "", None, 0.0
     for trajectory in trajectories:
         if kind is None:
             columns, kind = moving_columns(trajectory, position)
         path = positions(trajectory, columns)
-        reach = max(reach, float(np.abs(path).max(initial=0.0)))
+        largest_position = max(largest_position, float(np.abs(path).max(initial=0.0)))
         moved = np.linalg.norm(np.diff(path, axis=0), ord=1 if norm == "l1" else 2, axis=1)
         values[trajectory.id] = moved * _frame_rate(trajectory) if unit == "second" else moved
     if kind is None:
         return None
-    return Movements(columns, kind, f"{_unit_of(kind, reach)} per {unit}", values)
+    return Movements(columns, kind, f"{_unit_of(kind, largest_position)} per {unit}", values)
 
 
 def _frame_rate(trajectory: Trajectory) -> float:
@@ -103,12 +103,12 @@ def _frame_rate(trajectory: Trajectory) -> float:
     return trajectory.fps
 
 
-def _unit_of(kind: Kind, reach: float) -> str:
+def _unit_of(kind: Kind, largest_position: float) -> str:
     """Return the unit that values of this size have; datasets seldom tell it."""
     if kind == "end effector":
-        return "m" if reach <= LARGEST_REACH else "mm"
+        return "m" if largest_position <= MAX_METRES else "mm"
     if kind == "joints":
-        return "rad" if reach <= LARGEST_ANGLE else "degrees"
+        return "rad" if largest_position <= MAX_RADIANS else "degrees"
     return "units"
 
 
@@ -118,7 +118,7 @@ def first_frames(moved: Floats, epsilon: float, min_length: int) -> list[int]:
 
 
 def merge_forward(cuts: npt.NDArray[np.int64], length: int, min_length: int) -> list[int]:
-    """First frames of the merged chunks.
+    """Return the first frames of the merged chunks.
 
     A chunk shorter than `min_length` swallows the next one; a short last chunk joins the one
     before:

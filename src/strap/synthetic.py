@@ -71,10 +71,10 @@ def make_planted(
             f"prior is {prior}: {demos * sub_tasks} trajectories are needed for one plant each"
         )
     out, rng = Path(out), np.random.default_rng(seed)
-    pieces = [_demonstration(rng, sub_tasks, length) for _ in range(demos)]
-    targets = [np.concatenate(own) for own in pieces]
+    demonstrations = [_demonstration(rng, sub_tasks, length) for _ in range(demos)]
+    targets = [np.concatenate(walks) for walks in demonstrations]
     queries = [
-        (Segment(f"demo_{d}", s * length, (s + 1) * length), pieces[d][s])
+        (Segment(f"demo_{d}", s * length, (s + 1) * length), demonstrations[d][s])
         for d in range(demos)
         for s in range(sub_tasks)
     ]
@@ -98,7 +98,7 @@ def make_planted(
 
 
 def warp(rng: np.random.Generator, length: int, *, stretch: float = 0.3) -> npt.NDArray[np.int64]:
-    """Indices 0 … length−1 in order, some twice: a slower copy that step (1, 2) can follow."""
+    """Return 0 … length−1 in order, some twice: a slower copy that step (1, 2) can follow."""
     doubled = rng.random(length) < stretch
     # The borders stay single so that where the copy starts and stops is beyond doubt, and no two
     # neighbours are doubled: the recurrence may skip one frame at a time, not two.
@@ -108,7 +108,7 @@ def warp(rng: np.random.Generator, length: int, *, stretch: float = 0.3) -> npt.
 
 
 def _walk(rng: np.random.Generator, length: int, start: Floats | None = None) -> Floats:
-    """A path [length 4] (x, y, shade, tone in 0 … 1) over four random points, never at rest."""
+    """Return a path [length 4] (x, y, shade, tone in 0 … 1) over random points, never at rest."""
     knots = [rng.random(4) if start is None else start]
     while len(knots) < 4:
         point = rng.random(4)
@@ -121,7 +121,7 @@ def _walk(rng: np.random.Generator, length: int, start: Floats | None = None) ->
 
 
 def _demonstration(rng: np.random.Generator, sub_tasks: int, length: int) -> list[Floats]:
-    """Walks that each begin where the one before ended: one step of rest between them."""
+    """Return walks that each begin where the one before ended, with a step of rest between."""
     walks: list[Floats] = []
     for _ in range(sub_tasks):
         walks.append(_walk(rng, length, walks[-1][-1] if walks else None))
@@ -136,7 +136,7 @@ class _World:
         self.ground = _smooth(rng.uniform(0, 40, (4, 4, 3)), size)
 
     def images(self, path: Floats) -> npt.NDArray[np.uint8]:
-        """[t 4] -> upright uint8 [t size size 3]."""
+        """Return upright images uint8 [t size size 3] of states [t 4]."""
         y, x = np.mgrid[0 : self.size, 0 : self.size] / self.size
         near = (x - path[:, 0, None, None]) ** 2 + (y - path[:, 1, None, None]) ** 2
         disc = np.exp(-near / 0.02)[..., None]
@@ -147,12 +147,12 @@ class _World:
         return np.asarray(picture.clip(0, 255), np.uint8)
 
     def positions(self, path: Floats) -> Floats:
-        """[t 4] -> metres [t 3]."""
+        """Return the positions [t 3], in metres, of states [t 4]."""
         return path[:, :3] * [0.5, 0.5, 0.3]
 
 
 def _smooth(coarse: Floats, size: int) -> Floats:
-    """A coarse picture enlarged to size×size, straight lines between its points."""
+    """Return a coarse picture enlarged to size×size, straight lines between its points."""
     at = np.linspace(0, len(coarse) - 1, size)
     low = at.astype(int).clip(max=len(coarse) - 2)
     part = (at - low)[:, None, None]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Kind = Literal["string", "int64", "float64"]
 MAX_ROWS = 1_000_000
 """the most rows that are read: a small file may declare any number of equal ones"""
-BATCH = 10_000
+ROWS_PER_BATCH = 10_000
 
 
 def read_rows(path: Path, columns: Mapping[str, Kind], what: str) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ def read_rows(path: Path, columns: Mapping[str, Kind], what: str) -> Iterator[di
         # Not memory-mapped: a file that is cut off meanwhile would end the process.
         with pq.ParquetFile(path) as file:
             _require_columns(file, columns, path, what)
-            for batch in file.iter_batches(BATCH, columns=list(columns)):
+            for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(columns)):
                 table = pa.table({name: batch.column(name) for name in columns})
                 yield from table.cast(pa.schema(list(_schema(columns)))).to_pylist()
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -68,7 +68,7 @@ def _require_columns(file: Any, columns: Mapping[str, Kind], path: Path, what: s
 
 
 def _suits(found: pa.DataType, kind: Kind) -> bool:
-    """Whether values of a type can be told from texts, whole numbers or numbers for sure."""
+    """Return whether values of a type are surely the texts or numbers that a column needs."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(found):

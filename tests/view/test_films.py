@@ -19,7 +19,7 @@ from strap.atomic import TEMPORARY, replacing
 from strap.lazy_arrays import LazyArray, lazy
 from strap.types import Array, Source, Trajectory
 from strap.view import films
-from strap.view.films import Film, FilmRequest, Films, draw_sheet
+from strap.view.films import FilmRequest, Films, FilmSheet, draw_sheet
 from strap.view.refusals import BadRequestError, NotThereError
 
 ALL = FilmRequest("target", "demo", 0, 7, "wrist", 96)
@@ -46,7 +46,7 @@ def trajectory(tmp_path: Path) -> Trajectory:
     return make_trajectory(tmp_path / "file")
 
 
-def shades(film: Film) -> list[int]:
+def shades(film: FilmSheet) -> list[int]:
     """Return the grey in the middle of each frame of a sheet, row by row."""
     with Image.open(io.BytesIO(film.jpeg)) as image:
         pixels: Array = np.asarray(image.convert("L"))

@@ -28,7 +28,7 @@ from strap.cli import main
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run
 from strap.synthetic import Planted
-from strap.view.films import Film, FilmRequest
+from strap.view.films import FilmRequest, FilmSheet
 from strap.view.refusals import NotThereError
 from strap.view.run_views import RunView
 from strap.view.server import make_app
@@ -162,7 +162,7 @@ class Broken:
     def contents(self) -> Mapping[str, Any]:
         raise strap.StrapError("'x.hdf5' is damaged:\ncopy it again")
 
-    def film(self, request: FilmRequest) -> Film:
+    def film(self, request: FilmRequest) -> FilmSheet:
         raise NotThereError("no film")
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:

@@ -60,8 +60,8 @@ def _retrace(choices: Choices, change: Mapping[str, Any]) -> Choices:
         if name == "undo"
         else ((*choices.undo, back), steps[:-1])
     )
-    own = (choices.fingerprint, after.matches, after.tasks, after.top_k)
-    return Choices(*own, undo, redo)
+    fields = (choices.fingerprint, after.matches, after.tasks, after.top_k)
+    return Choices(*fields, undo, redo)
 
 
 def _apply(choices: Choices, step: Step) -> tuple[Choices, Step]:

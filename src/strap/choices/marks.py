@@ -72,12 +72,12 @@ class Choices:
 
     def describe(self, matches: Matches) -> dict[str, Any]:
         """Return the choices as plain values, for JSON."""
-        own = sorted(self.matches.items())
+        marks = sorted(self.matches.items())
         tasks = sorted(self.tasks.items())
         return {
-            "rejected": [row for row, mark in own if mark.verdict == "rejected"],
-            "accepted": [row for row, mark in own if mark.verdict == "accepted"],
-            "match_weights": {str(row): mark.weight for row, mark in own if mark.weight != 1},
+            "rejected": [row for row, mark in marks if mark.verdict == "rejected"],
+            "accepted": [row for row, mark in marks if mark.verdict == "accepted"],
+            "match_weights": {str(row): mark.weight for row, mark in marks if mark.weight != 1},
             "task_weights": {task: mark.weight for task, mark in tasks if mark.weight != 1},
             "rejected_tasks": [task for task, mark in tasks if mark.verdict == "rejected"],
             "top_k": self.top_k,
@@ -106,8 +106,8 @@ class Choices:
         return row in within and self.tasks.get(match.instruction, Mark()).verdict != "rejected"
 
     def _weight(self, row: int, match: Match) -> float:
-        own, task = self.matches.get(row, Mark()), self.tasks.get(match.instruction, Mark())
-        return own.weight * task.weight
+        mark, task = self.matches.get(row, Mark()), self.tasks.get(match.instruction, Mark())
+        return mark.weight * task.weight
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,6 @@ def _within_share(matches: Matches, top_k: int | None) -> frozenset[int]:
     for row in sorted(range(len(matches)), key=lambda row: matches[row].rank):
         rows.setdefault(matches[row].query, []).append(row)
     ordered = [rows[query] for query in matches.queries]
-    shares = quotas([[matches[row].cost for row in own] for own in ordered], top_k)
-    kept = (own[:share] for own, share in zip(ordered, shares, strict=True))
-    return frozenset(row for own in kept for row in own)
+    shares = quotas([[matches[row].cost for row in of_query] for of_query in ordered], top_k)
+    kept = (of_query[:share] for of_query, share in zip(ordered, shares, strict=True))
+    return frozenset(row for of_query in kept for row in of_query)

@@ -10,8 +10,9 @@ import tyro
 
 from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
-from strap.conversion import Codec, Format, convert, format_of
+from strap.conversion import convert, format_of
 from strap.datasets import OpenOptions
+from strap.datasets.base import Codec, Format
 from strap.datasets.selection import Selection
 
 

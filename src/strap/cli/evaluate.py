@@ -80,7 +80,7 @@ class Command:
     def run(self) -> None:
         """Evaluate, then say how it went."""
         from strap.evaluation import EvaluationSettings
-        from strap.evaluation.report import as_json, evaluate_pair, in_words
+        from strap.evaluation.comparison import as_json, evaluate_pair, in_words
         from strap.policies.checkpoints import load_config
 
         checkpoint = self.checkpoint

@@ -18,7 +18,7 @@ from strap.runs import REPORT
 from strap.scores import Score, read_labels, score
 from strap.view.contents import Sources
 from strap.view.run_views import RunView
-from strap.view.single_file import MAX_BYTES, SingleFile, write_single_file
+from strap.view.single_file import MAX_PAGE_BYTES, SingleFile, write_single_file
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Command:
     """a folder that `strap retrieve` wrote"""
     out: Path | None = None
     """the file (default: RUN/report.html)"""
-    megabytes: float = MAX_BYTES / 1e6
+    megabytes: float = MAX_PAGE_BYTES / 1e6
     """size of the films in it"""
     json: Json = False
     """print where the page lies as JSON"""
@@ -58,7 +58,7 @@ class Command:
 
 
 def write_report(
-    view: RunView, out: Path | None, *, megabytes: float = MAX_BYTES / 1e6, progress: Progress
+    view: RunView, out: Path | None, *, megabytes: float = MAX_PAGE_BYTES / 1e6, progress: Progress
 ) -> SingleFile:
     """Write the page of a run; where demonstrations are labelled, it tells the skill precision."""
     sources = view.sources

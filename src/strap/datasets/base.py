@@ -7,13 +7,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from strap.datasets.boundary import reading
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_files, fingerprint_json
 from strap.types import Trajectory
+
+Format = Literal["robomimic", "lerobot"]
+"""what datasets are written as"""
+Codec = Literal["h264", "av1"]
+"""how videos of a written dataset are encoded"""
 
 
 class Reader(Protocol):

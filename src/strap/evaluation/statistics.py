@@ -13,7 +13,7 @@ Start = TypeVar("Start", bound=Hashable)
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Wilson's 95 % interval for a rate; (0, 1) where there were no trials.
+    """Return Wilson's 95 % interval for a rate; (0, 1) where there were no trials.
 
     >>> low, high = wilson(10, 20)
     >>> round(low, 3), round(high, 3)

@@ -12,7 +12,7 @@ from strap.errors import StrapError
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
-from strap.features.stores import Source, encoder_stores, naming, reopen_stores
+from strap.features.sources import RetrievalInput, encoder_stores, naming, reopen_stores
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method
@@ -22,7 +22,13 @@ from strap.types import Segment
 if TYPE_CHECKING:
     from strap.representations import Representation
 
-__all__ = ["FeatureOptions", "PreparedFeatures", "Source", "prepare_features", "reopen_stores"]
+__all__ = [
+    "FeatureOptions",
+    "PreparedFeatures",
+    "RetrievalInput",
+    "prepare_features",
+    "reopen_stores",
+]
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,8 @@ class PreparedFeatures:
 
 
 def prepare_features(
-    target: Source,
-    priors: Sequence[Source],
+    target: RetrievalInput,
+    priors: Sequence[RetrievalInput],
     method: Method,
     options: FeatureOptions,
     folder: Path,

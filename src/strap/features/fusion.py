@@ -45,7 +45,7 @@ GRIPPERS = (
 
 
 @dataclass(frozen=True)
-class Feature:
+class WeightedFeature:
     """A feature and how much it weighs."""
 
     name: str
@@ -55,7 +55,7 @@ class Feature:
         return f"{self.name}={self.weight:g}"
 
     @classmethod
-    def parse(cls, text: str) -> Feature:
+    def parse(cls, text: str) -> WeightedFeature:
         """Read `gripper`, `position=0.5` or `joint_states[0:3]=2`."""
         name, equals, number = text.rpartition("=")
         if not equals:
@@ -127,10 +127,10 @@ def fuse(
     Args:
         stores: the encoder's features of the target and of each prior.
         datasets: the target and the priors, in the same order.
-        features: what to add, as `Feature.parse` reads it.
+        features: what to add, as `WeightedFeature.parse` reads it.
         folder: where the fused stores are kept.
     """
-    parsed = [Feature.parse(text) for text in features]
+    parsed = [WeightedFeature.parse(text) for text in features]
     spread = encoder_spread(stores, datasets)
     ratios = {feature.name: spread_ratio(feature.name, datasets, spread) for feature in parsed}
     return fuse_scaled(stores, datasets, parsed, ratios, folder)
@@ -144,17 +144,19 @@ def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
 
 def spread_ratio(name: str, datasets: Sequence[Dataset], spread: float) -> float:
     """Return a spread divided by that of a feature over the prior, all but the first dataset."""
-    feature = Feature(name, 1.0)
-    own = _spread(feature.read(trajectory) for prior in datasets[1:] for trajectory in prior)
-    if not own:
+    feature = WeightedFeature(name, 1.0)
+    feature_spread = _spread(
+        feature.read(trajectory) for prior in datasets[1:] for trajectory in prior
+    )
+    if not feature_spread:
         raise StrapError(f"feature '{name}' never changes in the prior: leave it out")
-    return spread / own
+    return spread / feature_spread
 
 
 def fuse_scaled(
     stores: Sequence[EmbeddingStore],
     datasets: Sequence[Dataset],
-    features: Sequence[Feature],
+    features: Sequence[WeightedFeature],
     ratios: Mapping[str, float],
     folder: Path,
 ) -> list[EmbeddingStore]:
@@ -181,7 +183,7 @@ def _spread(arrays: Iterable[Array]) -> float:
 
 
 def _fuse_store(
-    store: EmbeddingStore, dataset: Dataset, scales: dict[Feature, float], folder: Path
+    store: EmbeddingStore, dataset: Dataset, scales: dict[WeightedFeature, float], folder: Path
 ) -> EmbeddingStore:
     first = dataset[dataset.ids[0]]
     width = sum(feature.read(first).shape[1] for feature in scales)
@@ -208,6 +210,6 @@ def _fuse_store(
     return finish_store(dataset, out)
 
 
-def _fused(vectors: Array, trajectory: Trajectory, scales: dict[Feature, float]) -> Array:
+def _fused(vectors: Array, trajectory: Trajectory, scales: dict[WeightedFeature, float]) -> Array:
     columns = [feature.read(trajectory) * scale for feature, scale in scales.items()]
     return np.concatenate([np.asarray(vectors, np.float32), *columns], axis=1, dtype=np.float32)

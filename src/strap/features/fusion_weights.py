@@ -19,7 +19,7 @@ from strap.datasets import Dataset
 from strap.dtw.alignment import align
 from strap.dtw.steps import step_set
 from strap.errors import StrapError
-from strap.features.fusion import Feature, encoder_spread, spread_ratio
+from strap.features.fusion import WeightedFeature, encoder_spread, spread_ratio
 from strap.retrieval.correspondence import pair_segments
 from strap.store import EmbeddingStore
 from strap.types import Array, Segment
@@ -29,7 +29,7 @@ JUDGED = ("gripper", "position")
 """features whose weights the demonstrations can tell"""
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 """what each of them may weigh"""
-LANGUAGE = Feature("language", 0.5)
+LANGUAGE = WeightedFeature("language", 0.5)
 """Demonstrations of one task have one instruction, so they cannot tell what it should weigh."""
 
 
@@ -37,7 +37,7 @@ LANGUAGE = Feature("language", 0.5)
 class FusionChoice:
     """The features that were chosen, and why."""
 
-    features: tuple[Feature, ...]
+    features: tuple[WeightedFeature, ...]
     ratios: Mapping[str, float]
     """feature -> how many times as much as it the encoder's features spread over the prior"""
     reason: str
@@ -68,13 +68,15 @@ def choose_fusion(
     keys = list(dict.fromkeys(query.trajectory_id for query in queries))
     values = [{key: np.asarray(stores[0][key], np.float64) for key in keys}]
     values += [
-        {key: Feature(name, 1.0).read(datasets[0][key]) * ratios[name] for key in keys}
+        {key: WeightedFeature(name, 1.0).read(datasets[0][key]) * ratios[name] for key in keys}
         for name in judged
     ]
     grid = list(product(WEIGHTS, repeat=len(judged)))
     overlaps = segment_overlaps(pairs, values, grid, steps)
     best = choose_weights(grid, overlaps, [query.trajectory_id for query, _ in pairs])
-    chosen = [Feature(name, weight) for name, weight in zip(judged, grid[best], strict=True)]
+    chosen = [
+        WeightedFeature(name, weight) for name, weight in zip(judged, grid[best], strict=True)
+    ]
     features = [feature for feature in chosen if feature.weight]
     reasons = [_explain(features, overlaps[best], overlaps[0])] if judged else []
     if LANGUAGE.name in ratios:
@@ -93,7 +95,7 @@ def _pair_by_instruction(
     return [pair for segments in tasks.values() for pair in pair_segments(segments)]
 
 
-def _explain(features: Sequence[Feature], chosen: Floats, plain: Floats) -> str:
+def _explain(features: Sequence[WeightedFeature], chosen: Floats, plain: Floats) -> str:
     """Return why these features were chosen, given the overlaps with them and without."""
     alone = f"mean overlap {plain.mean():.3f} of segments found in the other demonstrations"
     if not features:
@@ -111,7 +113,7 @@ def _measure_ratios(
         try:
             ratio = spread_ratio(name, datasets, spread)
             for trajectory in datasets[0]:
-                Feature(name, 1.0).read(trajectory)
+                WeightedFeature(name, 1.0).read(trajectory)
             ratios[name] = ratio
         except StrapError as error:
             missing.append(f"no {name}: {error}")

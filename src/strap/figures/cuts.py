@@ -22,7 +22,7 @@ from strap.types import Segment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".pdf", ".svg")
+FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
 MOST = 12
 """demonstrations that are drawn; of more, evenly spaced ones"""
 SHADE = "0.93"
@@ -38,8 +38,8 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
         cuts: how; where no movement was measured (windows, whole demonstrations) it is here.
     """
     path = Path(path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
-        raise unknown("kind of picture", path.suffix or path.name, SUFFIXES)
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
+        raise unknown("kind of picture", path.suffix or path.name, FIGURE_SUFFIXES)
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -72,9 +72,11 @@ def _draw(
     grid = figure.subplots(len(rows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     epsilon = segmentation.epsilon if segmentation.method == "stops" else None
     for axes, (name, moved) in zip(grid, rows.items(), strict=True):
-        own = [segment for segment in segments if segment.trajectory_id == name]
-        _draw_row(axes, moved, own, epsilon)
-        axes.set_title(f"{printable(name)}: {len(own)} segments", loc="left", fontsize=8, pad=3)
+        of_demonstration = [segment for segment in segments if segment.trajectory_id == name]
+        _draw_row(axes, moved, of_demonstration, epsilon)
+        axes.set_title(
+            f"{printable(name)}: {len(of_demonstration)} segments", loc="left", fontsize=8, pad=3
+        )
     top = float(np.percentile(movements.pooled, 99)) if movements.pooled.size else 0.0
     top = max(top, 2 * epsilon if isinstance(epsilon, float) else 0.0)
     grid[0].set_ylim(0, 1.1 * top or 1.0)

@@ -21,10 +21,10 @@ from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array
 
-SUFFIXES = (".webp", ".gif")
+MOVIE_SUFFIXES = (".webp", ".gif")
 STEPS, MILLISECONDS = 48, 60
 """moments of the picture, and how long each is shown"""
-SIDE, GAP, TEXT = 160, 10, 30
+TILE_SIDE, GAP, TEXT = 160, 10, 30
 """pixels of a tile's longer side, between tiles, and of the two lines above it"""
 PAPER, INK = "#ffffff", "#1d2733"
 FONT_SIZE = 11
@@ -64,8 +64,8 @@ def write_moving_picture(
         progress: called with (what, done, total).
     """
     path = Path(path).expanduser()
-    if path.suffix.lower() not in SUFFIXES:
-        raise unknown("kind of moving picture", path.suffix or path.name, SUFFIXES)
+    if path.suffix.lower() not in MOVIE_SUFFIXES:
+        raise unknown("kind of moving picture", path.suffix or path.name, MOVIE_SUFFIXES)
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to show")
     rows = _collect(run, target, priors, queries, ranks, trace)
@@ -97,8 +97,8 @@ def _collect(
     by_name = run.matches.locate(priors)
     camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
     rows = []
-    known = representative_queries(run.matches, len(run.matches.queries))
-    for query in (known[place] for place in space_evenly(len(known), queries)):
+    candidates = representative_queries(run.matches, len(run.matches.queries))
+    for query in (candidates[place] for place in space_evenly(len(candidates), queries)):
         shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)
         images = target[query.trajectory_id].frames(camera, query.start, query.stop)
         text = f"your demonstration, frames {query.start} to {query.stop}"
@@ -113,9 +113,9 @@ def _collect(
 
 
 def _sized(images: Array) -> Array:
-    """Return images whose longer side has `SIDE` pixels."""
+    """Return images whose longer side has `TILE_SIDE` pixels."""
     height, width = images.shape[1:3]
-    scale = SIDE / max(height, width)
+    scale = TILE_SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     return np.stack([np.asarray(Image.fromarray(image).resize(size)) for image in images])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GAP = 3
 """Pixels of white between two frames of a strip."""
-FORMATS = ("pdf", "png", "svg")
+FIGURE_FORMATS = ("pdf", "png", "svg")
 Tracing = Callable[[Match], Sequence[tuple[int, int]] | None]
 """a match -> its warping path as (query frame, match frame), each counted from the first; None
 where it has none"""
@@ -49,7 +49,7 @@ def write_figures(
         run: whose matches are drawn.
         target: the run's target.
         priors: the run's prior datasets.
-        formats: of `FORMATS`.
+        formats: of `FIGURE_FORMATS`.
         trace: gives the warping paths along which frames of matches are chosen.
         progress: called with (what, done, total).
     """
@@ -57,8 +57,8 @@ def write_figures(
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise missing_extra("figures need matplotlib", "figures") from error
-    for wrong in sorted(set(formats) - set(FORMATS)):
-        raise unknown("format of figures", wrong, FORMATS)
+    for wrong in sorted(set(formats) - set(FIGURE_FORMATS)):
+        raise unknown("format of figures", wrong, FIGURE_FORMATS)
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to draw")
     by_name = run.matches.locate(priors)
@@ -164,14 +164,14 @@ def contact_sheet(
     figure = make_figure(width, (strip + 0.22) * len(chosen))
     rows = figure.subfigures(len(chosen), 1, squeeze=False)[:, 0]
     for row, query in zip(rows, chosen, strict=True):
-        own = [match for match in matches if match.query == query][:ranks]
+        best = [match for match in matches if match.query == query][:ranks]
         parts = row.subfigures(1, 1 + ranks, wspace=0.02)
         source = target[query.trajectory_id]
         label = f"query {query}: {source.instruction}"
         shown = _evenly(len(query), frames)
         images = source.frames(camera, query.start, query.stop)
         _film(parts[0], images[shown], label, ORANGE, limit)
-        for part, match in zip(parts[1:], own, strict=False):
+        for part, match in zip(parts[1:], best, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             images = trajectory.frames(camera, match.segment.start, match.segment.stop)
             text = f"#{match.rank}, cost {match.cost_per_frame:.3g} a frame: {match.instruction}"
@@ -182,8 +182,8 @@ def contact_sheet(
 
 def representative_queries(matches: Matches, count: int) -> list[Segment]:
     """Return up to `count` queries, of the demonstration that has most or else evenly spaced."""
-    own = Counter(query.trajectory_id for query in matches.queries)
-    name, most = max(own.items(), key=lambda item: item[1])
+    counts = Counter(query.trajectory_id for query in matches.queries)
+    name, most = max(counts.items(), key=lambda item: item[1])
     if most >= min(count, 3):
         return [query for query in matches.queries if query.trajectory_id == name][:count]
     items = matches.queries

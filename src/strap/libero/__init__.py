@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from strap.libero.demonstrations.collection import Collection, collect
     from strap.libero.demonstrations.surveys import survey
     from strap.libero.doctor import render_check
-    from strap.libero.environment import LiberoEnv, Observation
+    from strap.libero.environment import LiberoEnv, SimulatorObservation
     from strap.libero.tasks import Task, find_task, list_suites, list_tasks
 
 _MODULES = {
     "demonstrations.collection": ("Collection", "collect"),
     "demonstrations.surveys": ("survey",),
     "doctor": ("render_check",),
-    "environment": ("LiberoEnv", "Observation"),
+    "environment": ("LiberoEnv", "SimulatorObservation"),
     "tasks": ("Task", "find_task", "list_suites", "list_tasks"),
 }
 
 __all__ = [
     "Collection",
     "LiberoEnv",
-    "Observation",
+    "SimulatorObservation",
     "Task",
     "collect",
     "find_task",

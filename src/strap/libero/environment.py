@@ -1,8 +1,8 @@
 """One LIBERO task as an environment: placements, steps, observations; with or without cameras.
 
-Images are kept as LIBERO's files keep them, bottom row first; `Observation.upright` turns one
-the right way up. Placements are drawn from the task's regions by seed (`sample`) or taken from the
-benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
+Images are kept as LIBERO's files keep them, bottom row first; `SimulatorObservation.upright` turns
+one the right way up. Placements are drawn from the task's regions by seed (`sample`) or taken from
+the benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, OPEN])
 
 
 @dataclass(frozen=True)
-class Observation:
+class SimulatorObservation:
     """What a policy sees at one moment."""
 
     images: dict[str, Image]  # camera -> [size, size, 3], bottom row first as LIBERO stores them
@@ -227,12 +227,12 @@ class LiberoEnv:
         for body, element in self._fixture_elements(ElementTree.fromstring(model_xml)):
             self.model.body_pos[body], self.model.body_quat[body] = _read_pose(element)
 
-    def observe(self, cameras: Iterable[str] = CAMERAS) -> Observation:
+    def observe(self, cameras: Iterable[str] = CAMERAS) -> SimulatorObservation:
         """Return the present observation; images only where the environment has cameras."""
         images = {name: self.render(name) for name in cameras} if self.cameras else {}
         return replace(self.proprioception(), images=images)
 
-    def proprioception(self) -> Observation:
+    def proprioception(self) -> SimulatorObservation:
         """Return the present observation without images."""
         data, robot = self.world.sim.data, self.world.robots[0]
         transform = import_libero("robosuite.utils.transform_utils")
@@ -241,7 +241,7 @@ class LiberoEnv:
             data.get_body_xquat(robot.robot_model.eef_name), to="xyzw"
         )
         gripper = np.array(data.qpos[robot._ref_gripper_joint_pos_indexes])
-        return Observation(
+        return SimulatorObservation(
             images={},
             ee_pos=position,
             ee_ori=np.array(transform.quat2axisangle(quaternion)),

@@ -8,8 +8,7 @@ from strap.errors import StrapError
 from strap.progress import Progress, silent
 from strap.retrieval.catalogue import Catalogue, Problem, Retrieved, Trajectories, as_catalogue
 from strap.retrieval.methods import METHODS, Features, MethodTraits
-from strap.retrieval.options import MatchOptions, Method, Shared, TopK
-from strap.retrieval.selection import Rule
+from strap.retrieval.options import MatchOptions, Method, Rule, Shared, TopK
 from strap.search import Engine, Execution, StoreSearcher
 from strap.store import EmbeddingStore
 from strap.types import Matches, Segment

@@ -21,18 +21,21 @@ def pair_segments(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
     for segment in segments:
         demonstrations.setdefault(segment.trajectory_id, []).append(segment)
     return [
-        (segment, _counterpart(place, own, others))
-        for key, own in demonstrations.items()
+        (segment, _counterpart(place, demonstration, others))
+        for key, demonstration in demonstrations.items()
         for other_key, others in demonstrations.items()
         if other_key != key
-        for place, segment in enumerate(own)
+        for place, segment in enumerate(demonstration)
     ]
 
 
-def _counterpart(place: int, own: Sequence[Segment], others: Sequence[Segment]) -> Segment:
-    if len(own) == len(others):
+def _counterpart(
+    place: int, demonstration: Sequence[Segment], others: Sequence[Segment]
+) -> Segment:
+    """Return which of another demonstration's segments is that at a place of a demonstration."""
+    if len(demonstration) == len(others):
         return others[place]
-    middle = _relative_middle(own[place], own)
+    middle = _relative_middle(demonstration[place], demonstration)
     return min(others, key=lambda other: abs(_relative_middle(other, others) - middle))
 
 

@@ -35,16 +35,16 @@ def demonstration_limits(
     frames = {key: target[key][:] for key in keys}
     limits = []
     for number, query in enumerate(problem.queries):
-        own = entries[query.trajectory_id]
+        instruction = entries[query.trajectory_id].instruction
         others = [
             key
             for key in keys
-            if entries[key].instruction == own.instruction and key != query.trajectory_id
+            if entries[key].instruction == instruction and key != query.trajectory_id
         ]
         if not others:
             raise StrapError(
-                f"top_k is auto, which compares demonstrations of one task, but '{own.instruction}'"
-                f" has '{query.trajectory_id}' alone: say how many to keep, as in --top-k 100"
+                f"top_k is auto, which compares demonstrations of one task, but '{instruction}' "
+                f"has '{query.trajectory_id}' alone: say how many to keep, as in --top-k 100"
             )
         allowed = lengths[number] if lengths else None
         found = [align(vectors[number], frames[key], allowed) for key in others]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from strap.errors import StrapError, unknown
-from strap.retrieval.selection import Rule
 
 Method = Literal["strap", "d-t", "d-s", "br", "fr", "random", "language"]
 """What is retrieved and how.
@@ -15,6 +14,9 @@ Method = Literal["strap", "d-t", "d-s", "br", "fr", "random", "language"]
 states, by the encoder's features. `br`, `fr`: single states, by features learned from states and
 actions or from optical flow. `random`: segments of the queries' lengths. `language`: whole
 trajectories whose instruction is nearest in meaning."""
+
+Rule = Literal["even", "released"]
+"""How many of its matches each query keeps (`strap.retrieval.selection.quotas`)."""
 
 Shared = Literal["self", "all", "keep"]
 """What to do with trajectories that are both in target and prior, known by their content:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import get_args
 
 from strap.errors import StrapError, unknown
-
-if TYPE_CHECKING:
-    from strap.retrieval.options import MatchOptions
-
-Rule = Literal["even", "released"]
+from strap.retrieval.options import MatchOptions, Rule
 
 
 def select(

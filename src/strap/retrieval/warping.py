@@ -48,7 +48,8 @@ def retrieve_segments(problem: Problem) -> Retrieved:
         limits = demonstration_limits(problem, queries, search)
         found = _find_below(find, limits, every)
         costs = drop_dear(_costs(found), frames, options.max_cost)
-        kept = [sum(c <= m for c in own) for own, m in zip(costs, limits, strict=True)]
+        pairs = zip(costs, limits, strict=True)
+        kept = [sum(cost <= limit for cost in of_query) for of_query, limit in pairs]
         reason = _explain_auto(kept, limits, frames)
     else:
         found = _find_share(find, options.top_k or every, frames, options)

@@ -12,7 +12,7 @@ from strap.policies.acting import Policy
 from strap.policies.inputs import Observation, frame_sizes
 from strap.policies.settings import Interface
 
-WORDS = ("prompt", "reset", "rate")
+MESSAGE_KEYS = ("prompt", "reset", "rate")
 """the keys of a message besides the policy's cameras and proprioception"""
 LEAST_LIMIT = 16 << 20
 """bytes that a message may always have, so that an image of a wrong size is told as that"""
@@ -72,11 +72,11 @@ def describe_wants(policy: Policy) -> dict[str, str]:
 
 def require_distinct_names(interface: Interface) -> None:
     """Raise where a message's keys would not tell what is meant."""
-    names = [*interface.cameras, *interface.proprioception, *WORDS]
+    names = [*interface.cameras, *interface.proprioception, *MESSAGE_KEYS]
     if double := [name for name in names if names.count(name) > 1]:
         raise StrapError(
             f"this policy's '{double[0]}' is the name of two things in a message: train it with "
-            f"cameras and proprioception of different names, none of them {', '.join(WORDS)}"
+            f"cameras and proprioception of different names, none of them {', '.join(MESSAGE_KEYS)}"
         )
 
 
@@ -92,7 +92,7 @@ def message_limit(interface: Interface) -> int:
 
 def read_request(message: Mapping[str, Any], interface: Interface) -> Request:
     """Return what a message asks for; whether its values fit is the policy's to say."""
-    known = (*interface.cameras, *interface.proprioception, *WORDS)
+    known = (*interface.cameras, *interface.proprioception, *MESSAGE_KEYS)
     for name in message:
         if name not in known:
             raise unknown("key", shorten(name), known)

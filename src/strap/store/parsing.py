@@ -9,7 +9,7 @@ from typing import Any
 
 from strap.errors import printable, shorten
 
-LIMIT = 2**48
+MAX_NUMBER = 2**48
 """numbers of rows and dimensions, and checksums, lie below"""
 
 
@@ -31,7 +31,7 @@ def parse_texts(value: object, name: str) -> tuple[str, ...]:
 
 def parse_number(value: object, name: str, *, least: int = 0) -> int:
     """Return a whole number that is not below `least`."""
-    if type(value) is not int or not least <= value < LIMIT:
+    if type(value) is not int or not least <= value < MAX_NUMBER:
         raise ValueError(f"{name} is {_short(value)}, not a whole number from {least} on")
     return value
 
@@ -61,5 +61,9 @@ def require_keys(value: dict[str, Any], names: tuple[str, ...], what: str) -> No
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else type(value).__name__
     if isinstance(value, str | int | float):
-        text = repr(value) if not isinstance(value, int) or abs(value) < LIMIT else "a huge number"
+        text = (
+            repr(value)
+            if not isinstance(value, int) or abs(value) < MAX_NUMBER
+            else "a huge number"
+        )
     return printable(shorten(text))

@@ -16,7 +16,7 @@ from strap.datasets import Dataset
 from strap.dtw import Alignment, best_match, path
 from strap.errors import StrapError
 from strap.features import reopen_stores
-from strap.features.fusion import Feature
+from strap.features.fusion import WeightedFeature
 from strap.positions import positions
 from strap.retrieval import METHODS
 from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
@@ -159,7 +159,7 @@ def _position(trajectory: Trajectory, frames: slice) -> list[list[float]] | None
 def _gripper(trajectory: Trajectory, frames: slice) -> list[float] | None:
     """Return how open the gripper is: its one number, or how far its fingers are out together."""
     with suppress(StrapError):
-        found = Feature("gripper", 1.0).read(trajectory)[frames]
+        found = WeightedFeature("gripper", 1.0).read(trajectory)[frames]
         return significant(found[:, 0] if found.shape[1] == 1 else np.abs(found).sum(1), DIGITS)
     return None
 

@@ -104,7 +104,7 @@ def draft_borders(
     if options.max_roughness is not None:
         position = options.segmentation.position
         matches = drop_rough(matches, search.target, search.priors, options.max_roughness, position)
-    return Draft({key: tuple(own) for key, own in boundaries.items()}, segments, matches)
+    return Draft({key: tuple(frames) for key, frames in boundaries.items()}, segments, matches)
 
 
 def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silent) -> Run:
@@ -163,13 +163,13 @@ def cut_otherwise(run: Run, target: Dataset, boundaries: Boundaries) -> list[Seg
     present: dict[str, list[Segment]] = {key: [] for key in target.ids}
     for segment in read_segments(run.path / "segments.json"):
         present.setdefault(segment.trajectory_id, []).append(segment)
-    for key, own in boundaries.items():
+    for key, frames in boundaries.items():
         if key not in target.ids:
             raise unknown("demonstration", printable(shorten(str(key))), target.ids)
         length = target[key].length
-        _require_boundaries(key, own, length)
-        present[key] = [Segment(key, *ends) for ends in pairwise([0, *own, length])]
-    return [segment for own in present.values() for segment in own]
+        _require_boundaries(key, frames, length)
+        present[key] = [Segment(key, *ends) for ends in pairwise([0, *frames, length])]
+    return [segment for segments in present.values() for segment in segments]
 
 
 def _require_boundaries(key: str, frames: Any, length: int) -> None:

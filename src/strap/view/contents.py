@@ -104,7 +104,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
     target, movements = sources.target, _movements(sources)
     threshold = _threshold(sources.run)
     numbers = {key: number for number, key in enumerate(target.ids)}
-    own: list[list[int]] = [[] for _ in target.ids]
+    by_demonstration: list[list[int]] = [[] for _ in target.ids]
     rows = []
     for index, query in enumerate(sources.queries):
         if query.trajectory_id not in numbers:
@@ -113,7 +113,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
                 f"'{target.path}': run `strap retrieve` again"
             )
         number = numbers[query.trajectory_id]
-        own[number].append(index)
+        by_demonstration[number].append(index)
         rows.append({"demonstration": number, "start": query.start, "stop": query.stop})
     demonstrations = [
         {
@@ -124,7 +124,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
             "threshold": threshold if movements else None,
             "queries": indices,
         }
-        for trajectory, indices in zip(target, own, strict=True)
+        for trajectory, indices in zip(target, by_demonstration, strict=True)
     ]
     return {"demonstrations": demonstrations, "queries": rows}
 
@@ -181,7 +181,7 @@ def _describe_matches(sources: Sources) -> dict[str, Any]:
 
 def _lengths(sources: Sources) -> dict[tuple[str, str], int]:
     """Return the frames of each matched trajectory: from its store, which has them at hand."""
-    by_name = {prior.name: prior for prior in sources.priors}
+    by_name = sources.run.matches.locate(sources.priors)
     stored = {}
     for name, folder in sources.run.manifest.get("stores", {}).items():
         with suppress(StrapError):

@@ -35,13 +35,13 @@ SIZES = (96, 192, 384)
 MAX_FRAMES = 400
 """of one sheet"""
 QUALITY = 85
-MAX_BYTES = 2 * 10**9
+MAX_FOLDER_BYTES = 2 * 10**9
 """of all sheets on disk; the ones used longest ago are removed first"""
-ROOM = 0.9
-"""the share of it that is left after a removal"""
+REMAINING_SHARE = 0.9
+"""the share of it that remains after a removal"""
 BATCH_BYTES = 1 << 26
 """of frames that are in memory at a time, as stored"""
-VERSION = 1
+SHEET_VERSION = 1
 """of what a sheet looks like"""
 
 
@@ -71,7 +71,7 @@ class FilmRequest:
 
 
 @dataclass(frozen=True)
-class Film:
+class FilmSheet:
     """A sheet of frames."""
 
     jpeg: bytes
@@ -83,35 +83,35 @@ class Film:
 class Films:
     """The sheets of a folder: each is made once, however many ask for it at a time."""
 
-    def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int = MAX_FOLDER_BYTES) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._begun: dict[str, Future[bytes]] = {}
         self._bytes: int | None = None  # on disk; None: not counted yet
 
-    def get(self, trajectory: Trajectory, request: FilmRequest) -> Film:
+    def get(self, trajectory: Trajectory, request: FilmRequest) -> FilmSheet:
         """Return the sheet of a trajectory's frames, from disk where it was made before."""
         require_drawable(trajectory, request)
         count = len(request.frames())
         columns = math.ceil(math.sqrt(count))
         jpeg = self._get(trajectory, request)
-        return Film(jpeg, count, columns, math.ceil(count / columns))
+        return FilmSheet(jpeg, count, columns, math.ceil(count / columns))
 
     def _get(self, trajectory: Trajectory, request: FilmRequest) -> bytes:
         key = _key(trajectory, request)
         with self._lock:
             begun = self._begun.get(key)
-            own: Future[bytes] = Future()
+            made: Future[bytes] = Future()
             if begun is None:
-                self._begun[key] = own
+                self._begun[key] = made
         if begun is not None:
             return begun.result()
         try:
             jpeg = self._read(key) or self._make(key, trajectory, request)
-            own.set_result(jpeg)
+            made.set_result(jpeg)
         except BaseException as error:
-            own.set_exception(error)
+            made.set_exception(error)
             raise
         finally:
             with self._lock:
@@ -209,8 +209,8 @@ def _key(trajectory: Trajectory, request: FilmRequest) -> str:
     """Return what changes with the frames, with what is asked, and with nothing else."""
     source = trajectory.source
     place = [source.path.resolve().as_posix(), source.key, source.stamp(), trajectory.orientation]
-    asked = [request.camera, request.size, request.start, request.stop, len(request.frames())]
-    return fingerprint_json([VERSION, trajectory.id, place, asked])
+    frames = [request.camera, request.size, request.start, request.stop, len(request.frames())]
+    return fingerprint_json([SHEET_VERSION, trajectory.id, place, frames])
 
 
 def _clear_up(folder: Path, limit: int) -> int:
@@ -232,7 +232,7 @@ def _clear_up(folder: Path, limit: int) -> int:
     if total <= limit:
         return total
     for _, size, file in sorted(sheets):
-        if total <= ROOM * limit:
+        if total <= REMAINING_SHARE * limit:
             break
         with suppress(OSError):
             file.unlink()

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 10**6
 """bytes of a request's body"""
-METHODS = ("GET", "HEAD", "POST")
-HEADERS: Mapping[str, str] = {
+ALLOWED_METHODS = ("GET", "HEAD", "POST")
+SECURITY_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; "
     "script-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -44,7 +44,7 @@ class Guard:
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
         refusal = self._refuse(scope["method"], scope["path"], Headers(scope=scope))
@@ -57,8 +57,8 @@ class Guard:
         """Return why a request is refused; None where it is not."""
         if headers.getlist("host") not in [[host] for host in self.hosts]:
             return _say(421, f"this server is http://{self.hosts[0]}/ and nothing else")
-        if method not in METHODS:
-            return _say(405, f"{', '.join(METHODS)} are answered here")
+        if method not in ALLOWED_METHODS:
+            return _say(405, f"{', '.join(ALLOWED_METHODS)} are answered here")
         site = headers.get("sec-fetch-site", "same-origin")
         if path.startswith("/api/") and site not in ("same-origin", "none"):
             return _say(403, "another site's page asks for this: open it from its own page")

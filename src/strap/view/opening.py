@@ -12,10 +12,10 @@ from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.progress import Progress, silent
 from strap.store import is_store
-from strap.view.descriptions import is_evaluation
 from strap.view.films import Films
 from strap.view.read_only_views import ComparisonView, DatasetView, EvaluationView
 from strap.view.run_views import RunView
+from strap.view.side_by_side import is_evaluation
 from strap.view.subjects import Subject
 
 Kind = Literal["run", "evaluation", "dataset"]

@@ -48,5 +48,5 @@ class Parameters:
         return int(text)
 
     def has(self, name: str) -> bool:
-        """Whether it is given."""
+        """Return whether a parameter is given."""
         return name in self._values

@@ -9,15 +9,15 @@ from typing import Any
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
-from strap.view.descriptions import (
+from strap.view.films import FilmRequest, Films, FilmSheet
+from strap.view.refusals import NotThereError
+from strap.view.run_views import RunView, open_trajectory
+from strap.view.side_by_side import (
     describe_comparison,
     describe_dataset,
     describe_evaluations,
     find_video,
 )
-from strap.view.films import Film, FilmRequest, Films
-from strap.view.refusals import NotThereError
-from strap.view.run_views import RunView, open_trajectory
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class ComparisonView:
         """Return the runs as plain data, and which of their queries belong together."""
         return self.description
 
-    def film(self, request: FilmRequest) -> Film:
+    def film(self, request: FilmRequest) -> FilmSheet:
         """Return frames of one of the runs on a sheet."""
         return self._view(request.run).film(replace(request, run=0))
 
@@ -100,7 +100,7 @@ class EvaluationView:
         """Return the episodes as plain data; those that were finished meanwhile too."""
         return describe_evaluations(self.paths)
 
-    def film(self, request: FilmRequest) -> Film:  # noqa: ARG002
+    def film(self, request: FilmRequest) -> FilmSheet:  # noqa: ARG002
         """Raise: rollouts are videos."""
         raise NotThereError("an evaluation has no films: its episodes are videos")
 
@@ -153,7 +153,7 @@ class DatasetView:
         """Return the episodes as plain data."""
         return self.description
 
-    def film(self, request: FilmRequest) -> Film:
+    def film(self, request: FilmRequest) -> FilmSheet:
         """Return frames of an episode on a sheet."""
         if request.place != "target" or request.run:
             raise NotThereError("one dataset is shown: its place is 'target'")

@@ -20,7 +20,7 @@ from strap.types import Trajectory
 from strap.view.alignments import Features, describe_alignment
 from strap.view.borders import BorderSearch, Boundaries, Draft, draft_borders, keep_borders
 from strap.view.contents import Sources, describe_run
-from strap.view.films import Film, FilmRequest, Films
+from strap.view.films import FilmRequest, Films, FilmSheet
 from strap.view.refusals import BadRequestError, NotThereError
 
 FIRST_LOOK = 4.0
@@ -122,7 +122,7 @@ class RunView:
             "draft": _describe_draft(shown),
         }
 
-    def film(self, request: FilmRequest) -> Film:
+    def film(self, request: FilmRequest) -> FilmSheet:
         """Return frames of the target or of a prior on a sheet."""
         _require_first(request.run)
         shown = self._shown

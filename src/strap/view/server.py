@@ -29,20 +29,20 @@ from strap.view.refusals import BadRequestError, NotThereError
 from strap.view.subjects import PAGE, Subject
 
 ADDRESS = "127.0.0.1"
-KINDS = {
+MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
 """of the page's files"""
-CHANGES = ("choices", "borders", "borders/keep", "borders/drop")
+POSTED = ("choices", "borders", "borders/keep", "borders/drop")
 """what may be posted"""
-FILM = ("place", "trajectory", "start", "stop", "camera", "size", "count", "run")
-KEPT = "private, max-age=86400"
+FILM_PARAMETERS = ("place", "trajectory", "start", "stop", "camera", "size", "count", "run")
+CACHED_A_DAY = "private, max-age=86400"
 """films: a browser keeps them for a day"""
-FRESH = "no-cache"
-"""everything else is asked for again"""
+REVALIDATED = "no-cache"
+"""everything else: a browser asks each time whether it changed"""
 
 STATUS = {NotThereError: 404, BadRequestError: 400}
 """of what is refused; 409: something is wrong with the data"""
@@ -66,7 +66,7 @@ def make_app(subject: Subject, port: int) -> ASGIApp:
         Route("/api/video", answers.video),
         *(
             Route(f"/api/{name}", answers.changing(name), methods=["POST"], middleware=packed)
-            for name in CHANGES
+            for name in POSTED
         ),
         Route("/", answers.page, middleware=packed),
         Route("/{name}", answers.page, middleware=packed),
@@ -85,9 +85,9 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
         ready: called with the address once a browser may open it.
     """
     with _listen(port) as listener:
-        own = listener.getsockname()[1]
+        bound_port = listener.getsockname()[1]
         config = uvicorn.Config(
-            make_app(subject, own),
+            make_app(subject, bound_port),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -96,7 +96,7 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
             timeout_graceful_shutdown=1,
         )
         threading.Thread(target=subject.prepare, daemon=True).start()
-        ready(f"http://{ADDRESS}:{own}/")
+        ready(f"http://{ADDRESS}:{bound_port}/")
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
@@ -133,11 +133,13 @@ class Answers:
         """Answer with a file of the page."""
         Parameters(request.query_params.multi_items(), ())
         name = request.path_params.get("name", "index.html")
-        files = {file.name: file for file in PAGE.iterdir() if file.suffix in KINDS}
+        files = {file.name: file for file in PAGE.iterdir() if file.suffix in MEDIA_TYPES}
         if name not in files:
             raise NotThereError("there is no such page; the viewer is at /")
         file = files[name]
-        return FileResponse(file, media_type=KINDS[file.suffix], headers={"Cache-Control": FRESH})
+        return FileResponse(
+            file, media_type=MEDIA_TYPES[file.suffix], headers={"Cache-Control": REVALIDATED}
+        )
 
     async def contents(self, request: Request) -> Response:
         """Answer with everything that is shown, besides pictures and paths."""
@@ -146,27 +148,29 @@ class Answers:
 
     async def alignment(self, request: Request) -> Response:
         """Answer with the path of a match."""
-        asked = Parameters(request.query_params.multi_items(), ("match", "run"))
-        match, run = asked.number("match"), asked.number("run", 0)
+        parameters = Parameters(request.query_params.multi_items(), ("match", "run"))
+        match, run = parameters.number("match"), parameters.number("run", 0)
         return await run_in_threadpool(lambda: _as_json(self._subject.alignment(match, run)))
 
     async def film(self, request: Request) -> Response:
         """Answer with a sheet of frames."""
-        asked = _film_request(Parameters(request.query_params.multi_items(), FILM))
+        film_request = _film_request(
+            Parameters(request.query_params.multi_items(), FILM_PARAMETERS)
+        )
         loop = asyncio.get_running_loop()
-        film = await loop.run_in_executor(self._threads, self._subject.film, asked)
+        film = await loop.run_in_executor(self._threads, self._subject.film, film_request)
         layout = {"X-Frames": film.frames, "X-Columns": film.columns, "X-Rows": film.rows}
         headers = {name: str(number) for name, number in layout.items()}
         return Response(
-            film.jpeg, headers={**headers, "Cache-Control": KEPT}, media_type="image/jpeg"
+            film.jpeg, headers={**headers, "Cache-Control": CACHED_A_DAY}, media_type="image/jpeg"
         )
 
     async def video(self, request: Request) -> Response:
         """Answer with an episode's video, or the bytes of it that are asked for."""
-        asked = Parameters(request.query_params.multi_items(), ("evaluation", "state"))
-        evaluation, state = asked.number("evaluation", 0), asked.number("state")
+        parameters = Parameters(request.query_params.multi_items(), ("evaluation", "state"))
+        evaluation, state = parameters.number("evaluation", 0), parameters.number("state")
         file = await run_in_threadpool(self._subject.video, evaluation, state)
-        return FileResponse(file, media_type="video/mp4", headers={"Cache-Control": FRESH})
+        return FileResponse(file, media_type="video/mp4", headers={"Cache-Control": REVALIDATED})
 
     def changing(self, name: str) -> Endpoint:
         """Return what answers a change of that name."""
@@ -179,16 +183,16 @@ class Answers:
         return change
 
 
-def _film_request(asked: Parameters) -> FilmRequest:
+def _film_request(parameters: Parameters) -> FilmRequest:
     return FilmRequest(
-        place=asked.text("place"),
-        trajectory=asked.text("trajectory"),
-        start=asked.number("start"),
-        stop=asked.number("stop"),
-        camera=asked.text("camera"),
-        size=asked.number("size"),
-        count=asked.number("count") if asked.has("count") else None,
-        run=asked.number("run", 0),
+        place=parameters.text("place"),
+        trajectory=parameters.text("trajectory"),
+        start=parameters.number("start"),
+        stop=parameters.number("stop"),
+        camera=parameters.text("camera"),
+        size=parameters.number("size"),
+        count=parameters.number("count") if parameters.has("count") else None,
+        run=parameters.number("run", 0),
     )
 
 
@@ -205,7 +209,7 @@ def _parse_object(body: bytes) -> Mapping[str, Any]:
 def _as_json(value: Mapping[str, Any]) -> Response:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     body = text.encode("utf-8", "replace")  # half a character out of a file is no reason to fail
-    return Response(body, headers={"Cache-Control": FRESH}, media_type="application/json")
+    return Response(body, headers={"Cache-Control": REVALIDATED}, media_type="application/json")
 
 
 async def _explain(_: Request, error: Exception) -> Response:

@@ -21,7 +21,7 @@ from strap.progress import Progress, silent
 from strap.view.films import FilmRequest
 from strap.view.subjects import PAGE, Subject
 
-MAX_BYTES = 20_000_000
+MAX_PAGE_BYTES = 20_000_000
 """Bytes of a file's films: what most mail servers take."""
 FILM_SIZE, SHEET_FRAMES = 192, 48
 """`SIZE` of a report and `PIECE` in static/films.js: what the player asks for"""
@@ -48,7 +48,7 @@ def write_single_file(
     path: str | Path,
     subject: Subject,
     *,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = MAX_PAGE_BYTES,
     facts: Sequence[tuple[str, str]] = (),
     progress: Progress = silent,
 ) -> SingleFile:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from strap.view.films import Film, FilmRequest
+from strap.view.films import FilmRequest, FilmSheet
 
 PAGE = Path(__file__).parent / "static"
 """The files of the page that shows a subject."""
@@ -28,7 +28,7 @@ class Subject(Protocol):
     def contents(self) -> Mapping[str, Any]:
         """Return everything but pictures, paths and costs of single matches, as JSON-able data."""
 
-    def film(self, request: FilmRequest) -> Film:
+    def film(self, request: FilmRequest) -> FilmSheet:
         """Return frames of a segment on one sheet."""
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:

@@ -9,14 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from strap.atomic import replacing
+from strap.datasets.base import Codec
 from strap.datasets.lerobot.video import import_av
 from strap.errors import StrapError, unknown
 from strap.types import Array
 
-Codec = Literal["h264", "av1"]
 GOP = 2
 """frames from keyframe to keyframe, as LeRobot writes them: any frame is one decode away"""
 CODECS = {"h264": "libx264", "av1": "libsvtav1"}

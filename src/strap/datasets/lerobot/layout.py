@@ -24,6 +24,7 @@ from strap.datasets.boundary import (
     require_at_most,
 )
 from strap.datasets.hub import Snapshot, find_snapshot
+from strap.datasets.hub.snapshots import INFO
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
 from strap.datasets.lerobot.templates import Template, find_videos, read_templates
 from strap.datasets.lerobot.values import parse_json, shown, text, whole
@@ -40,7 +41,6 @@ __all__ = [
     "rational_fps",
 ]
 
-INFO = "meta/info.json"
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 IMAGES = "observation.images."
 MAX_INFO_BYTES = 1 << 25

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strap.atomic import discard, read_json, remove_leftovers, replacing, write_json, writing
+from strap.datasets.base import Codec
 from strap.datasets.lerobot.description import Placement, write_description
-from strap.datasets.lerobot.encoding import GOP, Codec, Encoding, join
+from strap.datasets.lerobot.encoding import GOP, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
 from strap.datasets.lerobot.finished_episodes import (
     FinishedEpisode,

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from strap.datasets.boundary import describe
+from strap.datasets.zarr.buffer_files import BufferFiles
 from strap.datasets.zarr.layout import CHECKSUM_CODECS, PICTURE_CODECS, ArrayLayout, Codec
-from strap.datasets.zarr.sizes import HEADERS, unpacked_bytes
-from strap.datasets.zarr.store import Store
+from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes
 from strap.errors import StrapError
 
 SLACK_BYTES = 1 << 16
@@ -20,7 +20,13 @@ ABSENT = (1 << 64) - 1
 
 
 def require_chunks(
-    store: Store, layout: ArrayLayout, start: int, stop: int, *, empty_chunks: bool, where: str
+    store: BufferFiles,
+    layout: ArrayLayout,
+    start: int,
+    stop: int,
+    *,
+    empty_chunks: bool,
+    where: str,
 ) -> None:
     """Raise where a chunk of rows start … stop−1 is missing, or becomes larger than it declares."""
     for file in _numbers(layout.shape, layout.files, start, stop):
@@ -66,7 +72,7 @@ def _most_bytes(layout: ArrayLayout) -> int:
 
 
 def _require_fits(
-    store: Store, layout: ArrayLayout, key: str, offset: int, length: int, where: str
+    store: BufferFiles, layout: ArrayLayout, key: str, offset: int, length: int, where: str
 ) -> None:
     """Raise where a packed chunk becomes longer than the shape declares."""
     begin, end, packer = offset, offset + length, None
@@ -77,7 +83,7 @@ def _require_fits(
         begin, end = _without_checksum(codec, begin, end)
     if packer is None:
         return
-    stop = min(end, begin + HEADERS.get(packer, length))
+    stop = min(end, begin + HEADER_BYTES.get(packer, length))
     limit = (
         math.prod(layout.chunks) if packer in PICTURE_CODECS else layout.chunk_bytes + SLACK_BYTES
     )
@@ -105,7 +111,7 @@ def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
 
 
 def _shard_spans(
-    store: Store,
+    store: BufferFiles,
     layout: ArrayLayout,
     key: str,
     file: Sequence[int],

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from strap.datasets.boundary import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, REMEDY, require_at_most
-from strap.datasets.zarr.store import Store, read_document
+from strap.datasets.zarr.buffer_files import BufferFiles, read_document
 from strap.errors import StrapError, shorten
 
 PACKING_CODECS = frozenset(("blosc", "zstd", "zlib", "gzip", "lz4", "lzma", "bz2"))
@@ -89,7 +89,7 @@ class ArrayLayout:
         return f"{self.key}/{self.prefix}{self.separator.join(map(str, numbers))}"
 
 
-def read_layout(store: Store, key: str) -> ArrayLayout | None:
+def read_layout(store: BufferFiles, key: str) -> ArrayLayout | None:
     """Return how an array lies; None for a group."""
     if (described := read_document(store, f"{key}/.zarray")) is not None:
         read_document(store, f"{key}/.zattrs")
@@ -121,7 +121,7 @@ def read_layout(store: Store, key: str) -> ArrayLayout | None:
 class _Parser:
     """One description, on its way to a `Layout`."""
 
-    store: Store
+    store: BufferFiles
     document: str
     key: str
     described: Mapping[str, Any]

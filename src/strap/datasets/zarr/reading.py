@@ -35,9 +35,9 @@ from strap.datasets.boundary import (
     require_at_most,
 )
 from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.zarr.buffer_files import BufferFiles, FolderFiles, ZipFiles, read_document
 from strap.datasets.zarr.chunks import require_chunks
 from strap.datasets.zarr.layout import PICTURE_CODECS, ArrayLayout, read_layout
-from strap.datasets.zarr.store import FolderStore, Store, ZipStore, read_document
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.lazy_arrays import LazyArray
@@ -194,7 +194,7 @@ def open_zarr(
     return FORMAT, reader
 
 
-def _layouts(store: Store) -> dict[str, ArrayLayout]:
+def _layouts(store: BufferFiles) -> dict[str, ArrayLayout]:
     found: dict[str, ArrayLayout] = {}
     for name in store.folders("data"):
         if name.encode("utf-8", "replace").decode() != name:
@@ -212,7 +212,7 @@ def _require_imagecodecs(path: Path) -> None:
         raise StrapError(f"'{path}' holds packed pictures (UMI): pip install imagecodecs")
 
 
-def _episode_ends(store: Store) -> list[int]:
+def _episode_ends(store: BufferFiles) -> list[int]:
     folder, name = ENDS.split("/")
     layout = read_layout(store, ENDS) if name in store.folders(folder) else None
     if layout is None:
@@ -228,7 +228,7 @@ def _episode_ends(store: Store) -> list[int]:
     return [int(n) for n in values]
 
 
-def _metadata(store: Store) -> dict[str, Any]:
+def _metadata(store: BufferFiles) -> dict[str, Any]:
     attributes = read_document(store, ".zattrs")
     if attributes is None:
         attributes = (read_document(store, "zarr.json") or {}).get("attributes", {})
@@ -293,8 +293,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=8)
-def _store(path: Path, _mtime: int, _pid: int) -> Store:
-    return ZipStore(path) if path.is_file() else FolderStore(path)
+def _store(path: Path, _mtime: int, _pid: int) -> BufferFiles:
+    return ZipFiles(path) if path.is_file() else FolderFiles(path)
 
 
 @lru_cache(maxsize=64)

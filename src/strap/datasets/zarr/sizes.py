@@ -26,14 +26,14 @@ ZSTD_MAGIC = 0xFD2FB528
 ZSTD_SKIPPABLE = 0x184D2A50
 
 
-HEADERS = {"blosc": 16, "lz4": 4}
+HEADER_BYTES = {"blosc": 16, "lz4": 4}
 """codecs whose first bytes say how long a chunk becomes, and how many of them are needed"""
 
 
 def unpacked_bytes(codec: str, data: bytes, limit: int, *, length: int) -> int:
     """Return a bound of how many bytes a chunk becomes, counted until it is above `limit`.
 
-    `data` is the packed chunk of `length` bytes, or the beginning that `HEADERS` asks for. For
+    `data` is the packed chunk of `length` bytes, or the beginning that `HEADER_BYTES` asks for. For
     pictures it is the number of their pixels.
     """
     if codec in ("zlib", "gzip"):

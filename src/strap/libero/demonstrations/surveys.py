@@ -16,7 +16,7 @@ from strap.libero.tasks import Task, select_tasks
 from strap.progress import Progress, silent
 from strap.workers import run_each
 
-SUITES = ("libero_90", "libero_10")
+SURVEYED_SUITES = ("libero_90", "libero_10")
 # Far from the seeds that `collect` starts from, so that a survey measures other placements.
 FIRST_SEED = 1_000_000
 
@@ -46,7 +46,7 @@ class TaskScore:
 
 
 def survey(
-    suites: str | Iterable[str] = SUITES,
+    suites: str | Iterable[str] = SURVEYED_SUITES,
     *,
     attempts: int = 10,
     out: str | Path,

@@ -148,10 +148,10 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
 def _slant(level: Array, v: float, left: float, right: float) -> float:
     """Return the shift of a wall's sides along the fingers' width: 0 when they meet it squarely."""
     wall = level[(level[:, 0] >= left - 1e-9) & (level[:, 0] <= right + 1e-9)]
-    halves = [wall[wall[:, 1] < v], wall[wall[:, 1] >= v]]
-    if any(len(half) == 0 for half in halves):
+    sides = [wall[wall[:, 1] < v], wall[wall[:, 1] >= v]]
+    if any(len(side) == 0 for side in sides):
         return MAX_SLANT
-    shift = [abs(bound(halves[0][:, 0]) - bound(halves[1][:, 0])) for bound in (np.min, np.max)]
+    shift = [abs(bound(sides[0][:, 0]) - bound(sides[1][:, 0])) for bound in (np.min, np.max)]
     return float(max(shift))
 
 

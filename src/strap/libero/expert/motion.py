@@ -16,6 +16,7 @@ from strap.libero.environment import CLOSED, OPEN
 from strap.libero.expert.scene import Array, Scene
 
 SKILLS = ("reach", "grasp", "carry", "place", "open", "close", "turn", "retreat")
+"""what a step may be for; demonstrations keep it beside each frame"""
 HOLD_STEPS = 10  # the original recordings end once success has held for ten steps
 METRES_PER_UNIT = 0.05  # OSC_POSE: what an action of 1 asks for
 RADIANS_PER_UNIT = 0.5
@@ -120,7 +121,7 @@ class Arm:
         self._n_solved_steps = 0
 
     def begin_skill(self, skill: str, object_name: str) -> None:
-        """Label the following steps with what they are for."""
+        """Label the following steps with what they are for, one of `SKILLS`."""
         self._label = (skill, object_name)
 
     def position(self) -> Array:

@@ -15,7 +15,7 @@ from strap.libero.tasks import Goal
 
 PlanT = TypeVar("PlanT")
 
-CORRIDOR = 0.12  # metres either side of the hand's path within which obstacles count
+OBSTACLE_DISTANCE = 0.12  # metres either side of the hand's path within which obstacles count
 MAX_SLIP = 0.08  # metres by which a held object may shift in the hand
 HELD_SPEED = 0.7  # of the full speed, when something could be dropped
 MAX_TRIES = 3
@@ -135,5 +135,5 @@ def obstacle_height(scene: Scene, start: Array, end: Array, held: str | None) ->
     line = end[:2] - start[:2]
     along = np.clip((points[:, :2] - start[:2]) @ line / max(float(line @ line), 1e-9), 0, 1)
     distances = np.linalg.norm(points[:, :2] - start[:2] - along[:, None] * line, axis=1)
-    near = points[distances < CORRIDOR]
+    near = points[distances < OBSTACLE_DISTANCE]
     return float(near[:, 2].max()) if len(near) else -np.inf

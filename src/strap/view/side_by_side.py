@@ -32,7 +32,7 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
         descriptions: each of them as plain data, with its demonstrations, queries and matches.
     """
     for run in runs[1:]:
-        targets = [_describe_target(own) for own in (runs[0], run)]
+        targets = [_describe_target(compared) for compared in (runs[0], run)]
         if targets[0] != targets[1]:
             raise StrapError(
                 f"'{runs[0].path}' and '{run.path}' have different targets ({targets[0]}; "
@@ -43,15 +43,16 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
     alignment = []
     for number in range(len(first["queries"])):
         queries = [_aligned(first, number, run) for run in descriptions]
-        found = [own[q] if q is not None else [] for own, q in zip(rows, queries, strict=True)]
+        pairs = zip(rows, queries, strict=True)
+        found = [by_query[q] if q is not None else [] for by_query, q in pairs]
         alignment.append({"queries": queries, "only": _only(descriptions, found)})
-    own = [{**run, "name": name} for run, name in zip(descriptions, names, strict=True)]
+    named = [{**run, "name": name} for run, name in zip(descriptions, names, strict=True)]
     return {
         "kind": "comparison",
         "title": first["title"],
         "name": " and ".join(names),
         "read_only": True,
-        "runs": own,
+        "runs": named,
         "alignment": alignment,
     }
 
@@ -76,8 +77,8 @@ def _aligned(first: Description, number: int, run: Description) -> int | None:
     key, start, stop = _query(first, number)
     best, most = None, 0
     for other in range(len(run["queries"])):
-        own, begin, end = _query(run, other)
-        common = min(stop, end) - max(start, begin) if own == key else 0
+        other_key, begin, end = _query(run, other)
+        common = min(stop, end) - max(start, begin) if other_key == key else 0
         if common > most:
             best, most = other, common
     return best
@@ -94,16 +95,17 @@ def _only(runs: Sequence[Description], found: Sequence[Sequence[int]]) -> list[l
     """Return for each run the rows, among those found, that overlap with no other run's."""
     spans: list[dict[tuple[str, str], list[tuple[int, int]]]] = []
     for run, rows in zip(runs, found, strict=True):
-        own: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        by_place: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for row in rows:
-            own.setdefault(_place(run, row), []).append(_span(run, row))
-        spans.append(own)
+            by_place.setdefault(_place(run, row), []).append(_span(run, row))
+        spans.append(by_place)
 
     def is_shared(number: int, row: int) -> bool:
         start, stop = _span(runs[number], row)
         place = _place(runs[number], row)
-        others = (own for other, own in enumerate(spans) if other != number)
-        return any(a < stop and start < b for own in others for a, b in own.get(place, ()))
+        others = (by_place for other, by_place in enumerate(spans) if other != number)
+        of_place = (span for by_place in others for span in by_place.get(place, ()))
+        return any(first < stop and start < last for first, last in of_place)
 
     return [
         [row for row in rows if not is_shared(number, row)] for number, rows in enumerate(found)
@@ -127,7 +129,7 @@ def tell_apart(paths: Sequence[Path]) -> list[str]:
     """
     parts = [path.expanduser().resolve().parts for path in paths]
     for depth in range(1, min(map(len, parts), default=0)):
-        names = [own[-depth] for own in parts]
+        names = [part[-depth] for part in parts]
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]
@@ -151,9 +153,9 @@ def describe_evaluations(paths: Sequence[Path]) -> dict[str, Any]:
     evaluations = [
         {
             "name": name,
-            "episodes": [_episode(path, own[state]) for state in sorted(own)],
+            "episodes": [_episode(path, episodes[state]) for state in sorted(episodes)],
         }
-        for name, path, own in zip(names, paths, records, strict=True)
+        for name, path, episodes in zip(names, paths, records, strict=True)
     ]
     return {
         "kind": "evaluation",
@@ -223,10 +225,11 @@ def _evaluation_facts(
     records: Sequence[Mapping[int, Mapping[str, Any]]],
 ) -> list[list[str]]:
     facts = [[name, str(about[name])] for name in ("suite", "horizon") if name in about]
-    successes = [{state: own[state]["success"] for state in own} for own in records]
-    for name, own in zip(names, successes, strict=True):
-        low, high = wilson(sum(own.values()), len(own))
-        facts.append([name, f"{sum(own.values())} of {len(own)} succeed ({low:.0%} to {high:.0%})"])
+    successes = [{state: row["success"] for state, row in rows.items()} for rows in records]
+    for name, by_state in zip(names, successes, strict=True):
+        n_successes, count = sum(by_state.values()), len(by_state)
+        low, high = wilson(n_successes, count)
+        facts.append([name, f"{n_successes} of {count} succeed ({low:.0%} to {high:.0%})"])
     if len(successes) == 2:
         found = mcnemar(*successes)
         facts += [

@@ -18,7 +18,7 @@ MAX_DOCUMENT_BYTES = 1 << 26
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-class Store(Protocol):
+class BufferFiles(Protocol):
     """Files by key (`data/action/0.0`)."""
 
     @property
@@ -36,7 +36,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class FolderStore:
+class FolderFiles:
     """A `.zarr` folder."""
 
     path: Path
@@ -60,7 +60,7 @@ class FolderStore:
 
 
 @dataclass(frozen=True)
-class ZipStore:
+class ZipFiles:
     """A zip of such a folder; of members with one name the last counts, as zarr writes them."""
 
     path: Path
@@ -110,7 +110,7 @@ class ZipStore:
             )
 
 
-def read_document(store: Store, key: str) -> dict[str, Any] | None:
+def read_document(store: BufferFiles, key: str) -> dict[str, Any] | None:
     """Return a JSON object; None where there is no such file."""
     size = store.size(key)
     if size is None:

@@ -20,7 +20,7 @@ from strap.store import EmbeddingStore, is_store, open_store, slug
 
 
 @dataclass(frozen=True)
-class Source:
+class RetrievalInput:
     """A dataset that takes part in a retrieval, and its store where one was named."""
 
     dataset: Dataset
@@ -33,7 +33,7 @@ class Source:
         opening: OpenOptions,
         selection: Selection,
         progress: Progress = silent,
-    ) -> Source:
+    ) -> RetrievalInput:
         """Open a dataset, or a store and the dataset that it was made from."""
         path = Path(path).expanduser()
         if not is_store(path):
@@ -48,7 +48,7 @@ class Source:
 
 
 def encoder_stores(
-    sources: Sequence[Source],
+    sources: Sequence[RetrievalInput],
     options: FeatureOptions,
     folder: Path,
     *,
@@ -102,7 +102,7 @@ class _Encoder:
 
 
 def _encoder_of(
-    sources: Sequence[Source], options: FeatureOptions, folder: Path, device: str
+    sources: Sequence[RetrievalInput], options: FeatureOptions, folder: Path, device: str
 ) -> _Encoder:
     """Return the encoder that was asked for, else the one of the stores."""
     named = [source.store for source in sources if source.store]
@@ -186,12 +186,14 @@ def reopen_stores(manifest: Mapping[str, Any], datasets: Sequence[Dataset]) -> l
         if chosen is None and "fused" not in store.config.encoder:  # older runs don't tell
             named = store if str(store.path) in arguments.get("named_stores", ()) else None
             options = FeatureOptions(cameras=tuple(arguments["cameras"]))
-            chosen = _cameras(Source(dataset, named), options, ())
+            chosen = _cameras(RetrievalInput(dataset, named), options, ())
         found.append(open_store(store.path, cameras=chosen) if chosen else store)
     return found
 
 
-def _cameras(source: Source, options: FeatureOptions, by_prior: Sequence[str]) -> tuple[str, ...]:
+def _cameras(
+    source: RetrievalInput, options: FeatureOptions, by_prior: Sequence[str]
+) -> tuple[str, ...]:
     if options.cameras:
         return choose_cameras(source.dataset, options.cameras)
     if source.store:
@@ -203,7 +205,7 @@ def _cameras(source: Source, options: FeatureOptions, by_prior: Sequence[str]) -
 
 
 def _embed(
-    source: Source,
+    source: RetrievalInput,
     store: EmbeddingStore | None,
     encoder: Encoder,
     cameras: tuple[str, ...],

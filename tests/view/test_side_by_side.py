@@ -19,7 +19,7 @@ from strap.runs import Run
 from strap.segments import Segmentation, read_segments
 from strap.synthetic import Planted
 from strap.types import Match
-from strap.view.descriptions import (
+from strap.view.side_by_side import (
     describe_comparison,
     describe_dataset,
     describe_evaluations,
