@@ -66,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`Resident` needs torch, `Stream` numba; they load when they are asked for."""
+    """Load `Resident`, which needs torch, or `Stream`, which needs numba, when it is first used."""
     if name == "Resident":
         from strap.dtw.gpu.resident import Resident
 

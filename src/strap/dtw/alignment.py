@@ -22,7 +22,7 @@ def cheapest_predecessor(D: Floats, n: int, m: int, moves: Ints) -> tuple[int, i
 
 @njit
 def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
-    """As `cheapest_predecessor`; of equally cheap cells the one whose path starts last."""
+    """Return the cheapest predecessor, of equally cheap ones the one whose path starts last."""
     row, column, least, latest = -1, -1, np.inf, np.int64(-1)
     for s in range(moves.shape[0]):
         i, j = n - moves[s, 0], m - moves[s, 1]
@@ -79,7 +79,7 @@ def align(costs: Floats, steps: StepSet) -> tuple[float, int, int]:
 
 @njit
 def align_within(costs: Floats, steps: StepSet, least: int, most: int) -> tuple[float, int, int]:
-    """As `align`, among the paths of least..most frames: each start by itself."""
+    """Return what `align` does, of the paths of least..most frames alone: each start by itself."""
     N, M = costs.shape
     found, start, stop = np.inf, 0, 0
     D, starts = np.empty((N, min(M, most))), np.empty((N, min(M, most)), np.int64)

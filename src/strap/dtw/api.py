@@ -239,7 +239,7 @@ def search_blocks(
     name: Name | None = None,
     sketches: Sequence[Sequence[Sketches]] = (),
 ) -> list[TopK]:
-    """As `search`, over trajectories laid end to end in blocks: for stores larger than memory.
+    """Return what `search` does, over trajectories in blocks: for stores larger than memory.
 
     Args:
         queries, k, steps, metric, backend, exclude: as in `search`; indices are global ones.
@@ -251,7 +251,7 @@ def search_blocks(
             they don't rule out. They never change a result.
 
     Returns:
-        As `search`.
+        One TopK for each query, as `search` does.
     """
     library = Library(stream_blocks(blocks), fetch, name or name_trajectory, sketches)
     return search_library(queries, library, SearchOptions(k, steps, metric, backend), exclude).tops
@@ -276,7 +276,7 @@ def search_library(
     exclude: Excluded = None,
     policy: CpuPolicy | None = None,
 ) -> SearchResult:
-    """As `search`, over any library, and with what happened to the pairs.
+    """Return what `search` does, over any library, and how many pairs each step removed.
 
     Args:
         queries: arrays [n d].

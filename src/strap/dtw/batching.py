@@ -1,4 +1,4 @@
-"""Trajectories in batches and tiles, and their frames as numbers that compiled loops read."""
+"""Batches and tiles of trajectories, and their frames as numbers that compiled loops read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TrajectoryBatch:
 
     @property
     def offsets(self) -> Ints:
-        """Where each trajectory begins when they lie end to end [t + 1]."""
+        """Where each trajectory begins, and the last one ends, when all lie end to end [t + 1]."""
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
 

@@ -1,12 +1,13 @@
 """Several matches in one trajectory, and lengths within limits, on top of any top-k search.
 
-Both rest on one fact: what they ask for is a path among those the plain search looks at, so the
-plain cost bounds it from below. Trajectories come from the plain search in order of that bound and
-are looked at best first, until k matches are certain; where the bound of what has not been seen
-could still be below one of them, the plain search is asked for more.
+A constrained match is one of the paths among which the plain search finds the cheapest. So the
+plain cost of a trajectory is a lower bound of its constrained cost. Trajectories come from the
+plain search in order of that bound, and are aligned under the constraints until k matches are
+certain. Where a trajectory beyond those could still hold a cheaper match, the plain search is
+repeated with a larger k.
 
-A path is contiguous, so the best one clear of frames start..stop−1 lies before or after them: a
-match that is taken leaves two shorter spans, whose best match costs at least as much.
+A match that does not overlap frames start..stop−1 lies before or after them. So a match that is
+taken leaves two shorter spans, whose best matches cost at least as much:
 
     first        start     stop            last
     |  . . . . .  | taken   |  . . . . . . |
@@ -76,7 +77,7 @@ def search_constrained(
 
 
 class _Candidate(NamedTuple):
-    """What is known of a span of a trajectory; sorts by cost, bounds before what is certain."""
+    """A span of a trajectory and its best match, or a bound of it; sorts by cost, bounds first."""
 
     cost: float
     is_certain: bool

@@ -1,6 +1,6 @@
-"""What numba has no names for, written as instructions of its compiler (LLVM).
+"""Instructions that numba has no functions for, written for its compiler (LLVM).
 
-LLVM makes the processor's own instructions of them, whichever processor it is.
+LLVM translates them for whichever processor there is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HALF, SINGLE = ir.HalfType(), ir.FloatType()
 
 
 def has_instructions(*names: str) -> bool:
-    """Whether the processor has all of these, by LLVM's names, and numba may use them.
+    """Return whether the processor has all of these, by LLVM's names, and numba may use them.
 
     It may not where NUMBA_CPU_FEATURES says otherwise.
     """
@@ -31,7 +31,7 @@ def has_instructions(*names: str) -> bool:
 
 
 class Writer:
-    """Writes instructions that reach memory by addresses, which are integers."""
+    """A writer of instructions that reach memory by addresses, which are integers."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
@@ -55,9 +55,9 @@ class Writer:
 
 
 def compiled_with_addresses(write: Callable[[Any, Any], None]) -> Any:
-    """Return what `write(builder, arguments)` writes, for compiled loops.
+    """Return a function for compiled loops whose instructions `write(builder, arguments)` writes.
 
-    They call it with one tuple of addresses and other numbers, and get nothing back.
+    It takes one tuple of addresses and other numbers, the arguments, and returns nothing.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:

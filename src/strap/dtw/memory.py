@@ -1,4 +1,4 @@
-"""Memory that begins with a cache line, and that threads keep for their next piece of work."""
+"""Memory that begins with a cache line, and that threads keep for their next task."""
 
 from __future__ import annotations
 

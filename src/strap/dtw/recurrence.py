@@ -1,4 +1,4 @@
-"""The recurrence of subsequence DTW without the starts of paths: all that lower bounds need.
+"""The recurrence of subsequence DTW without the starts of paths, which lower bounds don't need.
 
 Row after row, in float32 or float64. The innermost loops run over whole slices from 0, so that the
 compiler works on several columns at once. `alignment` has the recurrence that carries starts.

@@ -30,11 +30,11 @@ STEPS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 """Allowed moves (Δquery, Δtrajectory) of the warping path, by name."""
 MAX_COLUMN_STEP = max(dm for moves in STEPS.values() for _, dm in moves)
-"""columns that a move reaches back, at most"""
+"""columns that a move goes back, at most"""
 
 
 class StepSet(NamedTuple):
-    """A step set as compiled loops take it."""
+    """A step set, as compiled loops take it."""
 
     moves: Ints
     """[s 2]"""

@@ -1,4 +1,4 @@
-"""Matching against a trajectory that is still being recorded."""
+"""Search in a trajectory that is still being recorded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stream:
     def __init__(
         self, queries: Sequence[Frames], *, steps: str = "strap", metric: str = "l2"
     ) -> None:
-        """Queries are arrays [n d]; steps and metric as in `best_match`."""
+        """Take queries [n d]; steps and metric are those of `best_match`."""
         check_names(steps, metric)
         self.metric = metric
         self.frames = 0
@@ -63,7 +63,7 @@ class Stream:
 
 
 class _StreamedQuery:
-    """One query, and the last columns of its recurrence: as far as a move reaches back."""
+    """One query, and the last columns of its recurrence: as many as a move goes back."""
 
     def __init__(self, frames: Floats) -> None:
         self.frames = frames  # [n d]

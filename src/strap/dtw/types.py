@@ -1,4 +1,4 @@
-"""What goes in and comes out of `strap.dtw`: small frozen records of arrays."""
+"""The inputs and the results of `strap.dtw`: small frozen records of arrays."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ METRICS = ("l2", "cosine")
 
 @dataclass(frozen=True, eq=False)
 class WarpingPath:
-    """Which query frame meets which trajectory frame, from first to last, and what each pair costs.
+    """The pairs of a query and a trajectory frame that meet, from first to last, and their costs.
 
     It iterates over (query frame, trajectory frame, cost).
     """
@@ -109,7 +109,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What matches must satisfy beyond being cheap."""
+    """The conditions of a match besides its cost."""
 
     per_trajectory: int = 1
     """how many matches of a query may lie in one trajectory; they don't overlap"""
@@ -118,13 +118,13 @@ class Constraints:
 
     @property
     def are_none(self) -> bool:
-        """Whether the best match of each trajectory, of any length, is what is wanted."""
+        """Whether a plain search will do: the best match of each trajectory, of any length."""
         return self.per_trajectory == 1 and self.lengths is None
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is searched for; every part of a search gets this whole."""
+    """The options of a search, which every part of it gets whole."""
 
     k: int
     steps: str = "strap"
@@ -147,7 +147,7 @@ class Library:
 
 @dataclass(frozen=True)
 class SearchStatistics:
-    """How many (query, trajectory) pairs each step of a search removed."""
+    """The number of (query, trajectory) pairs that each step of a search removed."""
 
     pairs: int = 0
     by_sketches: int = 0
@@ -168,7 +168,7 @@ class SearchStatistics:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search found for each query, and how."""
+    """The matches of each query, and how many pairs each step of the search removed."""
 
     tops: list[TopK]  # [q]
     statistics: list[SearchStatistics]  # [q]

@@ -1,4 +1,4 @@
-"""What input must satisfy, said once; each message names the value, the rule and the next step."""
+"""Checks of users' input; each message names the value, the rule and the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact top-k over embedding stores: feeds their shards to the matcher and names what it finds."""
+"""Exact top-k over embedding stores: their shards go to `strap.dtw`, its matches get names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Engine = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Execution:
-    """Where a search runs."""
+    """The place where a search runs."""
 
     engine: Engine = "local"
     """in this process, or shard by shard as tasks on a Ray cluster"""
@@ -55,7 +55,7 @@ class StoreMatch:
 
 @dataclass(frozen=True)
 class StoreSearch:
-    """What a search over stores found, and how."""
+    """The matches of a search over stores, and how many pairs each step removed."""
 
     matches: list[list[StoreMatch]]
     """for each query its matches, cheapest first"""
@@ -63,7 +63,7 @@ class StoreSearch:
 
 
 class StoreSearcher(Protocol):
-    """What finds matches in stores as `search_stores` does."""
+    """A function that finds matches in stores, as `search_stores` does."""
 
     def __call__(
         self,

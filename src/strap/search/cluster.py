@@ -1,7 +1,7 @@
-"""Searching on a Ray cluster: schedules shards, no maths.
+"""Search on a Ray cluster: shards become tasks, each on a machine that has them.
 
 A task searches some shards and returns its k best; the k best of all are among those. A task whose
-worker is lost is run again.
+worker is lost runs again.
 
 The stores' JSON files must lie at the same paths on every machine; the vectors (`shards/*.npy`) may
 lie on some of them only, each machine having its own part on its own disk. Every machine is asked

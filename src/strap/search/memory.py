@@ -1,4 +1,4 @@
-"""A search that remembers: queries it was asked for before are not searched again."""
+"""A search that remembers: a query that was searched before is not searched again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTRA_MATCHES = 4
 
 @dataclass(frozen=True)
 class FoundMatches:
-    """The cheapest matches of a query, as many as were looked for or as there are."""
+    """The k cheapest matches of a query, or all where there are fewer."""
 
     matches: Sequence[StoreMatch]
     k: int
@@ -33,7 +33,7 @@ class FoundMatches:
 
 @dataclass(frozen=True)
 class SearchMemory:
-    """Finds what `search_stores` finds, and keeps it for as long as this object lives."""
+    """A `StoreSearcher` that keeps what it found for as long as it lives."""
 
     found: dict[Hashable, FoundMatches] = field(default_factory=dict)
 

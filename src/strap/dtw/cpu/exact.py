@@ -36,10 +36,10 @@ class CandidateOutcome:
 
 
 class ExactAligner:
-    """Queries, prepared once and aligned exactly with many trajectories."""
+    """Queries that are prepared once and aligned exactly with many trajectories."""
 
     def __init__(self, queries: Sequence[Floats], steps: StepSet, metric: str) -> None:
-        """Queries are float64, and unit vectors for cosine: `batching.as_doubles` makes them so."""
+        """Take queries in float64, unit vectors for cosine: `batching.as_doubles` makes them so."""
         self.queries, self.steps, self.metric = queries, steps, metric
         self._is_cosine = metric == "cosine"
         self._int16: Int16Bounds | None = None
@@ -129,9 +129,20 @@ def _align_pairs(
 ) -> bool:
     """Write cost, start and stop of each pair into out [a 3].
 
-    Each query is a group of its own. Frames are as they lie in memory. `products` holds those of
-    every query with all frames, filled up to whole 64. Returns False where frames are too large, or
-    no numbers. It is one call: threads that come back to Python in between wait for each other.
+    Returns False where frames are too large, or no numbers. All pairs are aligned in one call:
+    threads that come back to Python in between wait for each other.
+
+    Args:
+        packed: all queries, each a group by itself.
+        queries: their frames in float64, end to end [R d].
+        borders: where each begins [q + 1].
+        numbers: which queries are aligned [a].
+        thresholds: of each of them [a].
+        frames: the trajectory's [m d], as they lie in memory.
+        steps: the step set.
+        workspace: this thread's.
+        products: space for each query's products with all frames, these filled up to whole 64.
+        out: what is filled.
     """
     M, height = frames.shape[0], products.shape[0] // numbers.shape[0]
     terms = np.empty((3, M), np.float32)

@@ -45,7 +45,7 @@ MAX_FLOAT32_DIM = 2**20  # κ stays small
 
 
 class Float32Bounds:
-    """Bounds of the trajectories of a tile, as `tiled_bounds` asks for them."""
+    """Lower bounds from float32 products, see the module; a `tiled_bounds.TileBounds`."""
 
     tile_frames = 1024  # centered frames, product and recurrences stay in a core's cache
 

@@ -1,4 +1,4 @@
-"""What decides how a search on the CPU is carried out: its time, never its answer."""
+"""Choices that decide how long a search on the CPU takes, and never what it finds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INT16_PRODUCTS = 1e8  # of a batch, from which on it pays to bound it by integer
 
 @dataclass(frozen=True)
 class CpuPolicy:
-    """Choices between ways that give the same answer."""
+    """The choices of one search; all give the same answer."""
 
     use_int16: bool | None = None
     """bound all pairs by products of 16-bit integers, not float32; None: where that is faster"""
@@ -27,7 +27,7 @@ class CpuPolicy:
     """share of pairs that sketches leave, above which their bounds are computed in batches"""
 
     def bounds_by_int16(self, n_rows: int, n_frames: int, dim: int) -> bool:
-        """Whether all pairs of so many query frames and frames are bounded by integers."""
+        """Return whether all pairs of so many query frames and frames are bounded by integers."""
         if self.use_int16 is not None:
             return self.use_int16
         return n_rows * n_frames * dim > INT16_PRODUCTS and is_fast()

@@ -73,9 +73,9 @@ def search(
 
 @cache
 def _blas() -> ThreadpoolController:
-    """The libraries behind products, numpy's and those of compiled loops (scipy's).
+    """Return the libraries that compute products, numpy's and scipy's, which compiled loops use.
 
-    Looking for them takes milliseconds.
+    Finding them takes milliseconds, so it is done once.
     """
     import_module("scipy.linalg.cython_blas")
     return ThreadpoolController()

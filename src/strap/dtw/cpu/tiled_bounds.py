@@ -1,4 +1,4 @@
-"""Lower bounds of all pairs of a batch: tile by tile, each tile by one thread in one call."""
+"""Lower bounds of all pairs of a batch: tile by tile, each tile in one call of one thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strap.dtw.validation import check_numbers
 
 
 class TileBounds(Protocol):
-    """What bounds the costs of a tile's trajectories, for queries that were prepared once."""
+    """Prepared queries that give lower bounds of their costs in a tile's trajectories."""
 
     stack: QueryStack
     steps: StepSet
@@ -34,7 +34,7 @@ class TileBounds(Protocol):
 def choose_bounds(
     queries: Sequence[Frames], steps: StepSet, metric: str, n_frames: int, policy: CpuPolicy
 ) -> TileBounds:
-    """Return what bounds batches of so many frames in the least time."""
+    """Return the kind of bounds that takes the least time for batches of so many frames."""
     stack = QueryStack.of(queries, metric)
     n_rows, dim = stack.frames.shape
     if dim <= MAX_INT16_DIM and policy.bounds_by_int16(n_rows, n_frames, dim):

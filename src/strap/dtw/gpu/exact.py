@@ -40,7 +40,7 @@ def locate_frames(frames: torch.Tensor, lengths: Sequence[int] | Ints) -> Locate
 
 
 class ExactAligner:
-    """Aligns pairs of the queries of a search, which lie on the device as columns."""
+    """Queries that lie on the device as columns and are aligned exactly with trajectories."""
 
     def __init__(self, queries: DeviceQueries, steps: str) -> None:
         self._layout, self._queries = lay_out_steps(steps), queries

@@ -1,4 +1,4 @@
-"""What a search on GPUs is asked for, and its queries on a device."""
+"""The request of a search on GPUs, and its queries on a device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tuning:
 
 @dataclass(frozen=True, eq=False)
 class SearchRequest:
-    """What every device is asked for; checked already."""
+    """What each device must find; checked already."""
 
     queries: Sequence[Frames]  # each [n d]
     options: SearchOptions

@@ -87,7 +87,7 @@ class Resident:
         steps: str = "strap",
         exclude: Excluded = None,
     ) -> list[TopK]:
-        """As `strap.dtw.search`, over the trajectories kept here."""
+        """Return what `strap.dtw.search` does, over the trajectories kept here."""
         options = SearchOptions(k, steps, self.metric)
         validation.check_options(options, len(queries))
         validation.check_excluded(exclude, len(queries))
@@ -142,7 +142,7 @@ def _load_share(
 
 
 class _Loader:
-    """Keeps uploaded batches on a device, or on the host when the device is full."""
+    """A device that is being filled with batches, which stay on the host when it is full."""
 
     def __init__(self, device: torch.device, metric: str, limit: int | None) -> None:
         self._device, self._metric, self._limit = device, metric, limit

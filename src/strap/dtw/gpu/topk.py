@@ -1,4 +1,4 @@
-"""DeviceTopK of each query's k best: candidates are aligned exactly in order of their lower bounds.
+"""Each query's k best on one device: candidates are aligned exactly in order of their lower bounds.
 
 The threshold of a query is the cost of its k-th best match so far. A candidate whose lower bound
 exceeds it can't win. One whose bound equals it is aligned, since it may be a tie.
@@ -47,7 +47,7 @@ class TrajectoryTable:
 
 @dataclass(frozen=True, eq=False)
 class DeviceTopK:
-    """What one device found."""
+    """Each query's k best among the trajectories of one device."""
 
     rankings: list[Ranking]  # [query]
     n_aligned: Ints  # [query] pairs that were aligned exactly
@@ -72,7 +72,7 @@ def _unpack(ranking: Ranking) -> TopK:
 
 
 class TopKSelector:
-    """Aligns the candidates of one device until none that remains can win."""
+    """One device's candidates, which are aligned until none that remains can win."""
 
     def __init__(
         self, request: SearchRequest, queries: DeviceQueries, ids: Ints, locate: Locate

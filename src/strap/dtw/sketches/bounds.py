@@ -19,7 +19,7 @@ from strap.processors import processors
 
 
 class SketchBounds:
-    """Bounds of every query's cost from sketches of one kind."""
+    """Lower bounds of every query's cost from sketches of one kind."""
 
     def __init__(
         self, sketcher: Sketcher, sketched: Sequence[tuple[Floats, Floats]], steps: StepSet

@@ -1,4 +1,4 @@
-"""A cascade of sketches: short ones bound all pairs, longer ones what those leave."""
+"""A cascade of sketches: short ones bound all pairs, longer ones those that may still win."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Span:
 
 
 class Cascade:
-    """Bounds of all pairs from the shortest sketches, tightened stage by stage by longer ones."""
+    """Bounds of all pairs from the shortest sketches, tightened by longer ones stage by stage."""
 
     def __init__(
         self,

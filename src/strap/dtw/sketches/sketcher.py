@@ -93,7 +93,7 @@ class Sketcher:
 
     @cached_property
     def skew(self) -> float:
-        """η, or a little more: sums of products err too."""
+        """η, rounded up: the sums of products that it is computed from are rounded too."""
         products = self._directions.T @ self._directions
         return float(np.linalg.norm(products - np.eye(len(products)))) + 1e-9
 
@@ -107,14 +107,14 @@ class Sketcher:
         return Sketcher(self.mean, np.ascontiguousarray(self.basis[:, : size - 1]), every)
 
     def shares_directions(self, longer: Sketcher) -> bool:
-        """Whether its directions are the first ones of another."""
+        """Return whether its directions are the first ones of another."""
         count = self.basis.shape[1]
         return np.array_equal(self.mean, longer.mean) and np.array_equal(
             self.basis, longer.basis[:, :count]
         )
 
     def suits(self, steps: str) -> bool:
-        """Whether its sketches bound costs under these steps."""
+        """Return whether its sketches bound costs under these steps."""
         return self.every == 1 or steps == "strap"
 
     def exact(self, frames: Frames) -> Floats:

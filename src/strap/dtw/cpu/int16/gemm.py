@@ -41,7 +41,7 @@ PAIRS = ir.VectorType(SHORT, 2 * BLOCK_ROWS)
 
 @cache
 def is_fast() -> bool:
-    """Whether the processor has the instruction, on registers of 512 bits."""
+    """Return whether the processor has the instruction, on registers of 512 bits."""
     return has_instructions("avx512f", "avx512vnni")
 
 
@@ -63,7 +63,7 @@ def _pack(rows: Shorts, packed: Shorts) -> None:
 
 
 class _ProductWriter(Writer):
-    """Writes the instructions that add the products of 8 frames and some blocks of query rows."""
+    """The writer of a loop that adds the products of 8 frames and some blocks of query rows."""
 
     def __init__(self, builder: Any, arguments: Any, blocks: int) -> None:
         super().__init__(builder)

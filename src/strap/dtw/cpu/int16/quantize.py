@@ -1,4 +1,4 @@
-"""Frames as 16-bit integers, each frame on a scale of its own, see `int16_bounds`.
+"""Frames as 16-bit integers, each frame with a separate scale, see `int16_bounds`.
 
 A frame is read twice: centered, scaled and measured, then rounded to integers by what was measured.
 Sums may be taken in any order, and numbers are 32 bits wide throughout: so the compiler works on
@@ -33,7 +33,7 @@ def quantize(
     errors: Floats,
     scales: Singles,
 ) -> None:
-    """Write (frames − mean)·scale as integers times a scale of each frame's own.
+    """Write (frames − mean)·scale as integers times a separate scale for each frame.
 
     Args:
         frames: [m d], float16 (their bits) or float32, with mean and scale in float32, or all

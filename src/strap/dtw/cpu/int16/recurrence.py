@@ -61,7 +61,7 @@ def fill_lower_costs(
 def _accumulate_frames(
     queries: PackedQueries, group: int, count: int, workspace: Workspace, state: Singles
 ) -> None:
-    """Go on by the frames that were multiplied, all rows of a group, under steps `strap`.
+    """Continue the recurrence over the frames just multiplied, for a group's rows under `strap`.
 
     `state` [3 R'] keeps D of all rows for the last two frames, and the least of all frames; it
     begins at ∞.

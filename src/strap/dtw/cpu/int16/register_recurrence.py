@@ -1,14 +1,15 @@
-"""Recurrences under steps `strap` for sixteen query rows at a time, frame after frame.
+"""The recurrence under steps `strap` for sixteen query rows at a time, frame after frame.
 
-A cell's predecessors lie one row up and one or two frames back, so that the rows of a frame don't
-wait for each other. Sixteen of them stay in registers, with those of the two frames before:
+A cell's predecessors lie one row up and one or two frames back, so the rows of a frame don't wait
+for each other. Sixteen rows stay in registers, with their D of the two frames before:
 
     D(n, m) = cost(n, m) + min(D(n − 1, m − 1), D(n − 1, m − 2))
 
-One row up is one lane on; what comes in at the first lane is the least of the sixteen rows above,
-which go first and leave it frame by frame (`carry`). At a query's first row `gate` is 0, and lets
-that in; elsewhere it is ∞. Costs are made from products on the way: their roots take as long as the
-rest.
+The row above is one lane before, so the minimum is shifted on by one lane. Into the first lane
+comes the minimum of the row above the block: it is the last row of the block before, which left one
+number for each frame in `carry`. Where a query begins, a path starts: there the row's `gate` is 0,
+elsewhere it is ∞, and the smaller of gate and predecessor is taken. Costs are computed from the
+products in the same loop: their square roots take as long as everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WORDS = ir.VectorType(WORD, LANES)
 
 
 class _FrameWriter(Writer):
-    """Writes the loop over frames for one block of rows."""
+    """The writer of the loop over frames for one block of rows."""
 
     def __init__(self, builder: Any, arguments: Any, *, is_cosine: bool) -> None:
         super().__init__(builder)
@@ -99,12 +100,16 @@ class _FrameWriter(Writer):
 
 
 def _accumulating(*, is_cosine: bool) -> Any:
-    """Return what takes `count` frames further, for one block of rows; called with addresses.
+    """Return the compiled loop that continues one block's recurrence by `count` frames.
 
-    Products are `width` bytes from frame to frame; the frames' terms are as in `Workspace`,
-    `frame_bytes` from one to the next, and carry has a number for each frame; terms are as in
-    `PackedQueries`, state is D one and two frames back and its least so far, both `row_bytes` from
-    one row to the next.
+    It is called with addresses and distances in bytes:
+        products, width: of the block with the frames; from one frame to the next.
+        count: of the frames.
+        frame_terms, frame_bytes: as in `Workspace`; from one term to the next.
+        carry: D of the row above the block, for each frame.
+        terms: as in `PackedQueries`.
+        state, row_bytes: D one and two frames back, and the least so far; from one of these, and
+            of the terms, to the next.
     """
 
     def write(builder: Any, arguments: Any) -> None:

@@ -43,7 +43,7 @@ class PackedQueries(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Memory for 64 frames of a trajectory: no more, so that the queries stay in the cache too."""
+    """Memory for 64 frames of a trajectory: no more, so that queries too stay in the cache."""
 
     integers: Shorts
     """[64 d'] 0 beyond d"""
