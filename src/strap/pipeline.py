@@ -170,9 +170,8 @@ def run_retrieval(
     cut, metric = options.segmentation.method, options.metric or "l2"
     options.features().require_judgeable(options.method, cut, metric)
     ours = RetrievalInput.open(target, options.opening, options.target_selection, progress)
-    priors = [
-        RetrievalInput.open(p, options.opening, options.prior_selection, progress) for p in prior
-    ]
+    opening, chosen = options.opening, options.prior_selection
+    priors = [RetrievalInput.open(path, opening, chosen, progress) for path in prior]
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     ours.dataset.fetch(cameras=(), progress=progress)
@@ -256,8 +255,8 @@ def _fill(
     with clock("augment"):
         _augment(out, ours.dataset, datasets, matches, options, progress)
     reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
-    used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
     target = prepared.target
+    used = {c.dataset: c.store for c in (target, *prepared.priors) if c.store}
     return {
         "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},
         "store_cameras": {dataset: list(store.cameras) for dataset, store in used.items()},
@@ -301,13 +300,13 @@ def _augment(
             + "; --augmented none writes nothing",
             stacklevel=2,
         )
-    place = out / AUGMENTED[format]
     fetch_augmented(target, priors, matches, progress)
 
     def sized(what: str, done: int, total: int) -> None:
         progress(f"{what} {size}", done, total)
 
-    augment(target, priors, matches, place, format=format, progress=sized, **context)
+    folder = out / AUGMENTED[format]
+    augment(target, priors, matches, folder, format=format, progress=sized, **context)
 
 
 def _arguments(
@@ -316,11 +315,11 @@ def _arguments(
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
     plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
-    sources = (target, *priors)
+    stores = [source.store for source in (target, *priors)]
     return {
         "target": target.dataset.name,
         "prior": [prior.dataset.name for prior in priors],
-        "named_stores": [str(source.store.path) if source.store else "" for source in sources],
+        "named_stores": [str(store.path) if store else "" for store in stores],
         **json.loads(json.dumps(plain)),  # as it will be read back
     }
 
