@@ -21,6 +21,28 @@ def cheapest_predecessor(D: Floats, n: int, m: int, moves: Ints) -> tuple[int, i
 
 
 @njit
+def trace_back(D: Floats, m: int, moves: Ints, is_free: bool) -> Ints:
+    """Return the cells [c 2] of the cheapest path, from its end in column m to its start.
+
+    Of equally cheap predecessors, that of the first of the moves.
+
+    Args:
+        D: [n m], finite where the path ends.
+        m: the column in which it ends, in the last row.
+        moves: of the step set [s 2].
+        is_free: as in `accumulate`.
+    """
+    cells, count, n = np.empty((D.shape[0] + D.shape[1], 2), np.int64), 0, D.shape[0] - 1
+    while n >= 0:
+        cells[count, 0], cells[count, 1] = n, m
+        count += 1
+        if n == 0 and is_free:
+            break
+        n, m = cheapest_predecessor(D, n, m, moves)
+    return cells[:count]
+
+
+@njit
 def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
     """Return the cheapest predecessor, of equally cheap ones the one whose path starts last."""
     row, column, least, latest = -1, -1, np.inf, np.int64(-1)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.alignment import align, cheapest_predecessor
+from strap.dtw.alignment import align, trace_back
 from strap.dtw.local_costs import fill_local_costs
 from strap.dtw.recurrence import accumulate_rows
 from strap.dtw.steps import MAX_COLUMN_STEP, StepSet
@@ -67,7 +67,8 @@ def align_pruned(
         out[1] = NO_PATH
     elif least * (1 - SLACK) <= threshold:
         costs = np.full(lower_costs.shape, np.inf)
-        path = _trace_back(forward, steps.moves)
+        path = trace_back(forward, int(np.argmin(forward[-1])), steps.moves, True)
+        path[:, 1] -= MAX_COLUMN_STEP
         fill_local_costs(query, frames, path, is_cosine, costs)
         total = 0.0
         for i in range(path.shape[0]):
@@ -76,22 +77,6 @@ def align_pruned(
         missing = _prune(forward, lower_costs, limit, steps.moves, costs)
         fill_local_costs(query, frames, missing, is_cosine, costs)
         out[0], out[1], out[2] = align(costs, steps)
-
-
-@njit
-def _trace_back(forward: Floats, moves: Ints) -> Ints:
-    """Return the cells [c 2] of the cheapest path, from its end to its start."""
-    n = forward.shape[0] - 1
-    m = int(np.argmin(forward[n]))
-    cells = np.empty((forward.shape[0] + forward.shape[1], 2), np.int64)
-    count = 0
-    while n >= 0:
-        cells[count, 0], cells[count, 1] = n, m - MAX_COLUMN_STEP
-        count += 1
-        if n == 0:
-            break
-        n, m = cheapest_predecessor(forward, n, m, moves)
-    return cells[:count]
 
 
 @njit

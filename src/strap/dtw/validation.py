@@ -35,14 +35,10 @@ def check_names(steps: str, metric: str) -> None:
 def check_options(options: SearchOptions, n_queries: int) -> None:
     """Check what is searched for."""
     check_names(options.steps, options.metric)
-    check_count(options.k)
-    _check_constraints(options.constraints, n_queries)
-
-
-def check_count(k: int) -> None:
-    """Check how many matches are asked for."""
+    k = options.k
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise StrapError(f"k is {k!r}: it must be a whole number of at least 1")
+    _check_constraints(options.constraints, n_queries)
 
 
 def check_shape(frames: Frames, what: str, dim: int | None = None) -> Frames:

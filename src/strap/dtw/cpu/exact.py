@@ -70,12 +70,12 @@ class ExactAligner:
         if found is None:
             validate()
             found = self._without_bounds(numbers, as_floats(trajectory, self.metric))
-        return [
-            CandidateOutcome(
-                start != ABOVE_THRESHOLD, _match(cost, int(start), int(stop), threshold)
-            )
-            for (cost, start, stop), threshold in zip(found.tolist(), thresholds, strict=True)
-        ]
+        outcomes = []
+        for (cost, start, stop), threshold in zip(found.tolist(), thresholds, strict=True):
+            is_match = cost < np.inf and cost <= threshold
+            match = Alignment(cost, int(start), int(stop)) if is_match else None
+            outcomes.append(CandidateOutcome(start != ABOVE_THRESHOLD, match))
+        return outcomes
 
     def align(self, number: int, trajectory: Frames) -> Alignment | None:
         """Return the best match of a query in a trajectory [m d], which is taken as valid."""
@@ -108,10 +108,6 @@ class ExactAligner:
             found,
         )
         return found if is_valid else None
-
-
-def _match(cost: float, start: int, stop: int, threshold: float) -> Alignment | None:
-    return Alignment(cost, start, stop) if cost < np.inf and cost <= threshold else None
 
 
 @njit

@@ -93,9 +93,7 @@ class _Search:
     pool: Executor
 
     def run(self) -> SearchResult:
-        options = self.options
-        steps = step_set(options.steps)
-        topk = TopKSearch(self.queries, self.library, options.k, steps, options.metric, self.pool)
+        topk = TopKSearch(self.queries, self.library, self.options, self.pool)
         sketches = self._suitable_sketches()
         if sketches:
             n_pairs, n_remaining = self._search_sketches(topk, sketches)
@@ -104,7 +102,7 @@ class _Search:
             bounds = self._hide_excluded(ids, bounds)
             n_pairs = n_remaining = np.isfinite(bounds).sum(axis=1)
             topk.queue(ids, bounds)
-            topk.evaluate(options.k)
+            topk.evaluate(self.options.k)
         while topk.evaluate(self.policy.round_size):
             pass
         statistics = [
@@ -158,15 +156,8 @@ class _Search:
 
     def _bound(self, stream: Iterable[tuple[int, Frames]]) -> tuple[Ints, Floats]:
         """Return the indices [t] of a stream and lower bounds [q t] from all dimensions."""
-        return bound_stream(
-            stream,
-            self.queries,
-            step_set(self.options.steps),
-            self.options.metric,
-            name=self.library.name,
-            pool=self.pool,
-            policy=self.policy,
-        )
+        name = self.library.name
+        return bound_stream(stream, self.queries, self.options, self.policy, name, self.pool)
 
     def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
         """Return bounds [q t] that are ∞ for what a query must not match."""

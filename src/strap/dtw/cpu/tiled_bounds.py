@@ -14,8 +14,8 @@ from strap.dtw.cpu.int16_bounds import MAX_INT16_DIM, Int16Bounds
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import subtract_rounding
-from strap.dtw.steps import StepSet, count_path_cells
-from strap.dtw.types import Bools, Floats, Frames, Ints, Name, Singles
+from strap.dtw.steps import StepSet, count_path_cells, step_set
+from strap.dtw.types import Bools, Floats, Frames, Ints, Name, SearchOptions, Singles
 from strap.dtw.validation import check_numbers
 
 
@@ -32,25 +32,23 @@ class TileBounds(Protocol):
 
 
 def choose_bounds(
-    queries: Sequence[Frames], steps: StepSet, metric: str, n_frames: int, policy: CpuPolicy
+    queries: Sequence[Frames], options: SearchOptions, n_frames: int, policy: CpuPolicy
 ) -> TileBounds:
     """Return the kind of bounds that takes the least time for batches of so many frames."""
-    stack = QueryStack.of(queries, metric)
+    stack = QueryStack.of(queries, options.metric)
     n_rows, dim = stack.frames.shape
-    if dim <= MAX_INT16_DIM and policy.bounds_by_int16(n_rows, n_frames, dim):
-        return Int16Bounds(stack, steps, metric, policy.group_rows)
-    return Float32Bounds(stack, steps, metric, policy.group_rows)
+    is_int16 = dim <= MAX_INT16_DIM and policy.bounds_by_int16(n_rows, n_frames, dim)
+    kind = Int16Bounds if is_int16 else Float32Bounds
+    return kind(stack, step_set(options.steps), options.metric, policy.group_rows)
 
 
 def bound_stream(
     stream: Iterable[tuple[int, Frames]],
     queries: Sequence[Frames],
-    steps: StepSet,
-    metric: str,
-    *,
+    options: SearchOptions,
+    policy: CpuPolicy,
     name: Name,
     pool: Executor,
-    policy: CpuPolicy,
 ) -> tuple[Ints, Floats]:
     """Return the indices [t] of a stream and lower bounds [q t]. Raises on invalid frames."""
     ids: list[int] = []
@@ -59,7 +57,7 @@ def bound_stream(
     for batch in cut_batches(stream, policy.batch_frames):
         if tile_bounds is None:
             n_frames = int(batch.offsets[-1])
-            tile_bounds = choose_bounds(queries, steps, metric, n_frames, policy)
+            tile_bounds = choose_bounds(queries, options, n_frames, policy)
         tile_frames = policy.tile_frames or tile_bounds.tile_frames
         ids += batch.ids
         bounds.append(bound_batch(tile_bounds, batch, tile_frames, name, pool))

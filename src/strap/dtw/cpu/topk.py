@@ -13,8 +13,8 @@ import numpy as np
 
 from strap.dtw.batching import as_doubles
 from strap.dtw.cpu.exact import CandidateOutcome, ExactAligner
-from strap.dtw.steps import StepSet
-from strap.dtw.types import Bools, Floats, Frames, Ints, Library, TopK
+from strap.dtw.steps import step_set
+from strap.dtw.types import Bools, Floats, Frames, Ints, Library, SearchOptions, TopK
 from strap.dtw.validation import check_numbers
 
 
@@ -76,16 +76,15 @@ class TopKSearch:
         self,
         queries: Sequence[Frames],
         library: Library,
-        k: int,
-        steps: StepSet,
-        metric: str,
+        options: SearchOptions,
         pool: Executor,
     ) -> None:
-        self.queries = [QueryTopK(k) for _ in queries]
-        self._library, self._metric, self._pool = library, metric, pool
+        self.queries = [QueryTopK(options.k) for _ in queries]
+        self._library, self._metric, self._pool = library, options.metric, pool
 
         def prepare() -> ExactAligner:
-            return ExactAligner([as_doubles(query, metric) for query in queries], steps, metric)
+            frames = [as_doubles(query, options.metric) for query in queries]
+            return ExactAligner(frames, step_set(options.steps), options.metric)
 
         # Prepared while others are busy with sketches: it is wanted in the first round.
         self._aligner = pool.submit(prepare)
