@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ except OSError:
 # Triton's LLVM and that of Mesa's OpenGL only live together when Triton's was there first.
 with contextlib.suppress(ImportError):
     import triton  # noqa: F401
+
+# A job that a shell runs in the background ignores Ctrl-C, and so would every command it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine draws slowly; that says nothing about the code.
 settings.register_profile(
@@ -49,6 +54,12 @@ TOGETHER = {
 }
 """folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
 is made once"""
+LONGEST = (
+    *("policies", "libero", "test_page_blocks", "test_dtw_gpu", "representations"),
+    *("test_end_to_end", "test_chaos", "test_fuzz", "test_embedding_engines", "test_demo"),
+    *("test_extras", "test_walks", "test_runner", "test_search_cluster"),
+)
+"""folders and modules that begin first, so that at the end no process works alone"""
 
 
 def is_slow(path: Path) -> bool:
@@ -62,17 +73,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of slow folders and modules."""
+    """Mark the tests of slow folders and modules; where several processes share, order all."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: begin_rank(item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give each test to the next free process, those of `TOGETHER` as one, the largest first.
+    """Give each test to the next free process, those of `TOGETHER` as one, the longest first.
 
-    xdist's own groups do nothing with pytest 9.2 (pytest-xdist issue 1386).
+    xdist's own groups do nothing with pytest 9.2 (pytest-xdist issue 1386), and of its own accord
+    it begins with the groups of most tests.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -81,7 +95,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             parts = nodeid.partition("::")[0].removesuffix(".py").split("/")
             return next((part for part in parts if part in TOGETHER), nodeid)
 
+    config.option.loadscopereorder = False  # they come as pytest_collection_modifyitems has them
     return Scheduling(config, log)
+
+
+def begin_rank(path: Path) -> int:
+    """Return the place in the order of beginning: `LONGEST`, other slow modules, all others."""
+    parts = [part.removesuffix(".py") for part in path.parts[len(ROOT.parts) :]]
+    ranks = [LONGEST.index(part) for part in parts if part in LONGEST]
+    return min(ranks, default=len(LONGEST) + (not is_slow(path)))
 
 
 @pytest.fixture(autouse=True)
