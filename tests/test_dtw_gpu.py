@@ -131,9 +131,10 @@ def test_search_by_cosine_equals_the_reference(steps, dtype, dim):
 def test_another_step_set_needs_its_moves_alone(monkeypatch):
     monkeypatch.setitem(dtw.STEPS, "leaping", ((1, 1), (1, 2), (3, 1)))
     rng = np.random.default_rng(0)
-    trajectories = [rng.standard_normal((length, 1)).astype(np.float16) for length in (3, 7)]
-    found, _, expected = search_both([trajectories[1][1:5]], trajectories, k=1, steps="leaping")
+    query, *trajectories = (rng.standard_normal((n, 1)).astype(np.float16) for n in (5, 3, 7))
+    found, _, expected = search_both([query], trajectories, k=2, steps="leaping")
     assert are_equal(found, expected)
+    assert len(found[0]) == 2  # three frames are enough only where a move leaps
 
 
 def test_moves_that_the_kernels_lack_are_told(monkeypatch):
