@@ -255,12 +255,11 @@ def _fill(
     with clock("augment"):
         _augment(out, ours.dataset, datasets, matches, options, progress)
     reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
-    target = prepared.target
-    used = {c.dataset: c.store for c in (target, *prepared.priors) if c.store}
+    used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
     return {
         "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},
         "store_cameras": {dataset: list(store.cameras) for dataset, store in used.items()},
-        "encoder": dict(target.store.config.encoder) if target.store else {},
+        "encoder": dict(prepared.target.store.config.encoder) if prepared.target.store else {},
         "queries": len(queries),
         "matches": len(matches),
         "search": asdict(found.statistics),
