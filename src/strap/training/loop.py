@@ -145,16 +145,13 @@ class _Trainer:
         if match_weights == "cost":
             match_weights = weigh_by_cost(cache.retrieved)
         require_context(cache, settings.method, self.policy_settings)
-        held_out = choose_held_out(cache, settings.holdout, settings.seed)
+        held = choose_held_out(cache, settings.holdout, settings.seed)
+        complete = self.policy_settings if settings.windows == "context" else None
         windows = training_windows(
-            cache,
-            settings.method,
-            held_out=held_out,
-            match_weights=match_weights,
-            complete=self.policy_settings if settings.windows == "context" else None,
+            cache, settings.method, held_out=held, match_weights=match_weights, complete=complete
         )
         self.origin = describe_origin(init) if init is not None else None
-        self.identity = self._identity(module, match_weights, sorted(held_out))
+        self.identity = self._identity(module, match_weights, sorted(held))
         phases, table = plan_phases(cache, windows, settings)
         torch.manual_seed(settings.seed)
         self.policy = module or build_policy(cache.interface, self.policy_settings)
@@ -162,7 +159,7 @@ class _Trainer:
         self.policy.to(self.device)
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        watched = held_out_windows(cache, held_out) if held_out else None
+        watched = held_out_windows(cache, held) if held else None
         self.loader = Loader(
             cache,
             table,
