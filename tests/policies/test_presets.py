@@ -266,7 +266,7 @@ def test_the_command_says_when_clip_is_not_there(
 def test_an_evaluation_s_horizon_is_the_preset_s(
     frozen: FrameCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import strap.evaluation.report as report
+    import strap.evaluation.comparison as comparison
 
     settings = TrainingSettings(method="bc", steps=1, batch=2)
     small = replace(SMALL, vision="frozen", horizon=300)
@@ -277,7 +277,7 @@ def test_an_evaluation_s_horizon_is_the_preset_s(
         horizons.append(settings.horizon)
         return Evaluation(tmp_path, ({"state": 0, "success": True, "partial": 1.0},)), None
 
-    monkeypatch.setattr(report, "evaluate_pair", note)
+    monkeypatch.setattr(comparison, "evaluate_pair", note)
     assert main(["evaluate", str(tmp_path), "--task", "0"]) == 0
     assert main(["evaluate", str(tmp_path), "--task", "0", "--horizon", "40"]) == 0
     assert horizons == [300, 40]
