@@ -1,4 +1,4 @@
-"""The page of results shows what `runs/results` holds."""
+"""The pages of results and scores show what `runs/results` holds."""
 
 import subprocess
 import sys
@@ -15,9 +15,21 @@ def run_script(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_page_holds_the_tables_of_the_results() -> None:
+def test_the_pages_hold_the_tables_of_the_results() -> None:
     done = run_script("--check")
     assert done.returncode == 0, done.stderr
+
+
+def test_another_number_on_either_page_is_found(tmp_path: Path) -> None:
+    pages = [tmp_path / name for name in ("results.md", "scores.md")]
+    for page in pages:
+        page.write_text((ROOT / "docs" / page.name).read_text())
+    assert run_script("--check", "--page", *map(str, pages)).returncode == 0
+    text = pages[1].read_text()
+    pages[1].write_text(text.replace("| random | none | – | stops | 100 |", "| random | none |", 1))
+    done = run_script("--check", "--page", *map(str, pages))
+    assert done.returncode == 1
+    assert "scores.md shows other results" in done.stderr
 
 
 def test_a_page_with_other_tables_is_found_and_mended(tmp_path: Path) -> None:
@@ -34,6 +46,7 @@ def test_a_page_with_other_tables_is_found_and_mended(tmp_path: Path) -> None:
     ("wrong", "told"),
     [
         ("<!-- main_table: Paired test -->", "has no part 'Paired test': Successes,"),
+        ("<!-- nothing: Precision -->", "there is no experiment 'nothing.toml'"),
         ("", "an `<!-- end -->` no marker"),
         ("<!-- main_table: Paired tests -->\n<!-- no_harm: Missing -->", "has no `<!-- end -->`"),
     ],
