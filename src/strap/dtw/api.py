@@ -291,10 +291,10 @@ def search_library(
         return SearchResult([], [])
     queries = check_queries(queries, options.metric)
 
-    def search_plain(numbers: Sequence[int], k: int) -> SearchResult:
-        chosen = [queries[q] for q in numbers]
-        hidden = exclude and [exclude[q] for q in numbers]
-        return _search(chosen, library, replace(options, k=k, backend=backend), hidden, policy)
+    def search_plain(query_indices: Sequence[int], k: int) -> SearchResult:
+        chosen = [queries[q] for q in query_indices]
+        excluded = exclude and [exclude[q] for q in query_indices]
+        return _search(chosen, library, replace(options, k=k, backend=backend), excluded, policy)
 
     return search_constrained(queries, options, search_plain, library.fetch, align_with(options))
 

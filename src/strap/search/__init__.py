@@ -107,9 +107,9 @@ def search_stores(
     if exclude is not None:
         hidden = [{corpus.numbers[name] for name in names} for names in exclude]
 
-    def search_plain(numbers: Sequence[int], k: int) -> SearchResult:
-        chosen = [queries[q] for q in numbers]
-        excluded = hidden and [hidden[q] for q in numbers]
+    def search_plain(query_indices: Sequence[int], k: int) -> SearchResult:
+        chosen = [queries[q] for q in query_indices]
+        excluded = hidden and [hidden[q] for q in query_indices]
         limited = replace(options, k=min(k, len(corpus.names)), constraints=dtw.Constraints())
         if execution.engine == "ray":
             address, workers = execution.address, execution.workers

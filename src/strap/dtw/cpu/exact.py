@@ -51,25 +51,25 @@ class ExactAligner:
 
     def align_candidate(
         self,
-        numbers: Sequence[int],
+        query_indices: Sequence[int],
         trajectory: Frames,
         thresholds: Sequence[float],
         validate: Callable[[], object],
     ) -> list[CandidateOutcome]:
-        """Align the queries of these numbers with a trajectory [m d] that may be among their best.
+        """Align these queries with a trajectory [m d] that may be among their best.
 
         Args:
-            numbers: which queries [a].
+            query_indices: which queries [a].
             trajectory: [m d].
             thresholds: of each query [a]: what costs more need not be aligned.
             validate: called where the trajectory's numbers are not ordinary ones; it raises where
                 they are invalid.
         """
-        chosen, limits = np.asarray(numbers, np.int64), np.asarray(thresholds, np.float64)
+        chosen, limits = np.asarray(query_indices, np.int64), np.asarray(thresholds, np.float64)
         found = self._by_bounds(chosen, trajectory, limits)
         if found is None:
             validate()
-            found = self._without_bounds(numbers, as_floats(trajectory, self.metric))
+            found = self._without_bounds(query_indices, as_floats(trajectory, self.metric))
         outcomes = []
         for (cost, start, stop), threshold in zip(found.tolist(), thresholds, strict=True):
             is_match = cost < np.inf and cost <= threshold
@@ -82,24 +82,25 @@ class ExactAligner:
         (outcome,) = self.align_candidate([number], trajectory, [np.inf], lambda: None)
         return outcome.match
 
-    def _without_bounds(self, numbers: Sequence[int], values: Frames) -> Floats:
+    def _without_bounds(self, query_indices: Sequence[int], values: Frames) -> Floats:
         """Return cost, start and stop [a 3] from the exact costs of all cells."""
-        costs = (compute_local_costs(self.queries[q], values, self._is_cosine) for q in numbers)
+        queries = (self.queries[q] for q in query_indices)
+        costs = (compute_local_costs(query, values, self._is_cosine) for query in queries)
         return np.array([align(each, self.steps) for each in costs])
 
-    def _by_bounds(self, numbers: Ints, trajectory: Frames, thresholds: Floats) -> Floats | None:
+    def _by_bounds(self, chosen: Ints, trajectory: Frames, thresholds: Floats) -> Floats | None:
         """Return cost, start and stop [a 3]; None where integers can't tell."""
         if self._int16 is None:
             return None
         (frames,), stack = self._int16.in_one_piece([trajectory]), self._int16.stack
         height = -(-len(frames) // LOADED_FRAMES) * LOADED_FRAMES
-        size = len(numbers) * height, self._int16.columns
-        found = np.empty((len(numbers), 3))
+        size = len(chosen) * height, self._int16.columns
+        found = np.empty((len(chosen), 3))
         is_valid = _align_pairs(
             self._int16.packed_for(frames),
             stack.frames,
             stack.borders,
-            numbers,
+            chosen,
             thresholds,
             frames,
             self.steps,
@@ -115,7 +116,7 @@ def _align_pairs(
     packed: PackedQueries,
     queries: Floats,
     borders: Ints,
-    numbers: Ints,
+    query_indices: Ints,
     thresholds: Floats,
     frames: NDArray[Any],
     steps: StepSet,
@@ -132,7 +133,7 @@ def _align_pairs(
         packed: all queries, each a group by itself.
         queries: their frames in float64, end to end [R d].
         borders: where each begins [q + 1].
-        numbers: which queries are aligned [a].
+        query_indices: which queries are aligned [a].
         thresholds: of each of them [a].
         frames: the trajectory's [m d], as they lie in memory.
         steps: the step set.
@@ -140,14 +141,14 @@ def _align_pairs(
         products: space for each query's products with all frames, these filled up to whole 64.
         out: what is filled.
     """
-    M, height = frames.shape[0], products.shape[0] // numbers.shape[0]
+    M, height = frames.shape[0], products.shape[0] // query_indices.shape[0]
     terms = np.empty((3, M), np.float32)
-    if not _multiply_all(packed, numbers, frames, workspace, products, terms):
+    if not _multiply_all(packed, query_indices, frames, workspace, products, terms):
         return False
     scale = np.float64(packed.scale)
     unit = scale * scale if packed.is_cosine else scale
-    for i in range(numbers.shape[0]):
-        q = numbers[i]
+    for i in range(query_indices.shape[0]):
+        q = query_indices[i]
         query = queries[borders[q] : borders[q + 1]]
         lower, part = np.empty((query.shape[0], M)), products[i * height : i * height + M]
         fill_lower_costs(packed, packed.begins[q], terms, part, (1 - 2.0**-20) / unit, lower)
@@ -158,7 +159,7 @@ def _align_pairs(
 @njit
 def _multiply_all(
     packed: PackedQueries,
-    numbers: Ints,
+    query_indices: Ints,
     frames: NDArray[Any],
     workspace: Workspace,
     products: NDArray[np.int32],
@@ -168,15 +169,15 @@ def _multiply_all(
 
     Returns False where frames are too large, or no numbers.
     """
-    height, no_scales = products.shape[0] // numbers.shape[0], np.empty((0, 3), np.float32)
+    height, no_scales = products.shape[0] // query_indices.shape[0], np.empty((0, 3), np.float32)
     for first in range(0, frames.shape[0], LOADED_FRAMES):
         count = load(packed, frames, no_scales, first, workspace)
         if count == 0:
             return False
         terms[:, first : first + count] = workspace.terms[:, :count]
-        for i in range(numbers.shape[0]):
+        for i in range(query_indices.shape[0]):
             place = i * height + first
-            top, bottom = packed.blocks[numbers[i]], packed.blocks[numbers[i] + 1]
+            top, bottom = packed.blocks[query_indices[i]], packed.blocks[query_indices[i] + 1]
             part = products[place : place + LOADED_FRAMES]
             multiply(workspace.integers, count, packed.packed, top, bottom, part)
     return True

@@ -32,12 +32,12 @@ import numpy as np
 
 from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U, round_down
+from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U, center, round_down
 from strap.dtw.memory import Buffers
 from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
-from strap.jit import njit, njit_reordered
+from strap.jit import njit
 
 SPAN_DIMS = 256  # dimensions summed in float32 before they go to float64
 UNDERFLOW = 1e-33
@@ -53,7 +53,7 @@ class Float32Bounds:
         self.stack, self.steps, self.metric = stack, steps, metric
         n_rows, dim = stack.frames.shape
         self._rows, squares = np.empty((n_rows, dim), np.float32), np.empty(n_rows)
-        _center(*stack.centering(stack.frames), self._rows, squares)
+        _center_all(*stack.centering(stack.frames), self._rows, squares)
         self._rows *= np.float32(-2)
         self._is_usable = dim <= MAX_FLOAT32_DIM
         n_terms = dim + SPAN_DIMS + 16
@@ -82,7 +82,7 @@ class Float32Bounds:
         """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
         with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
             values = as_floats(frames, self.metric)
-        _center(*self.stack.centering(values), out, squares)
+        _center_all(*self.stack.centering(values), out, squares)
         if (squares <= MAX_SQUARED_NORM).all():
             return True
         out[:], squares[:] = 0, 0
@@ -108,19 +108,8 @@ class Float32Bounds:
             )
 
 
-@njit_reordered
-def _center_span(frame: Frames, mean: Frames, scale: Real, out: Singles) -> np.float32:
-    """Write (frame − mean)·scale as float32; return its squared norm, in float32."""
-    total = np.float32(0)
-    for k in range(frame.shape[0]):
-        value = np.float32((frame[k] - mean[k]) * scale)
-        out[k] = value
-        total += value * value
-    return total
-
-
 @njit
-def _center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Floats) -> None:
+def _center_all(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Floats) -> None:
     """Write (frames − mean)·scale, rounded to float32, into out [m d], its squared norms [m].
 
     Frames, mean and scale are all float32 or all float64: the difference is rounded once. Norms
@@ -130,7 +119,7 @@ def _center(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Fl
         total = 0.0
         for k in range(0, frames.shape[1], SPAN_DIMS):
             span = slice(k, k + SPAN_DIMS)
-            total += np.float64(_center_span(frames[i, span], mean[span], scale, out[i, span]))
+            total += np.float64(center(frames[i, span], mean[span], scale, out[i, span]))
         squares[i] = total
 
 

@@ -1,13 +1,29 @@
-"""Rounding of bounds in float32: always down."""
+"""Numbers rounded to float32 for bounds: centered frames to the nearest, bounds down."""
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from strap.dtw.types import Bools, Floats, Singles
+import numpy as np
+from numpy.typing import NDArray
+
+from strap.dtw.llvm import number_of
+from strap.dtw.types import Bools, Floats, Frames, Real, Singles
+from strap.jit import njit_reordered
 
 U = 2.0**-24  # a float32 operation errs by at most this share of its result
 MAX_SQUARED_NORM = 1e30  # of a centered and scaled frame: beyond, float32 products overflow
+
+
+@njit_reordered
+def center(frame: NDArray[Any], mean: Frames, scale: Real, out: Singles) -> np.float32:
+    """Write (frame − mean)·scale, rounded once; return about its squared norm, in float32."""
+    total = np.float32(0)
+    for k in range(frame.shape[0]):
+        value = np.float32((number_of(frame[k]) - mean[k]) * scale)
+        out[k] = value
+        total += value * value
+    return total
 
 
 def round_down(values: Floats) -> Singles:

@@ -109,17 +109,18 @@ class TopKSearch:
         aligner = self._aligner.result()
 
         def work(item: tuple[int, list[int]]) -> list[CandidateOutcome]:
-            index, numbers = item
+            index, query_indices = item
             frames = self._library.fetch(index)
 
             def validate() -> None:
                 check_numbers(frames, self._library.name(index), self._metric)
 
-            limits = [thresholds[q] for q in numbers]
-            return aligner.align_candidate(numbers, frames, limits, validate)
+            limits = [thresholds[q] for q in query_indices]
+            return aligner.align_candidate(query_indices, frames, limits, validate)
 
         items = sorted(wanted.items())
-        for (index, numbers), outcomes in zip(items, self._pool.map(work, items), strict=True):
-            for q, outcome in zip(numbers, outcomes, strict=True):
+        results = self._pool.map(work, items)
+        for (index, query_indices), outcomes in zip(items, results, strict=True):
+            for q, outcome in zip(query_indices, outcomes, strict=True):
                 self.queries[q].add(index, outcome)
         return bool(wanted)

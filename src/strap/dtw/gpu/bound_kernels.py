@@ -39,7 +39,7 @@ def bound_local_costs(
 ):  # fmt: skip
     """Write lower bounds of the local costs as integers below 2¹⁶, and what a cost of 1 means.
 
-    The power of two that they are scaled by is found here, from the largest |a'|² (`squares`) and
+    The power of two that they are scaled by is found inside, from the largest |a'|² (`squares`) and
     the largest |b' − μ'|: the host need not wait for the queries' norms.
     """
     largest = tl.zeros([ROWS], tl.float64)
@@ -60,13 +60,13 @@ def bound_local_costs(
             products = tl.dot(frames.load([first, k]), rows.load([top, k]).T, products)
         row = top + tl.arange(0, ROWS)
         column = first + tl.arange(0, FRAMES)
-        here = column < n_frames
+        inside = column < n_frames
         a = tl.load(alpha + row)
-        b = tl.load(beta + column, mask=here, other=0.0)
+        b = tl.load(beta + column, mask=inside, other=0.0)
         # Where rounding makes it negative its root is NaN, and the last maximum leaves 0.
         cost = tl.sqrt((a[None, :] + b[:, None]) - 2.0 * products)
         if IS_ROUNDED:
-            cost -= tl.load(frame_errors + column, mask=here, other=0.0)[:, None]
+            cost -= tl.load(frame_errors + column, mask=inside, other=0.0)[:, None]
         row_error = tl.load(row_errors + row)
         if IS_COSINE:
             cost = tl.maximum(cost - row_error[None, :], 0.0)
@@ -176,14 +176,14 @@ def accumulate_others(
     base = costs + first * pitch + top + n
     for t in range(M + SKEW * (N - 1)):
         m = t - SKEW * n
-        here = (n < N) & (m >= 0) & (m < M)
-        cost = tl.load(base + m.to(tl.int64) * pitch, mask=here, other=0).to(tl.int32)
+        inside = (n < N) & (m >= 0) & (m < M)
+        cost = tl.load(base + m.to(tl.int64) * pitch, mask=inside, other=0).to(tl.int32)
         before = move_down(near, n, 1)
         for i in tl.static_range(len(ROWS_BACK)):
             other = move_down(last, n, ROWS_BACK[i])
             before = tl.minimum(before, tl.where(n < ROWS_BACK[i], _UNREACHED, other))
         d = tl.minimum(cost + tl.where(n == 0, 0, before), _UNREACHED)
-        d = tl.where(here, d, _UNREACHED)
+        d = tl.where(inside, d, _UNREACHED)
         near = tl.minimum(d, last)
         last = d
         best = tl.minimum(best, d)

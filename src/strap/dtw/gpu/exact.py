@@ -76,16 +76,16 @@ class ExactAligner:
         first_row, query_length = self._queries.table[:, query]
         count, dim, n_rows = len(query), len(self._columns), self._n_rows
         total = count * longest
-        place = torch.arange(0, total, longest, device=self._device)
+        first_column = torch.arange(0, total, longest, device=self._device)
         columns = torch.empty(total * dim, dtype=dtype, device=self._device)
         exact_kernels.transpose_trajectories[(count, triton.cdiv(longest, TRANSPOSE_TILE))](
-            address, length, place, columns, dim,
+            address, length, first_column, columns, dim,
             TILE=TRANSPOSE_TILE, DTYPE=TRITON_DTYPES[dtype], num_warps=4,
         )  # fmt: skip
         costs = torch.empty(total * n_rows, dtype=torch.float64, device=self._device)
         tiles = triton.cdiv(longest, TILE_COLUMNS), triton.cdiv(n_rows, TILE_ROWS)
         exact_kernels.compute_local_costs[(count, *tiles)](
-            columns, length, self._columns, first_row, query_length, place, costs,
+            columns, length, self._columns, first_row, query_length, first_column, costs,
             dim, self._columns.shape[1],
             ROWS=TILE_ROWS, COLUMNS=TILE_COLUMNS, ALL_ROWS=n_rows, AHEAD=AHEAD,
             num_warps=TILE_WARPS, enable_fp_fusion=False,
@@ -94,7 +94,7 @@ class ExactAligner:
         start = torch.empty(count, dtype=torch.int32, device=self._device)
         stop = torch.empty(count, dtype=torch.int32, device=self._device)
         exact_kernels.align_pairs[(count,)](
-            costs, place, length, query_length, cost, start, stop,
+            costs, first_column, length, query_length, cost, start, stop,
             ROWS=n_rows, AHEAD=AHEAD, SKEW=self._layout.skew, ROWS_BACK=self._layout.rows_back,
             num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip

@@ -1,8 +1,8 @@
 """The Triton kernels of the exact alignment: float64, the bits of the definition.
 
 The recurrence is laid out as in `bound_kernels`, and carries beside D the column where each path
-began. A pair is one query with one trajectory; the pairs' matrices lie end to end, and places[p]
-is the first column of pair p among all columns.
+began. A pair is one query with one trajectory; the pairs' matrices lie end to end, and that of pair
+p begins at column first_columns[p].
 """
 
 # Triton compiles these functions, and knows no annotations but its own.
@@ -18,31 +18,31 @@ from strap.dtw.gpu.bound_kernels import move_down
 
 @triton.jit
 def transpose_trajectories(
-    addresses, lengths, places,  # [p] int64
+    addresses, lengths, first_columns,  # [p] int64
     columns, dim, TILE: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Write columns[places[p]·dim + k·M + m] = dimension k of frame m of pair p's trajectory."""
+    """Write dimension k of frame m of pair p's trajectory to first_columns[p]·dim + k·M + m."""
     pair = tl.program_id(0)
     M = tl.load(lengths + pair)
     if tl.program_id(1) * TILE < M:
         frames = tl.load(addresses + pair).to(tl.pointer_type(DTYPE))
-        out = columns + tl.load(places + pair) * dim
+        out = columns + tl.load(first_columns + pair) * dim
         m = (tl.program_id(1) * TILE + tl.arange(0, TILE))[:, None]
         for first in range(0, dim, TILE):
             k = (first + tl.arange(0, TILE))[None, :]
-            here = (m < M) & (k < dim)
-            values = tl.load(frames + m * dim + k, mask=here, other=0.0)
-            tl.store(out + k * M + m, values, mask=here)
+            inside = (m < M) & (k < dim)
+            values = tl.load(frames + m * dim + k, mask=inside, other=0.0)
+            tl.store(out + k * M + m, values, mask=inside)
 
 
 @triton.jit
 def compute_local_costs(
     columns, lengths,  # from transpose_trajectories; [p] int64
     queries, first_rows, query_lengths,  # [dim pitch] float64, [p], [p] int64
-    places, costs, dim, pitch,  # [p] int64, [Σ columns, ALL_ROWS] float64
+    first_columns, costs, dim, pitch,  # [p] int64, [Σ columns, ALL_ROWS] float64
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, ALL_ROWS: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Write costs[places[p] + m, n] = |query frame n − trajectory frame m| of pair p.
+    """Write costs[first_columns[p] + m, n] = |query frame n − trajectory frame m| of pair p.
 
     Differences, squares, and their sum in order of the dimension, nothing fused: the bits of
     `reference.local_costs`.
@@ -53,9 +53,9 @@ def compute_local_costs(
     if (first < M) & (top < N):
         m = (first + tl.arange(0, COLUMNS))[None, :]
         n = (top + tl.arange(0, ROWS))[:, None]
-        place = tl.load(places + pair)
+        first_column = tl.load(first_columns + pair)
         query = queries + tl.load(first_rows + pair) + n
-        frame = columns + place * dim + m
+        frame = columns + first_column * dim + m
         squares = tl.zeros([ROWS, COLUMNS], tl.float64)
         for begin in range(0, dim, AHEAD):
             for i in tl.static_range(AHEAD):  # beyond the last dimension 0 is added
@@ -64,7 +64,7 @@ def compute_local_costs(
                 b = tl.load(frame + k * M, mask=(m < M) & (k < dim), other=0.0)
                 difference = a - b.to(tl.float64)
                 squares += difference * difference
-        out = costs + (place + m) * ALL_ROWS + n
+        out = costs + (first_column + m) * ALL_ROWS + n
         tl.store(out, tl.sqrt(squares), mask=(m < M) & (n < N))
 
 
@@ -76,7 +76,7 @@ def _is_better(d, start, other_d, other_start):
 
 @triton.jit
 def align_pairs(
-    costs, places, lengths, query_lengths,  # [Σ columns, ROWS] float64, [p], [p], [p] int64
+    costs, first_columns, lengths, query_lengths,  # [Σ columns, ROWS] float64, [p], [p], [p] int64
     best_costs, starts, stops,  # [p] float64, [p], [p] int32
     ROWS: tl.constexpr, AHEAD: tl.constexpr,
     SKEW: tl.constexpr, ROWS_BACK: tl.constexpr,  # see StepLayout
@@ -89,12 +89,12 @@ def align_pairs(
     last_d, near_d, best_d = infinite, infinite, infinite
     zeros = tl.zeros([ROWS], tl.int32)
     last_start, near_start, best_start, best_m = zeros, zeros, zeros, zeros
-    base = costs + tl.load(places + pair) * ROWS + n
+    base = costs + tl.load(first_columns + pair) * ROWS + n
     for begin in range(0, M + SKEW * (N - 1), AHEAD):
         for i in tl.static_range(AHEAD):  # beyond the last column all is ∞
             m = begin + i - SKEW * n
-            here = (n < N) & (m >= 0) & (m < M)
-            cost = tl.load(base + m * ROWS, mask=here, other=float("inf"))
+            inside = (n < N) & (m >= 0) & (m < M)
+            cost = tl.load(base + m * ROWS, mask=inside, other=float("inf"))
             d, start = move_down(near_d, n, 1), move_down(near_start, n, 1)
             for j in tl.static_range(len(ROWS_BACK)):
                 other_start = move_down(last_start, n, ROWS_BACK[j])

@@ -205,9 +205,9 @@ class _Share:
         self._addresses = np.concatenate([np.empty(0, np.int64), *located])
         self._table: TrajectoryTable | None = None
         if on_device and not on_host:
-            places = torch.as_tensor(np.stack([self._addresses, self._lengths]), device=device)
+            locations = torch.as_tensor(np.stack([self._addresses, self._lengths]), device=device)
             longest, dtype = int(self._lengths.max()), self.frames[0].dtype
-            self._table = TrajectoryTable(places, longest, dtype)
+            self._table = TrajectoryTable(locations, longest, dtype)
 
     def search(self, request: SearchRequest) -> DeviceTopK:
         """Select the k best of this share."""

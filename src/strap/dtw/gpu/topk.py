@@ -40,7 +40,7 @@ FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
 class TrajectoryTable:
     """Where all trajectories lie, when all are on the device."""
 
-    places: torch.Tensor  # [2, trajectory] int64: addresses and lengths
+    locations: torch.Tensor  # [2, trajectory] int64: addresses and lengths
     longest: int
     dtype: torch.dtype
 
@@ -163,7 +163,7 @@ class TopKSelector:
         """
         n_queries, count = listed.shape
         query = torch.arange(n_queries, device=listed.device).repeat_interleave(count)
-        pairs = torch.cat([query[None], table.places[:, listed.flatten()]])
+        pairs = torch.cat([query[None], table.locations[:, listed.flatten()]])
         pairs[2] *= is_wanted.flatten()
         found = self._aligner.align_on_device(pairs, table.longest, table.dtype)
         found = found.view(3, n_queries, count)
@@ -206,8 +206,8 @@ class TopKSelector:
             last = first + len(located.lengths)
             in_chunk = (which >= first) & (which < last)
             index = which[in_chunk] - first
-            places = located.addresses[index], located.lengths[index]
-            found = self._aligner.align(query[in_chunk], *places, located.dtype)
+            locations = located.addresses[index], located.lengths[index]
+            found = self._aligner.align(query[in_chunk], *locations, located.dtype)
             self._add(query[in_chunk], position[in_chunk], *found)
             first = last
 

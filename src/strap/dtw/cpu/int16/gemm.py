@@ -94,14 +94,14 @@ class _ProductWriter(Writer):
         builder = self.builder
         kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
         add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
-        there = self.at(self.queries, index, LINE_BYTES)
-        here = self.at(self.frames, index, 4)
+        rows_at = self.at(self.queries, index, LINE_BYTES)
+        frames_at = self.at(self.frames, index, 4)
         rows = [
-            self.load(self.at(there, self.block_bytes, b), REGISTER, LINE_BYTES)
+            self.load(self.at(rows_at, self.block_bytes, b), REGISTER, LINE_BYTES)
             for b in range(self.blocks)
         ]
         for f in range(TILE_FRAMES):
-            pair = self.broadcast(self.load(self.at(here, self.stride, f), WORD, 4), REGISTER)
+            pair = self.broadcast(self.load(self.at(frames_at, self.stride, f), WORD, 4), REGISTER)
             for b in range(self.blocks):
                 total = builder.call(add, [builder.load(accumulators[f, b]), pair, rows[b]])
                 builder.store(total, accumulators[f, b])
@@ -118,11 +118,11 @@ class _ProductWriter(Writer):
             place = self.pointer(self.at(row, b.index, LINE_BYTES), REGISTER)
             before = builder.load(place, align=LINE_BYTES)
             builder.store(builder.select(self.is_first, REGISTER(None), before), total)
-            here = builder.add(self.frames, builder.mul(self.stride, f.index))
-            there = builder.add(self.queries, builder.mul(self.block_bytes, b.index))
+            frames_at = builder.add(self.frames, builder.mul(self.stride, f.index))
+            rows_at = builder.add(self.queries, builder.mul(self.block_bytes, b.index))
             with cgutils.for_range(builder, count(CHUNK_DIMS // 2)) as k:
-                pair = self.broadcast(self.load(self.at(here, k.index, 4), WORD, 4), REGISTER)
-                rows = self.load(self.at(there, k.index, LINE_BYTES), REGISTER, LINE_BYTES)
+                pair = self.broadcast(self.load(self.at(frames_at, k.index, 4), WORD, 4), REGISTER)
+                rows = self.load(self.at(rows_at, k.index, LINE_BYTES), REGISTER, LINE_BYTES)
                 for side in range(2):
                     product = builder.mul(self._numbers(pair, side), self._numbers(rows, side))
                     builder.store(builder.add(builder.load(total), product), total)
@@ -170,14 +170,14 @@ def multiply(
     stride, width = np.intp(frames.shape[1] * 2), np.intp(products.shape[1] * 4)
     block_bytes = np.intp(chunks * CHUNK_BYTES * BLOCK_ROWS)
     for chunk in range(chunks):
-        here = np.intp(frames.ctypes.data) + chunk * CHUNK_BYTES
+        frames_at = np.intp(frames.ctypes.data) + chunk * CHUNK_BYTES
         for block in range(0, blocks, TILE_BLOCKS):
             rows = np.intp(queries.ctypes.data) + (top + block) * block_bytes
             rows += chunk * (CHUNK_BYTES * BLOCK_ROWS)
             first_product = np.intp(products.ctypes.data) + block * LINE_BYTES
             for f in range(0, count, TILE_FRAMES):
-                place, is_first = first_product + f * width, chunk == 0
-                arguments = (here + f * stride, stride, rows, block_bytes, place, width, is_first)
+                frame, product = frames_at + f * stride, first_product + f * width
+                arguments = (frame, stride, rows, block_bytes, product, width, chunk == 0)
                 if blocks - block == 1:
                     _add_one(arguments)
                 elif blocks - block == 2:

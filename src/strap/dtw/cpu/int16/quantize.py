@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.cpu.rounding import MAX_SQUARED_NORM
-from strap.dtw.llvm import number_of
+from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, center
 from strap.dtw.types import Floats, Frames, Real, Shorts, Singles
 from strap.jit import njit, njit_reordered
 
@@ -48,7 +47,7 @@ def quantize(
     dim = frames.shape[1]
     centered = np.empty(dim, np.float32)
     for i in range(frames.shape[0]):
-        square = np.float64(_center(frames[i], mean, scale, centered))
+        square = np.float64(center(frames[i], mean, scale, centered))
         largest = np.float64(_largest_magnitude(centered))
         if not square <= MAX_SQUARED_NORM or largest < MIN_MAGNITUDE:
             out[i, :dim] = 0
@@ -60,17 +59,6 @@ def quantize(
         squares[i] = integer_square * unit_square
         errors[i] = off * (1 + dim * 2.0**-22) * unit_square
         scales[i] = unit
-
-
-@njit_reordered
-def _center(frame: NDArray[Any], mean: Frames, scale: Real, out: Singles) -> np.float32:
-    """Write (frame − mean)·scale; return about its squared norm."""
-    total = np.float32(0)
-    for k in range(frame.shape[0]):
-        value = np.float32((number_of(frame[k]) - mean[k]) * scale)
-        out[k] = value
-        total += value * value
-    return total
 
 
 @njit
