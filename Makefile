@@ -56,8 +56,8 @@ system:
 demo: $(VENV)/.demo
 	$(BIN)/strap demo --out demo
 
-# A process of tests for each processor, and so one thread in each. They start many interpreters, so
-# bytecode is kept, whatever the environment says.
+# A process of tests for each processor and one more (tests/conftest.py), and so one thread in each.
+# They start many interpreters, so bytecode is kept, whatever the environment says.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 # Measuring coverage makes tests take two fifths longer; .ci/run asks for it.

@@ -51,9 +51,10 @@ SLOW = {
 TOGETHER = {
     *("libero", "policies", "representations"),
     *("test_dtw_gpu", "test_dtw_sample", "test_page_blocks", "test_package"),
+    *("test_offline_kit", "test_serving"),
 }
 """folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
-is made once"""
+is made once; a module that is named beside its folder is not together with the rest of it"""
 LONGEST = (
     *("policies", "libero", "test_page_blocks", "test_dtw_gpu", "representations"),
     *("test_end_to_end", "test_chaos", "test_fuzz", "test_embedding_engines", "test_demo"),
@@ -82,6 +83,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return one process more than there are processors: a fifth of the time a test waits.
+
+    None, which leaves it to xdist, where its variable says how many.
+    """
+    is_said = "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ
+    return None if is_said else len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each test to the next free process, those of `TOGETHER` as one, the longest first.
 
@@ -93,7 +104,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             parts = nodeid.partition("::")[0].removesuffix(".py").split("/")
-            return next((part for part in parts if part in TOGETHER), nodeid)
+            return next((part for part in reversed(parts) if part in TOGETHER), nodeid)
 
     config.option.loadscopereorder = False  # they come as pytest_collection_modifyitems has them
     return Scheduling(config, log)
