@@ -44,9 +44,9 @@ def problems(draw, *, dims=(1, 3, 24, 40), trajectories=8, frames=16, query_fram
         drawn[~drawn.any(axis=1), 0] = 1  # cosine isn't defined for 0
         return drawn
 
-    many = [sequence(frames) for _ in range(draw(st.integers(1, trajectories)))]
-    few = [sequence(query_frames) for _ in range(draw(st.integers(1, 3)))]
-    return few, many
+    searched = [sequence(frames) for _ in range(draw(st.integers(1, trajectories)))]
+    queries = [sequence(query_frames) for _ in range(draw(st.integers(1, 3)))]
+    return queries, searched
 
 
 def same(a: dtw.TopK, b: dtw.TopK) -> bool:

@@ -312,7 +312,7 @@ def test_where_sketches_leave_much_the_rest_is_bounded_together():
 @pytest.fixture
 def store(tmp_path: Path):
     _, trajectories = data(1)
-    arrays = {f"t{i}": own for i, own in enumerate(trajectories)}
+    arrays = {f"t{i}": frames for i, frames in enumerate(trajectories)}
     return make_store(tmp_path / "store", arrays, dtype="float16", per_shard=12)
 
 

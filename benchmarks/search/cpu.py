@@ -37,11 +37,12 @@ except ImportError:  # a machine where nothing can be installed: without these p
     librosa = dtw_ndim = dtw_subsequence_path = None
 
 DIM, QUERY, TRAJECTORY, QUERIES = 768, 50, 250, 5
-SOME, FEW, PACKED = 200, 8, 40  # trajectories for the slow, the slowest, and the bare product
+# How many trajectories for the authors' way, for the slower libraries, and for the bare product.
+AUTHORS_COUNT, LIBRARIES_COUNT, PRODUCT_COUNT = 200, 8, 40
 
 
 # The authors' way, written anew: one pair at a time, everything compiled, a float32 distance
-# matrix by the expanded product, the whole accumulated matrix, and the path traced back.
+# matrix by the expanded product, the n_pairs accumulated matrix, and the path traced back.
 
 
 @numba.njit
@@ -148,10 +149,10 @@ def pairwise(way, queries, trajectories, *, threads: int | None = None):
 
 def entries(queries, trajectories, k: int) -> dict[str, Entry]:
     """Everyone, by a short key."""
-    whole, rows = len(trajectories) * len(queries), np.concatenate(queries)
-    some, few = trajectories[:SOME], trajectories[:FEW]
-    packed = np.concatenate(trajectories[:PACKED])
-    double = [q.astype(float) for q in queries], [t.astype(float) for t in few]
+    n_pairs, rows = len(trajectories) * len(queries), np.concatenate(queries)
+    authors_part, libraries_part = trajectories[:AUTHORS_COUNT], trajectories[:LIBRARIES_COUNT]
+    packed = np.concatenate(trajectories[:PRODUCT_COUNT])
+    double = [q.astype(float) for q in queries], [t.astype(float) for t in libraries_part]
 
     def ours():
         return dtw.search(queries, trajectories, k=k, backend="cpu")
@@ -159,25 +160,25 @@ def entries(queries, trajectories, k: int) -> dict[str, Entry]:
     def classic():
         return dtw.search(queries, trajectories, k=k, steps="classic", backend="cpu")
 
-    n_some, n_few = len(some) * len(queries), len(few) * len(queries)
+    n_authors, n_libraries = len(authors_part) * len(queries), len(libraries_part) * len(queries)
     everyone = {
-        "ours": Entry("strap.dtw.search", ours, whole),
-        "authors": Entry("authors' way", pairwise(authors_way, queries, some), n_some),
+        "ours": Entry("strap.dtw.search", ours, n_pairs),
+        "authors": Entry("authors' way", pairwise(authors_way, queries, authors_part), n_authors),
         "authors1": Entry(
             "authors' way, BLAS on 1 thread",
-            pairwise(authors_way, queries, some, threads=1),
-            n_some,
+            pairwise(authors_way, queries, authors_part, threads=1),
+            n_authors,
         ),
-        "librosa": Entry("librosa", pairwise(librosas_way, queries, few), n_few),
+        "librosa": Entry("librosa", pairwise(librosas_way, queries, libraries_part), n_libraries),
         "dtaidistance": Entry(
-            "dtaidistance (classic steps)", pairwise(dtaidistances_way, *double), n_few
+            "dtaidistance (classic steps)", pairwise(dtaidistances_way, *double), n_libraries
         ),
         "tslearn": Entry(
-            "tslearn (classic steps, squared)", pairwise(tslearns_way, *double), n_few
+            "tslearn (classic steps, squared)", pairwise(tslearns_way, *double), n_libraries
         ),
-        "classic": Entry("strap.dtw.search, classic steps", classic, whole),
+        "classic": Entry("strap.dtw.search, classic steps", classic, n_pairs),
         "floor": Entry(
-            "floor: the bare float32 product", lambda: rows @ packed.T, PACKED * len(queries)
+            "floor: the bare float32 product", lambda: rows @ packed.T, PRODUCT_COUNT * len(queries)
         ),
     }
     absent = () if librosa else ("librosa", "dtaidistance", "tslearn")
@@ -186,12 +187,12 @@ def entries(queries, trajectories, k: int) -> dict[str, Entry]:
 
 def check(found: dict[str, Entry], queries, trajectories, k: int) -> None:
     """Same answers: every contestant against ours, costs to 1e-5 relative."""
-    some = min(SOME, len(trajectories))
-    ours_of_some = dtw.search(queries, trajectories[:some], k=k, backend="cpu")
+    count = min(AUTHORS_COUNT, len(trajectories))
+    ours = dtw.search(queries, trajectories[:count], k=k, backend="cpu")
     for key in ("authors", "authors1"):
         for q, row in enumerate(found[key].answer):
-            order = sorted(range(some), key=lambda t, row=row: row[t][0])[:k]
-            top = ours_of_some[q]
+            order = sorted(range(count), key=lambda t, row=row: row[t][0])[:k]
+            top = ours[q]
             assert top.trajectory.tolist() == order, f"{key}: another top {k}"
             for rank, t in enumerate(order):
                 cost, start, stop = row[t]

@@ -70,11 +70,11 @@ def ours(setting: dict[str, int]) -> float:
 def per_pair(way: Callable[..., object], kind: type, pairs: int) -> float:
     """A peer's seconds for one pair, from `pairs` of them."""
     queries, trajectories = make(BASE | {"trajectories": max(1, pairs // BASE["queries"])})
-    few = [query.astype(kind) for query in queries]
-    many = [trajectory.astype(kind) for trajectory in trajectories]
-    way(few[0], many[0])
-    taken = seconds(lambda: [way(query, one) for query in few for one in many], rounds=1)
-    return taken / (len(few) * len(many))
+    queries = [query.astype(kind) for query in queries]
+    trajectories = [trajectory.astype(kind) for trajectory in trajectories]
+    way(queries[0], trajectories[0])
+    taken = seconds(lambda: [way(q, t) for q in queries for t in trajectories], rounds=1)
+    return taken / (len(queries) * len(trajectories))
 
 
 def main() -> None:
@@ -146,10 +146,10 @@ def draw(
         "dim": "dimensions",
     }
     for name, found in growth.items():
-        own = axes[name]
-        own.plot(list(found), list(found.values()), "o-", color="C0")
-        own.set(xlabel=titles[name], ylim=(0, 1.1 * max(found.values())), xlim=(0, None))
-        own.grid(alpha=0.3)
+        panel = axes[name]
+        panel.plot(list(found), list(found.values()), "o-", color="C0")
+        panel.set(xlabel=titles[name], ylim=(0, 1.1 * max(found.values())), xlim=(0, None))
+        panel.grid(alpha=0.3)
     axes["frames"].set_title("seconds, 1,000 trajectories", loc="left", fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
