@@ -18,10 +18,10 @@ from strap.types import Match, Matches, Segment
 
 TOY = (sys.executable, "-S", "-E", str(Path(__file__).parent / "toy_commands.py"))
 KNOWN = {
-    "cache": ("--image-size",),
-    "train": ("--steps", "--decay", "--alpha"),
-    "retrieve": ("--segmentation", "--cameras", "--fraction", "--threshold"),
-    "evaluate": ("--episodes", "--horizon", "--acting", "--no-videos"),
+    "cache": {"--image-size": False},
+    "train": {"--steps": False, "--decay": True, "--alpha": False, "--qkv-bias": False},
+    "retrieve": dict.fromkeys(("--segmentation", "--cameras", "--fraction", "--threshold"), False),
+    "evaluate": {"--episodes": False, "--horizon": False, "--acting": False, "--no-videos": True},
 }
 TEXT = """
 name = "small"

@@ -43,6 +43,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('train = "ft"', 'train = "bc"\npretrained = true', "only train = 'strap' may choose it"),
         ('retrieval = "strap"', 'retrieval = "strap"\npretrained = 1', "is 1: give true or false"),
         ("steps = 10", "stpes = 10", "unknown option of strap train 'stpes': did you mean 'steps'"),
+        ("steps = 10", "qkv_bias = true", "'qkv_bias' is true, but --qkv-bias of strap train"),
         ("steps = 10", "seed = 10", "'seed' of .train. is set by the runner"),
         ("steps = 10", "steps = {a = 1}", "give a text, number or list"),
         ('"0:4"', '"4:0"', "episodes is '4:0'"),

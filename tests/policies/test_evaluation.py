@@ -12,8 +12,8 @@ from tests.policies.toy import make
 
 from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
-from strap.evaluation.records import read_records
 from strap.evaluation.comparison import as_json, in_words
+from strap.evaluation.records import read_records
 from strap.evaluation.results import check_interface, run_episodes
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy

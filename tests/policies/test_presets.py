@@ -134,16 +134,20 @@ def test_pixels_reach_the_network_by_imagenet_s_statistics_or_from_0_to_1() -> N
 def enumerate_windows(
     start: int, stop: int, length: int, kept: tuple[int, int], policy: PolicySettings
 ) -> list[tuple[list[int], list[int]]]:
-    """Write a match to a file as the authors do; list what its complete windows see and predict."""
+    """Write a match to a file as the authors do; list what its complete windows see and predict.
+
+    Of windows that begin to act on a repeated frame there are none.
+    """
     before, after = kept
     frames = list(range(max(0, start - before), min(stop + after, length)))
-    frames = [frames[0]] * max(0, before - 1 - start) + frames
+    n_repeated, n_real = max(0, before - 1 - start), len(frames)
+    frames = [frames[0]] * n_repeated + frames
     frames += [frames[-1]] * max(0, stop - length + after - 1)
     found = []
-    for i in range(len(frames)):
+    for i in range(n_repeated, n_repeated + n_real):
         seen = range(i - policy.history + 1, i + 1)
         acted = range(i + policy.first_action, i + policy.first_action + policy.chunk)
-        if seen[0] >= 0 and acted[-1] < len(frames):
+        if seen[0] >= 0 and acted[0] >= 0 and acted[-1] < len(frames):
             found.append(([frames[k] for k in seen], [frames[k] for k in acted]))
     return found
 
@@ -152,18 +156,21 @@ def enumerate_windows(
     before=st.integers(0, 12),
     size=st.integers(1, 30),
     behind=st.integers(0, 12),
-    kept=st.tuples(st.integers(2, 7), st.integers(2, 7)),
+    kept=st.tuples(st.integers(2, 7), st.integers(3, 7)),
+    data=st.data(),
 )
 def test_complete_windows_are_those_of_the_authors_files(
-    before: int, size: int, behind: int, kept: tuple[int, int]
+    before: int, size: int, behind: int, kept: tuple[int, int], data: st.DataObject
 ) -> None:
     """`before` and `behind`: how much of the trajectory there is around the match."""
-    history, chunk = kept
-    policy = replace(SMALL, history=history, chunk=chunk, kind="diffusion")
+    history = data.draw(st.integers(1, kept[0]))
+    chunk = data.draw(st.integers(2, kept[1]))
+    first_action = data.draw(st.sampled_from([0, -1]))
+    policy = replace(SMALL, kind="diffusion", history=history, chunk=chunk)
+    policy = replace(policy, first_action=first_action)
     start, stop, length = before, before + size, before + size + behind
-    clip = CachedClip(
-        "a", "prior", "prior", 0, max(0, start - history), min(stop + chunk, length), 0
-    )
+    shown = max(0, start - kept[0]), min(stop + kept[1], length)
+    clip = CachedClip("a", "prior", "prior", 0, *shown, 0)
     span = RetrievedSpan(1, start, stop, 1.0, "target", 0, size)
     target = CachedClip("t", "target", "target", 0, 0, 1, clip.length)
     cache = FrameCache(
@@ -175,7 +182,8 @@ def test_complete_windows_are_those_of_the_authors_files(
     at = windows.anchor - clip.row + clip.start
     first, last = clip.start, clip.stop - 1
     seen = [np.maximum(frame + np.arange(1 - history, 1), first).tolist() for frame in at]
-    acted = [np.clip(frame + np.arange(chunk), first, last).tolist() for frame in at]
+    future = np.arange(chunk) + first_action
+    acted = [np.clip(frame + future, first, last).tolist() for frame in at]
     assert list(zip(seen, acted, strict=True)) == rows
 
 
@@ -208,15 +216,23 @@ def test_repeated_actions_are_learned_where_windows_are_the_authors(cache: Frame
         assert beside.gather(beside.centred(last)).valid.tolist() == [[True, False]]
 
 
-def test_a_training_draws_the_windows_its_settings_say(frozen: FrameCache, tmp_path: Path) -> None:
-    small = replace(SMALL, vision="frozen")
-    weights = []
-    for anchors in ("segment", "context"):
-        settings = TrainingSettings(method="strap", steps=1, batch=8, windows=anchors)
-        out = tmp_path / anchors
-        train(frozen, out, policy=small, training=settings, device="cpu", quiet=True)
-        weights.append(load_checkpoint(out).policy.state_dict())
-    assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+@pytest.mark.parametrize("anchors", ["segment", "context"])
+def test_a_training_draws_the_windows_its_settings_say(
+    frozen: FrameCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anchors: str
+) -> None:
+    small, made = replace(SMALL, vision="frozen"), []
+
+    class Watched(Loader):
+        def __init__(self, *arguments: object, **options: object) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr("strap.training.loop.Loader", Watched)
+    settings = TrainingSettings(method="strap", steps=1, batch=8, windows=anchors)
+    train(frozen, tmp_path, policy=small, training=settings, device="cpu", quiet=True)
+    complete = small if anchors == "context" else None
+    assert len(made[0].table) == len(training_windows(frozen, "strap", complete=complete))
+    assert made[0].learns_repeated == (anchors == "context")
 
 
 def test_diffusion_begins_with_imagenet(cache: FrameCache, tmp_path: Path) -> None:
@@ -256,11 +272,29 @@ def test_the_command_says_when_clip_is_not_there(
     words += ["--history", "2", "--chunk", "2"]
     assert main(words) == 2
     assert "CLIP ViT-L/14, which embeds the instructions" in capsys.readouterr().err
-    assert main([*words, "--text-encoder", "words"]) == 0
+    otherwise = ["--attention", "full", "--min-std", "0.1", "--qkv-bias", "on"]
+    otherwise += ["--pixels", "imagenet", "--weight-decay", "0.5"]
+    assert main([*words, *otherwise, "--text-encoder", "words"]) == 0
     made = load_checkpoint(tmp_path / "k")
+    assert (made.settings.attention, made.settings.min_std) == ("full", 0.1)
+    assert (made.settings.qkv_bias, made.settings.pixels) == (True, "imagenet")
+    assert made.about["training"]["weight_decay"] == 0.5
     assert made.instructions.encoder == "words"
     assert (made.settings.horizon, made.settings.initial) == (300, "backbone")
     assert made.about["training"]["crop"] == "frame"
+
+
+def test_options_that_mean_nothing_are_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(run), "--out", str(tmp_path / "k")]
+    assert main([*words, "--kind", "diffusion", "--min-std", "0.1"]) == 2
+    assert "--min-std means nothing with --kind diffusion: leave it out" in capsys.readouterr().err
+    assert main([*words, "--vision", "frozen", "--pixels", "unit"]) == 2
+    assert "--pixels means nothing with --vision frozen" in capsys.readouterr().err
+    words += ["--kind", "diffusion", "--preset", "paper", "--recipe", "bc", "--image-size", "32"]
+    assert main([*words, "--text-encoder", "words", "--steps", "1", "--device", "cpu"]) == 2
+    assert "weights to begin with, 'microsoft/resnet-18', are neither" in capsys.readouterr().err
 
 
 def test_an_evaluation_s_horizon_is_the_preset_s(

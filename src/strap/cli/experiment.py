@@ -92,7 +92,7 @@ class Command:
         data = open_data(experiment, self.data or self.file.parent, must_exist=not self.list)
         planner = Planner(data, work, known, workers=self.workers)
         if self.list:
-            print(format_plan(cells, planner, self.kept))
+            print(format_plan(cells, planner, self.kept, self.stages))
             return 0
         return self._run(cells, planner)
 
@@ -126,7 +126,7 @@ def _tell(line: str) -> None:
     print(line, flush=True)
 
 
-def list_options(name: str) -> frozenset[str]:
-    """Return the words that a `strap` command takes, in the one form that each has."""
+def list_options(name: str) -> dict[str, bool]:
+    """Return the words that a `strap` command takes, and which of them are flags."""
     command = import_module(f"strap.cli.{name}").Command
-    return frozenset(option.word for option in options_of(command) if not option.is_positional)
+    return {o.word: not o.values for o in options_of(command) if not o.is_positional}

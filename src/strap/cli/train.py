@@ -143,10 +143,11 @@ class Command:
     preset's)"""
     windows: Literal["segment", "context"] | None = None
     """segment: learn the actions of a retrieved segment's frames; context: those of every frame
-    whose history and actions are among the frames kept around it (default: the preset's)"""
+    whose history and actions are among the frames kept around it, and everywhere what is repeated
+    behind a trajectory's end (default: the preset's)"""
     text_encoder: str | None = None
     """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
-    (default: minilm; clip with --preset paper or released)"""
+    (default: minilm; clip for transformers of --preset paper or released)"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
@@ -174,7 +175,8 @@ class Command:
         from strap.policies.settings import imagenet_preset, policy_preset
         from strap.training import train, training_preset
 
-        choose_device(self.device)  # one that is not there is noticed before frames are decoded
+        choose_device(self.device)  # what is wrong is noticed before frames are decoded
+        network = self._network()
         out = self._out()
         with showing(quiet=self.json) as progress:
             cache, chosen = self._cache(progress)
@@ -203,7 +205,7 @@ class Command:
         done = train(
             cache,
             out,
-            policy=replace(policy, **self._network()),
+            policy=replace(policy, **network),
             training=training,
             match_weights=self._match_weights(cache, chosen),
             choices=chosen.to_json() if chosen is not None else None,
@@ -234,9 +236,15 @@ class Command:
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
 
     def _network(self) -> dict[str, Any]:
-        """Return the policy's settings that were given."""
-        given = self._given("history", "chunk", "normalize", "initial")
-        given |= self._given("attention", "min_std", "pixels")
+        """Return the policy's settings that were given; raise for those that it has no use for."""
+        transformers = self._given("initial", "attention", "min_std", "qkv_bias")
+        resnets = self._given("pixels")
+        for kind, useless in (("diffusion", transformers), ("frozen", resnets)):
+            if useless and kind in (self.kind, self.vision):
+                word = next(iter(useless)).replace("_", "-")
+                option = "--kind" if kind == self.kind else "--vision"
+                raise StrapError(f"--{word} means nothing with {option} {kind}: leave it out")
+        given = self._given("history", "chunk", "normalize") | transformers | resnets
         return given | ({"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {})
 
     def _given(self, *names: str) -> dict[str, Any]:

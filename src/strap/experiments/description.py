@@ -41,8 +41,8 @@ METHOD_KEYS = (
 
 Options = Mapping[str, Any]
 """Option -> value, as `strap` takes them, with underscores."""
-KnownOptions = Mapping[str, Collection[str]]
-"""Command -> the words it takes: `--top-k`, `--no-videos`."""
+KnownOptions = Mapping[str, Mapping[str, bool]]
+"""Command -> the words it takes, `--top-k`, `--no-videos`, and whether each is a flag."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,18 @@ def _options(given: Any, stage: str, known: KnownOptions | None) -> dict[str, An
         if not all(isinstance(one, bool | int | float | str) for one in scalars):
             raise StrapError(f"'{key}' of [{stage}] is {value!r}: give a text, number or list")
         if known is not None:
-            _check_option(key, command, known[command])
+            _check_option(key, value, command, known[command])
     return dict(given)
 
 
-def _check_option(key: str, command: str, known: Collection[str]) -> None:
-    if not {f"--{dashed(key)}", f"--no-{dashed(key)}"} & set(known):
+def _check_option(key: str, value: Any, command: str, known: Mapping[str, bool]) -> None:
+    words = {f"--{dashed(key)}", f"--no-{dashed(key)}"} & set(known)
+    if words and isinstance(value, bool) and not any(known[word] for word in words):
+        raise StrapError(
+            f"'{key}' is {str(value).lower()}, but --{dashed(key)} of strap {command} takes a "
+            "value: give it as a text or a number"
+        )
+    if not words:
         names = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in known}
         allowed = sorted(names - set(SET_BY_RUNNER[command]))
         raise unknown(f"option of strap {command}", key, allowed)

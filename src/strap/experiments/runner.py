@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strap.errors import StrapError
@@ -88,7 +88,7 @@ def run_cells(
     with sharing_gpu(enabled=settings.share_gpu) as environment:
         chosen = _of_kinds(stages, settings.stages)
         if len(chosen) < len(stages):
-            tell(f"{len(stages) - len(chosen)} commands of other stages are left for another run")
+            tell(f"{len(stages) - len(chosen)} commands are left for another run")
         scheduler = Scheduler(
             chosen,
             slots=settings.slots,
@@ -105,14 +105,17 @@ def run_cells(
 
 
 def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
-    """Return the stages of some kinds, and finished ones, that need no others; all without kinds.
+    """Return the stages of some kinds that need no unfinished one of another; all without kinds.
 
-    What a stage needs comes before it.
+    Finished stages stay, and wait for nothing. What a stage needs comes before it.
     """
+    if not kinds:
+        return list(stages)
     chosen: dict[str, Stage] = {}
     for stage in stages:
-        wanted = not kinds or stage.kind in kinds or stage.is_finished()
-        if wanted and chosen.keys() >= set(stage.needs):
+        if stage.is_finished():
+            chosen[stage.name] = replace(stage, needs=(), after=())
+        elif stage.kind in kinds and chosen.keys() >= set(stage.needs):
             chosen[stage.name] = stage
     return list(chosen.values())
 
@@ -149,7 +152,12 @@ def _put_away(cell: Cell, planner: Planner, settings: RunSettings) -> None:
         drop_weights(cell, planner)
 
 
-def format_plan(cells: Sequence[Cell], planner: Planner, kept: Path | None = None) -> str:
+def format_plan(
+    cells: Sequence[Cell],
+    planner: Planner,
+    kept: Path | None = None,
+    kinds: Collection[Kind] = (),
+) -> str:
     """Return the plan in words: cells, then the commands that are left, with short paths."""
     places = [planner.work, *([kept] if kept else [])]
     missing = [
@@ -159,7 +167,7 @@ def format_plan(cells: Sequence[Cell], planner: Planner, kept: Path | None = Non
     ]
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
     lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
-    stages = [stage for stage in planner.plan(missing) if not stage.is_finished()]
+    stages = [s for s in _of_kinds(planner.plan(missing), kinds) if not s.is_finished()]
     counts = Counter(stage.kind for stage in stages)
     listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     lines += ["", f"{len(stages)} commands: {listing or 'none'}"]

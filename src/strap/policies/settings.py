@@ -270,7 +270,8 @@ def policy_preset(
         base = replace(base, **small)
     if name != "fixed":
         base = replace(base, normalize="none", acting="sample", initial="backbone")
-        base = replace(base, qkv_bias=False, pixels="unit")
+        base = replace(base, qkv_bias=kind != "transformer")
+        base = replace(base, pixels="unit" if vision == "resnet" else "imagenet")
     elif kind == "diffusion":
         base = replace(base, normalize="all")
     else:

@@ -192,7 +192,7 @@ class _Trainer:
         observation = getattr(self.policy, "observation", None)
         if isinstance(observation, ObservationEncoder):
             normalise(observation, self.cache, table, self.policy_settings)
-            if imagenet is not None:
+            if imagenet is not None and not (self.out / RESUME).is_file():
                 load_imagenet_weights(observation, imagenet)
 
     def run(self, *, quiet: bool) -> Trained:

@@ -174,7 +174,8 @@ def _complete_frames(
 
     The authors keep F frames before a match (start, stop) and C behind it. Where the trajectory
     ends sooner, its first frame is repeated until F − 1 stand before the match, its last one until
-    C − 1 stand behind it; and only what has the whole history and all actions is trained on:
+    C − 1 stand behind it; and only what has the whole history and all actions is trained on. Here
+    a repeated frame is none to act on, which only matters where the history is shorter than F:
 
         kept                                start−F … start−1  start … stop−1  stop … stop+C−1
         acted on, history = F, chunk = C              start−1  start … stop−1  stop
@@ -188,7 +189,8 @@ def _complete_frames(
     last = found.stop + after - 1
     if last >= clip.stop:
         last -= 1
-    return first + policy.history - 1, last - (policy.chunk + policy.first_action - 1) + 1
+    first += max(policy.history - 1, -policy.first_action)
+    return first, last - (policy.chunk + policy.first_action - 1) + 1
 
 
 def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
