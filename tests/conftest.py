@@ -46,6 +46,11 @@ SLOW = {
     *("test_search_cluster", "test_sketches", "test_lerobot", "test_lerobot_videos"),
     *("test_dtw_sample", "test_resuming", "test_end_to_end", "test_walks", "test_extras"),
     *("test_chaining", "test_borders", "test_package"),
+    *("test_page", "test_run_views", "test_server", "test_report_page", "test_other_pages"),
+    *("test_runner", "test_cli", "test_hub", "test_store", "test_lerobot_names", "test_fusion"),
+    *("test_dataset_identity", "test_retrieval_methods", "test_completion", "test_results_page"),
+    *("test_exports", "test_score_command", "test_roughness", "test_shown_text"),
+    *("test_reporting", "test_command", "test_untrusted_runs"),
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {

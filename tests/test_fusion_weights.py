@@ -127,6 +127,7 @@ def test_what_tells_nothing_is_not_fused(tmp_path: Path) -> None:
     assert choice.reason.startswith(expected)
 
 
+@pytest.mark.slow
 def test_auto_from_the_command_line(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

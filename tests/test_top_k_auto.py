@@ -112,6 +112,7 @@ def test_where_auto_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
         MatchOptions(top_k="many")
 
 
+@pytest.mark.slow
 def test_auto_from_the_command_line(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

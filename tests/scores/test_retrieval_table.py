@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ from tests.scores.test_score_command import label
 
 import strap
 from strap.encoders import PixelEncoder
+from strap.representations.settings import RepresentationSettings
 from strap.scores.score_files import read_scores
 from strap.store import EmbeddingStore
 from strap.synthetic import Planted
@@ -106,6 +108,7 @@ def test_what_is_there_is_not_made_again(
     assert asked == [[3]]
 
 
+@pytest.mark.slow
 def test_features_are_fused(table: ModuleType, words: list[str], tmp_path: Path) -> None:
     words += ["--methods", "strap", "--segmentations", "window", "--top-k", "6"]
     fusions = ["none", "gripper=0.5,position", "auto-without-language"]
@@ -120,11 +123,18 @@ def test_features_are_fused(table: ModuleType, words: list[str], tmp_path: Path)
     assert any("fused" in name for name in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["br", "fr"])
 def test_methods_that_learn_their_features(
-    table: ModuleType, words: list[str], tmp_path: Path, method: str
+    table: ModuleType,
+    words: list[str],
+    tmp_path: Path,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("torch")
+    small = partial(RepresentationSettings, batch=2, image_size=64)
+    monkeypatch.setattr("strap.representations.RepresentationSettings", small)
     table.main([*words, "--methods", method, "--learning-steps", "2", "--top-k", "3", "6"])
     records = read_scores(tmp_path / "all.jsonl")
     assert [record.retrieval["encoder"] for record in records] == [method, method]
