@@ -50,7 +50,9 @@ SLOW = {
     *("test_runner", "test_cli", "test_hub", "test_store", "test_lerobot_names", "test_fusion"),
     *("test_dataset_identity", "test_retrieval_methods", "test_completion", "test_results_page"),
     *("test_exports", "test_score_command", "test_roughness", "test_shown_text"),
-    *("test_reporting", "test_command", "test_untrusted_runs"),
+    *("test_reporting", "test_command", "test_plan", "test_untrusted_runs", "test_choices"),
+    *("test_guards", "test_alignments", "test_contents", "test_augmentation", "test_zarr"),
+    *("test_fusion_weights", "test_top_k_auto", "test_workers", "test_side_by_side"),
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {

@@ -39,6 +39,7 @@ def random_case(rng: np.random.Generator, metric: str, kind: int):
     return query, trajectory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("steps", STEPS)
 def test_three_ways_agree_on_ten_thousand_cases(steps, chunk):
