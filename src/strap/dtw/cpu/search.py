@@ -21,7 +21,7 @@ from strap.dtw.batching import as_doubles, as_floats, find_excluded
 from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
-from strap.dtw.cpu.topk import TopKSearch
+from strap.dtw.cpu.candidates import CandidateSearch
 from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.sketches.cascade import Cascade, shortlist
 from strap.dtw.sketches.sketcher import Sketches
@@ -93,7 +93,7 @@ class _Search:
     pool: Executor
 
     def run(self) -> SearchResult:
-        topk = TopKSearch(self.queries, self.library, self.options, self.pool)
+        topk = CandidateSearch(self.queries, self.library, self.options, self.pool)
         sketches = self._suitable_sketches()
         if sketches:
             n_pairs, n_remaining = self._search_sketches(topk, sketches)
@@ -124,7 +124,7 @@ class _Search:
         return suitable if all(suitable) else []
 
     def _search_sketches(
-        self, topk: TopKSearch, sketches: Sequence[Sequence[Sketches]]
+        self, topk: CandidateSearch, sketches: Sequence[Sequence[Sketches]]
     ) -> tuple[Ints, Ints]:
         """Evaluate the most promising pairs, and queue what sketches can't rule out then.
 

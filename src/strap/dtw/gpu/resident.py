@@ -19,7 +19,7 @@ from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantizatio
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
-from strap.dtw.gpu.topk import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
+from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
 from strap.dtw.types import Excluded, Frames, Ints, SearchOptions, TopK
 from strap.errors import StrapError
 

@@ -18,7 +18,7 @@ from strap.dtw.types import Bools, Floats, Frames, Ints, Library, SearchOptions,
 from strap.dtw.validation import check_numbers
 
 
-class QueryTopK:
+class QueryCandidates:
     """One query's k best so far, and the candidates that wait in the order of their bounds."""
 
     def __init__(self, k: int) -> None:
@@ -69,7 +69,7 @@ class QueryTopK:
             self._matches = sorted(self._matches)[: self.k]
 
 
-class TopKSearch:
+class CandidateSearch:
     """All queries' k best; a trajectory that several queries want is read and prepared once."""
 
     def __init__(
@@ -79,7 +79,7 @@ class TopKSearch:
         options: SearchOptions,
         pool: Executor,
     ) -> None:
-        self.queries = [QueryTopK(options.k) for _ in queries]
+        self.queries = [QueryCandidates(options.k) for _ in queries]
         self._library, self._metric, self._pool = library, options.metric, pool
 
         def prepare() -> ExactAligner:
