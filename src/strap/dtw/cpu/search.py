@@ -18,10 +18,10 @@ from threadpoolctl import ThreadpoolController
 
 from strap.dtw.alignment import align_within
 from strap.dtw.batching import as_doubles, as_floats, find_excluded
+from strap.dtw.cpu.candidates import CandidateSearch
 from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import bound_stream
-from strap.dtw.cpu.candidates import CandidateSearch
 from strap.dtw.local_costs import compute_local_costs
 from strap.dtw.sketches.cascade import Cascade, shortlist
 from strap.dtw.sketches.sketcher import Sketches

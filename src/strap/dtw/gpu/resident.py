@@ -13,13 +13,13 @@ import torch
 from strap.dtw import validation
 from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
+from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.search import SharedIterator
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
-from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
 from strap.dtw.types import Excluded, Frames, Ints, SearchOptions, TopK
 from strap.errors import StrapError
 

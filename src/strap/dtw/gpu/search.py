@@ -12,12 +12,12 @@ import torch
 
 from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import CostBounds
+from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, find_nothing, merge
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
-from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, find_nothing, merge
 from strap.dtw.types import (
     Excluded,
     Fetch,
