@@ -23,6 +23,7 @@ from strap.policies.vision import (
     MapCamera,
     ResNet18,
     SpatialSoftmax,
+    convolve_blocks,
     load_imagenet,
     modulate,
 )
@@ -92,6 +93,18 @@ def test_film_is_applied_after_each_of_the_eight_blocks() -> None:
         film = list(nothing)
         film[block] = (torch.full((1, widths[block]), 0.5), torch.zeros(1, widths[block]))
         assert not torch.allclose(resnet(x, film), resnet(x)), block
+
+
+@pytest.mark.parametrize("size", [(116, 116), (9, 14), (1, 2)])
+def test_a_stem_over_blocks_is_the_convolution(size: tuple[int, int]) -> None:
+    images = torch.randn(2, 3, *size)
+    weight = torch.randn(8, 3, 7, 7, requires_grad=True)
+    expected = nn.functional.conv2d(images, weight, stride=2, padding=3)
+    found = convolve_blocks(images, weight)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    one = torch.autograd.grad(found.sin().sum(), weight)
+    other = torch.autograd.grad(expected.sin().sum(), weight)
+    torch.testing.assert_close(one, other, atol=1e-2, rtol=1e-3)
 
 
 def test_frozen_maps_are_shifted_while_training_all_frames_alike() -> None:

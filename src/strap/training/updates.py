@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -21,6 +22,8 @@ COMPILE_STEPS = 20_000
 COMPILERS = ("cc", "gcc", "clang")
 WARMUP = 4
 """Eager steps before a graph is recorded: cuDNN and the optimiser settle in them."""
+AHEAD = 2
+"""steps that may wait on the GPU for those before them"""
 
 
 def make_optimizer(
@@ -83,6 +86,7 @@ class Updater:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._static: Tensor | None = None
         self._steps = 0
+        self._replayed: deque[torch.cuda.Event] = deque()
 
     @property
     def recording(self) -> bool:
@@ -129,6 +133,7 @@ class Updater:
         self._static.copy_(draw.pin_memory(), non_blocking=True)
         if self._graph is not None:
             self._graph.replay()
+            self._sleep_while_ahead()
             return
         self._steps += 1
         if self._steps <= WARMUP:
@@ -144,6 +149,14 @@ class Updater:
             self._compute(self._static)
         # Recording runs nothing: this step's work is done by the first replay.
         self._graph.replay()
+
+    def _sleep_while_ahead(self) -> None:
+        """Wait for an earlier replay, asleep: CUDA itself waits for a full queue at full load."""
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._replayed.append(event)
+        if len(self._replayed) > AHEAD:
+            self._replayed.popleft().synchronize()
 
     def autocast(self) -> AbstractContextManager[object]:
         """bfloat16 products where the settings and the device say so."""

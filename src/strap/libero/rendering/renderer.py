@@ -76,15 +76,23 @@ class Renderer:
 
     def render(self, camera: str) -> Image:
         """Return the image [size, size, 3] of a camera, by MuJoCo's name."""
-        return self.draw(self.model.camera(camera).id)[0]
+        self._draw(camera)
+        return self._read()
 
-    def draw(
-        self, camera: int, hidden: NDArray[np.bool_] | None = None, *, sites: bool = True
+    def render_with_depth(
+        self, camera: str, hidden: NDArray[np.bool_] | None = None, *, sites: bool = True
     ) -> tuple[Image, NDArray[np.float32]]:
         """Return a camera's image and depth [size, size], without the hidden geoms [geom]."""
+        self._draw(camera, hidden, sites=sites)
+        depth = np.empty((self.size, self.size), np.float32)
+        return self._read(depth), depth
+
+    def _draw(
+        self, camera: str, hidden: NDArray[np.bool_] | None = None, *, sites: bool = True
+    ) -> None:
         model = self.model
         self._gl.make_current()
-        self._camera.fixedcamid = camera
+        self._camera.fixedcamid = model.camera(camera).id
         self._options.sitegroup[0] = int(sites)
         groups = model.geom_group.copy()
         if hidden is not None:
@@ -97,10 +105,15 @@ class Renderer:
             self._cull(self.culler)
         model.geom_group[:] = groups
         mujoco.mjr_render(self._viewport, self._scene, self._context)
+
+    def _read(self, depth: NDArray[np.float32] | None = None) -> Image:
+        """Return what was drawn; its depth is read only where it is wanted.
+
+        Each reading waits for the GPU, and takes it from who else computes there.
+        """
         image = np.empty((self.size, self.size, 3), np.uint8)
-        depth = np.empty((self.size, self.size), np.float32)
         mujoco.mjr_readPixels(image, depth, self._viewport, self._context)
-        return image, depth
+        return image
 
     def _cull(self, culler: TriangleCuller) -> None:
         """Leave the triangles of the geoms that are drawn which show directly or in a mirror."""
@@ -133,19 +146,20 @@ class SequenceRenderer:
 
     def __init__(self, renderer: Renderer, camera: str, states: Sequence[Array]) -> None:
         model = renderer.model
-        self._renderer = renderer
-        self._camera = model.camera(camera).id
-        is_fixed = int(model.body_weldid[model.cam_bodyid[self._camera]]) == 0
+        self._renderer, self._camera = renderer, camera
+        is_fixed = int(model.body_weldid[model.cam_bodyid[model.camera(camera).id]]) == 0
         self._static = _static_geoms(model, states) if renderer.can_layer and is_fixed else None
         self._background: tuple[Image, NDArray[np.float32]] | None = None
 
     def render(self) -> Image:
         """Return the image of the state that the renderer's data is in: one of the sequence."""
         if self._static is None:
-            return self._renderer.draw(self._camera)[0]
+            return self._renderer.render(self._camera)
         if self._background is None:
-            self._background = self._renderer.draw(self._camera, ~self._static, sites=False)
-        image, depth = self._renderer.draw(self._camera, self._static)
+            self._background = self._renderer.render_with_depth(
+                self._camera, ~self._static, sites=False
+            )
+        image, depth = self._renderer.render_with_depth(self._camera, self._static)
         is_behind = depth >= self._background[1]  # nothing was drawn, or something hidden
         image[is_behind] = self._background[0][is_behind]
         return image
