@@ -8,8 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from strap.dtw.gpu import bound_kernels, exact_kernels
-from strap.dtw.gpu.step_layout import lay_out_steps
-from strap.dtw.steps import STEPS
+from strap.dtw.steps import STEPS, lay_out_steps
 
 TABLES = ("*i64", "*i64", "*i64")
 

@@ -27,8 +27,8 @@ from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
 from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import search
-from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace, prefetch, run_on_devices
+from strap.dtw.steps import lay_out_steps
 from strap.dtw.types import Library, SearchOptions
 
 DEVICE = devices.find_devices()[0]

@@ -216,3 +216,12 @@ class TestPath:
             dtw.path(frames, frames[:, :1], match, backend=backend)
         with pytest.raises(StrapError, match="trajectory, frame 0, dimension 0 is nan"):
             dtw.path(frames, frames * np.nan, match, backend=backend)
+
+
+@pytest.mark.parametrize("name", dtw.STEPS)
+def test_a_step_set_lists_its_moves_in_the_order_in_which_a_path_prefers_them(name):
+    def rank(move):
+        dn, dm = move
+        return move != (1, 1), dm, dn
+
+    assert list(dtw.STEPS[name]) == sorted(dtw.STEPS[name], key=rank)

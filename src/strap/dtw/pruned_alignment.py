@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.alignment import align, trace_back
+from strap.dtw.alignment import accumulate_rows, align, trace_back
 from strap.dtw.local_costs import fill_local_costs
-from strap.dtw.recurrence import accumulate_rows
 from strap.dtw.steps import MAX_COLUMN_STEP, StepSet
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit

@@ -87,8 +87,8 @@ def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | Non
 def trace_path(costs: Floats, steps: str) -> list[tuple[int, int]]:
     """Return the cells of the cheapest path from the first cell of costs [n m] to the last one.
 
-    It is traced back from the end. Equally cheap predecessors: the one by the move (1, 1), else
-    that of the larger m, then that of the larger n. [] where no path leads there.
+    It is traced back from the end. Equally cheap predecessors: the one by the first of the moves,
+    in the order of `STEPS`. [] where no path leads there.
     """
     D, _ = _accumulate(costs, steps, is_free=False)
     n, m = costs.shape[0] - 1, costs.shape[1] - 1
@@ -97,8 +97,7 @@ def trace_path(costs: Floats, steps: str) -> list[tuple[int, int]]:
     cells = [(n, m)]
     while (n, m) != (0, 0):
         moves = [(dn, dm) for dn, dm in STEPS[steps] if dn <= n and dm <= m]
-        ranked = [(D[n - dn, m - dm], (dn, dm) != (1, 1), dm, dn) for dn, dm in moves]
-        _, _, dm, dn = min(ranked)
+        dn, dm = min(moves, key=lambda move: D[n - move[0], m - move[1]])
         n, m = n - dn, m - dm
         cells.append((n, m))
     return cells[::-1]

@@ -22,13 +22,19 @@ from typing import NamedTuple
 import numpy as np
 
 from strap.dtw.types import Floats, Ints
+from strap.errors import StrapError
 
 STEPS: dict[str, tuple[tuple[int, int], ...]] = {
     "strap": ((1, 1), (1, 2)),
-    "fmp": ((1, 1), (1, 2), (2, 1)),
-    "classic": ((1, 0), (0, 1), (1, 1)),
+    "fmp": ((1, 1), (2, 1), (1, 2)),
+    "classic": ((1, 1), (1, 0), (0, 1)),
 }
-"""Allowed moves (Δquery, Δtrajectory) of the warping path, by name."""
+"""Allowed moves (Δquery, Δtrajectory) of the warping path, by name.
+
+They are in the order in which a traced path prefers equally cheap ones: first (1, 1), by which both
+go on; then the one from the later trajectory frame, as of equally cheap alignments the one with the
+later start is preferred; then from the later query frame.
+"""
 MAX_COLUMN_STEP = max(dm for moves in STEPS.values() for _, dm in moves)
 """columns that a move goes back, at most"""
 
@@ -53,17 +59,47 @@ def step_set(name: str) -> StepSet:
     return StepSet(np.array(moves, np.int64), min(slopes), max(slopes), name == "strap")
 
 
-@cache
-def order_moves(name: str) -> Ints:
-    """Return the moves [s 2] in the order in which a traced path prefers equally cheap ones.
-
-    First (1, 1), by which both go on; then the one from the later trajectory frame, as of equally
-    cheap alignments the one with the later start is preferred; then from the later query frame.
-    """
-    moves = sorted(STEPS[name], key=lambda move: (move != (1, 1), move[1], move[0]))
-    return np.array(moves, np.int64)
-
-
 def count_path_cells(steps: StepSet, n_rows: Floats, n_columns: Floats) -> Floats:
     """Return how many cells a path through so many rows and columns has at most, or one more."""
     return n_rows + n_columns if steps.max_slope == math.inf else n_rows
+
+
+class StepLayout(NamedTuple):
+    """A step set as the GPU's kernels take it, whose recurrences go on by columns.
+
+    A warp holds one column of D, one row in each lane, and goes along the trajectory. Under `strap`
+    and `fmp` every predecessor lies in an earlier column, so all rows are computed at once:
+
+            column    m−2  m−1   m
+            row n−2    .    o    .        o under `fmp` alone
+            row n−1    o    o    .
+            row n      .    .    x
+
+    A move that stays in its column (`classic` has one) skews the layout: row n works on column
+    t − n at time t, and everything it needs is one or two times old:
+
+            time      t−2  t−1   t
+            row n−1    o    o    .
+            row n      .    o    x
+
+    So every step set has the two predecessors in row n − 1, and some one time back in other rows.
+    """
+
+    skew: int
+    """how many times row n is behind row n − 1: 0 or 1"""
+    rows_back: tuple[int, ...]
+    """how many rows up the predecessors lie that come on top of those in row n − 1"""
+
+
+def lay_out_steps(name: str) -> StepLayout:
+    """Return the layout of a step set; raises where the kernels lack one of its moves."""
+    skew = int(any(dm == 0 for _, dm in STEPS[name]))
+    moves = {(dn, dm + skew * dn) for dn, dm in STEPS[name]}  # (rows, times) back
+    others = moves - {(1, 1), (1, 2)}
+    if len(moves - others) < 2 or any(times != 1 for _, times in others):
+        raise StrapError(
+            f"the GPU's kernels can't take the moves of steps '{name}': they need two that go "
+            "back one row, by one and by two columns or times, and others by one; "
+            'use backend "cpu", or change accumulate_others and align_pairs in dtw/gpu'
+        )
+    return StepLayout(skew, tuple(sorted(rows for rows, _ in others)))

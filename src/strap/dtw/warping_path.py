@@ -11,7 +11,7 @@ import numpy as np
 from strap.dtw.alignment import accumulate, trace_back
 from strap.dtw.batching import as_doubles
 from strap.dtw.local_costs import compute_reachable_costs
-from strap.dtw.steps import order_moves, step_set
+from strap.dtw.steps import step_set
 from strap.dtw.types import Floats, Frames, Ints
 
 
@@ -26,11 +26,11 @@ def find_cells(query: Frames, window: Frames, steps: str, metric: str) -> tuple[
         steps, metric: names.
     """
     frames = np.ascontiguousarray(as_doubles(window, metric).T)
-    ordered = step_set(steps)._replace(moves=order_moves(steps))
-    costs = compute_reachable_costs(as_doubles(query, metric), frames, ordered, metric == "cosine")
+    step = step_set(steps)
+    costs = compute_reachable_costs(as_doubles(query, metric), frames, step, metric == "cosine")
     D, starts = np.full(costs.shape, np.inf), np.zeros(costs.shape, np.int64)
-    accumulate(costs, ordered, 0, False, D, starts)
+    accumulate(costs, step, 0, False, D, starts)
     cells = np.empty((0, 2), np.int64)
     if D[-1, -1] < np.inf:
-        cells = trace_back(D, costs.shape[1] - 1, ordered.moves, False)[::-1]
+        cells = trace_back(D, costs.shape[1] - 1, step.moves, False)[::-1]
     return cells, costs[cells[:, 0], cells[:, 1]]

@@ -17,6 +17,7 @@ import queue
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
@@ -35,31 +36,44 @@ Images: TypeAlias = Callable[[FrameSpan, str], Array]
 """a span and its camera -> images [n h w 3]"""
 
 
-def pays(dataset: Dataset, images: int, workers: int) -> bool:
-    """Return whether a dataset of about so many images is better read by processes."""
-    if not hasattr(os, "memfd_create") or workers < 4 or images < MIN_IMAGES:
-        return False
+def has_videos(dataset: Dataset) -> bool:
+    """Return whether a dataset's images lie in videos."""
     return any(file.suffix in VIDEOS for file in dataset[dataset.ids[0]].source.files)
 
 
+def pays(images: int, workers: int) -> bool:
+    """Return whether about so many images of videos are better read by processes."""
+    return hasattr(os, "memfd_create") and workers >= 4 and images >= MIN_IMAGES
+
+
 @contextmanager
-def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
-    """Give so many processes that read a dataset's images; as many threads may ask at a time."""
+def decoder_processes(count: int) -> Iterator[Callable[[Dataset], Images]]:
+    """Give so many processes that read the images of datasets; as many threads may ask at a time.
+
+    What is given takes a dataset and returns what reads its images.
+    """
+    free: queue.LifoQueue[FrameDecoder | None] = queue.LifoQueue()
+    started = [FrameDecoder(count) for _ in range(count)]
+    for decoder in started:
+        free.put(decoder)
+    try:
+        yield partial(_images_of, free)
+    finally:
+        for decoder in started:
+            decoder.close()
+
+
+def _images_of(free: queue.LifoQueue[FrameDecoder | None], dataset: Dataset) -> Images:
     try:
         sent = pickle.dumps(dataset)
     except (pickle.PicklingError, AttributeError, TypeError):  # a reader of the user's own
-        yield read_frames
-        return
-    free: queue.LifoQueue[FrameDecoder | None] = queue.LifoQueue()
-    started = [FrameDecoder(sent, count) for _ in range(count)]
-    for decoder in started:
-        free.put(decoder)
+        return read_frames
 
     def images(span: FrameSpan, camera: str) -> Array:
         decoder = free.get()
         try:
             if decoder is not None:
-                return decoder.images(span, camera)
+                return decoder.images(sent, span, camera)
         except (WorkerError, EOFError) as error:
             decoder = None
             warnings.warn(
@@ -69,25 +83,25 @@ def decoders(dataset: Dataset, count: int) -> Iterator[Images]:
             free.put(decoder)
         return read_frames(span, camera)
 
-    try:
-        yield images
-    finally:
-        for decoder in started:
-            decoder.close()
+    return images
 
 
 class FrameDecoder:
     """A worker that decodes, and the memory through which its frames come."""
 
-    def __init__(self, dataset: bytes, count: int) -> None:
+    def __init__(self, count: int) -> None:
         self._memory = os.memfd_create("strap-frames")
-        self.worker = Worker(
-            _serve_frames, dataset, self._memory, count, descriptors=[self._memory]
-        )
+        self._dataset = b""
+        self.worker = Worker(_serve_frames, self._memory, count, descriptors=[self._memory])
 
-    def images(self, span: FrameSpan, camera: str) -> Array:
-        """Ask for a span's images and wait; `WorkerError` where the process is gone."""
-        self.worker.send((span.trajectory.id, camera, span.start, span.stop))
+    def images(self, dataset: bytes, span: FrameSpan, camera: str) -> Array:
+        """Ask for a span's images and wait; `WorkerError` where the process is gone.
+
+        The pickled dataset goes along where it is another than last time.
+        """
+        is_new, self._dataset = dataset is not self._dataset, dataset
+        place = (span.trajectory.id, camera, span.start, span.stop)
+        self.worker.send((dataset if is_new else None, *place))
         shape, dtype = self.worker.receive()
         out = np.empty(shape, dtype)
         if out.nbytes:
@@ -110,13 +124,16 @@ def _move_all(move: Callable[..., int], memory: int, array: Array) -> None:
         done += moved
 
 
-def _serve_frames(line: Connection, pickled: bytes, memory: int, count: int) -> None:
+def _serve_frames(line: Connection, memory: int, count: int) -> None:
     """Decode in a worker; answer each request with the shape and dtype of what is in memory."""
     share(count)
-    dataset: Dataset = pickle.loads(pickled)  # the parent's own, not a file's
+    dataset: Dataset
 
-    def answer(request: tuple[str, str, int, int]) -> tuple[tuple[int, ...], str]:
-        trajectory_id, camera, start, stop = request
+    def answer(request: tuple[bytes | None, str, str, int, int]) -> tuple[tuple[int, ...], str]:
+        nonlocal dataset
+        pickled, trajectory_id, camera, start, stop = request
+        if pickled is not None:
+            dataset = pickle.loads(pickled)  # the parent's own, not a file's
         images = np.ascontiguousarray(dataset[trajectory_id].frames(camera, start, stop))
         if images.nbytes:
             _move_all(os.pwritev, memory, images)

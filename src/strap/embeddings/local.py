@@ -94,8 +94,8 @@ def embed_here(
         with ExitStack() as stack:
             images: Images = read_frames
             count = workers or min(MAX_PROCESSES, processors() // 2)
-            if decoding.pays(dataset, work.expected, count):
-                images = stack.enter_context(decoding.decoders(dataset, count))
+            if decoding.has_videos(dataset) and decoding.pays(work.expected, count):
+                images = stack.enter_context(decoding.decoder_processes(count))(dataset)
             else:
                 count = workers or min(MAX_THREADS, processors())
             for jobs in work.rounds():

@@ -22,6 +22,7 @@ from strap.policies.checkpoints import read_about, read_tensors, write_tensors
 from strap.policies.learning_state import collect_learning, restore_learning
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
+from strap.recorded_step import RecordedStep
 from strap.representations.model import RepresentationVAE, to_channels
 from strap.representations.representation import (
     BATCH,
@@ -138,7 +139,11 @@ class _Trainer:
         self.model.action_mean.copy_(torch.from_numpy(mean))
         self.model.action_std.copy_(_divisor(torch.from_numpy(spread)))
         rate = settings.rate(kind)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=rate, fused=True, capturable=device.type == "cuda"
+        )
+        self._recorded = RecordedStep(self._compute, self.optimizer)
+        self.sums = torch.zeros(len(LOSSES), device=device)
         self.step = 0
         self.losses: list[dict[str, float]] = []
         self._resume()
@@ -146,40 +151,46 @@ class _Trainer:
     def run(self, progress: Progress) -> None:
         """Train up to the last step."""
         settings = self.settings
-        sums, count = torch.zeros(len(LOSSES), device=self.device), 0
+        count = 0
         self.model.train()
         while self.step < settings.steps:
-            sums += self._update()
+            self._update()
             self.step, count = self.step + 1, count + 1
             last = self.step == settings.steps
             saves = last or self.step % settings.save_every == 0
             if saves or self.step % settings.log_every == 0:
-                self._log(sums / count)
-                sums, count = torch.zeros_like(sums), 0
+                self._log(self.sums / count)
+                self.sums.zero_()
+                count = 0
             if saves and not last:
                 self._save()
             if last or self.step % settings.log_every == 0:
                 progress("training", self.step, settings.steps)
 
-    def _update(self) -> Tensor:
+    def _update(self) -> None:
         # Drawn anew from seed and step: a resumed training needs no generator's state.
         rng = np.random.default_rng([self.settings.seed, self.step])
         rows = torch.from_numpy(rng.integers(0, len(self.pictures), self.settings.batch))
         shape = (self.settings.batch, self.settings.latent)
-        noise = torch.from_numpy(rng.standard_normal(shape, np.float32)).to(self.device)
-        rows = rows.to(self.device)
+        noise = torch.from_numpy(rng.standard_normal(shape, np.float32))
+        if self.device.type == "cuda":
+            self._recorded(rows, noise)
+        else:
+            self._compute(rows.to(self.device), noise.to(self.device))
+
+    def _compute(self, rows: Tensor, noise: Tensor) -> None:
         with self._autocast():
             losses = self.model.losses(to_channels(self.pictures[rows]), self.actions[rows], noise)
         loss = losses[0] + losses[1] + self.settings.kl_weight * losses[2]
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        return losses.detach()
+        self.sums += losses.detach()
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.device.type != "cuda":
             return nullcontext()
-        return torch.autocast("cuda", torch.bfloat16)
+        return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
 
     def _log(self, means: Tensor) -> None:
         parts = dict(zip(LOSSES, means.tolist(), strict=True))

@@ -190,10 +190,7 @@ def place_clips(
 
 
 def _reserve(file: Path, shape: tuple[int, ...], dtype: str) -> None:
-    """Make an empty array whose bytes are on the disk: writing to it can't meet a full one.
-
-    A page of a mapped file that finds no room ends the process with a signal.
-    """
+    """Make an empty array whose bytes are on the disk: writing to it can't meet a full one."""
     with writing(file):
         file.unlink(missing_ok=True)  # a training that reads the one before goes on reading it
         open_memmap(file, mode="w+", dtype=dtype, shape=shape).flush()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
-from strap.embeddings.decoding import Images, decoders, pays
+from strap.atomic import writing
+from strap.datasets.base import Dataset
+from strap.embeddings.decoding import Images, decoder_processes, has_videos, pays
 from strap.embeddings.frames import (
     SPAN_BYTES,
     SPAN_FRAMES,
@@ -32,14 +34,18 @@ MAX_THREADS = 8
 
 
 class ClipWriter:
-    """Fills the arrays of a cache that is laid out, clip by clip."""
+    """Fills the arrays of a cache that is laid out, clip by clip.
+
+    Rows are written to the files, not to a map of them: a map meets a page fault every four
+    kilobytes, which takes several times as long as the writing.
+    """
 
     def __init__(self, cache: FrameCache, data: TrainingData) -> None:
         self.cache, self.data = cache, data
         kind = "frames" if cache.has_frames else "maps"
         self.pictures = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
         self.arrays: dict[str, Any] = {
-            name: open_memmap(cache.path / name, mode="r+")
+            name: np.load(cache.path / name, mmap_mode="r", allow_pickle=False)
             for name in ("actions.npy", "states.npy", *self.pictures.values())
         }
         self.vision: Any = None
@@ -60,32 +66,41 @@ class ClipWriter:
                 (default: as many as there are processors, threads 8 at most).
         """
         numbers = range(first, len(self.data.clips))
-        for _, group in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset)):
-            yield from self._write_of_one_dataset(tuple(group), workers)
+        groups = [
+            (self.data.clips[group[0]].dataset, group)
+            for _, found in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset))
+            if (group := tuple(found))
+        ]
+        of_videos = [number for dataset, group in groups if has_videos(dataset) for number in group]
+        images = sum(self.cache.clips[number].length for number in of_videos)
+        count = workers or processors()
+        with ExitStack() as stack:
+            by_processes: Callable[[Dataset], Images] | None = None
+            if pays(images * len(self.cache.interface.cameras), count):
+                by_processes = stack.enter_context(decoder_processes(count))
+            for dataset, group in groups:
+                if by_processes and has_videos(dataset):
+                    yield from self._write_clips(group, by_processes(dataset), count)
+                else:
+                    n_threads = workers or min(MAX_THREADS, processors())
+                    yield from self._write_clips(group, read_frames, n_threads)
 
     def flush(self) -> None:
         """Put on disk what was written."""
-        for array in self.arrays.values():
-            array.flush()
+        for name in self.arrays:
+            with writing(self.cache.path / name), (self.cache.path / name).open("r+b") as file:
+                os.fsync(file.fileno())
 
-    def _write_of_one_dataset(self, numbers: Sequence[int], workers: int | None) -> Iterator[int]:
+    def _write_clips(self, numbers: Sequence[int], decode: Images, count: int) -> Iterator[int]:
         cameras, size = self.cache.interface.cameras, self.cache.interface.image_size
-        dataset = self.data.clips[numbers[0]].dataset
-        images = len(cameras) * sum(self.cache.clips[number].length for number in numbers)
-        count = workers or processors()
-        with ExitStack() as stack:
-            decode: Images = read_frames
-            if pays(dataset, images, count):
-                decode = stack.enter_context(decoders(dataset, count))
-            else:
-                count = workers or min(MAX_THREADS, processors())
 
-            def fitted(span: FrameSpan, camera: str) -> Array:
-                return fit(decode(span, camera), size)
+        def fitted(span: FrameSpan, camera: str) -> Array:
+            return fit(decode(span, camera), size)
 
-            todo = (span for number in numbers for span in self._spans(number))
-            decoded = cast(Generator[SpanImages], read_ahead(todo, cameras, count, fitted))
-            stack.enter_context(closing(decoded))
+        todo = (span for number in numbers for span in self._spans(number))
+        with closing(
+            cast(Generator[SpanImages], read_ahead(todo, cameras, count, fitted))
+        ) as decoded:
             for number in numbers:
                 self._write_values(number)
                 for read in decoded if cameras else ():
@@ -112,7 +127,7 @@ class ClipWriter:
         rows = slice(span.row, span.row + span.stop - span.start)
         if self.vision is not None:
             images = self.vision.project(images, self.projection)
-        self.arrays[name][rows] = images
+        self._write_rows(name, rows, images)
 
     def _write_values(self, number: int) -> None:
         """Write a clip's actions and proprioception."""
@@ -121,14 +136,21 @@ class ClipWriter:
         actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
         if not np.isfinite(actions).all():
             raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
-        self.arrays["actions.npy"][rows] = actions
+        self._write_rows("actions.npy", rows, actions)
         names = {short_name(key): key for key in trajectory.proprioception}
         states = [
             np.asarray(trajectory.proprioception[names[key]][clip.start : clip.stop], np.float32)
             for key in self.cache.interface.proprioception
         ]
         if states:
-            self.arrays["states.npy"][rows] = np.concatenate(states, axis=1)
+            self._write_rows("states.npy", rows, np.concatenate(states, axis=1))
+
+    def _write_rows(self, name: str, rows: slice, values: Array) -> None:
+        array, path = self.arrays[name], self.cache.path / name
+        whole = np.broadcast_to(values, (rows.stop - rows.start, *array.shape[1:]))
+        with writing(path), path.open("r+b") as file:
+            file.seek(array.offset + rows.start * array.strides[0])
+            file.write(np.ascontiguousarray(whole, array.dtype).data)
 
 
 def _rows(cache: FrameCache, number: int) -> slice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -14,16 +13,13 @@ from torch.backends import mkldnn
 
 from strap.policies.batch import Batch
 from strap.policies.settings import PolicySettings
+from strap.recorded_step import RecordedStep
 from strap.training.batches import Loader
 from strap.training.settings import TrainingSettings
 
 COMPILE_STEPS = 20_000
 """from here on compiling takes less time than it saves"""
 COMPILERS = ("cc", "gcc", "clang")
-WARMUP = 4
-"""Eager steps before a graph is recorded: cuDNN and the optimiser settle in them."""
-AHEAD = 2
-"""steps that may wait on the GPU for those before them"""
 
 
 def make_optimizer(
@@ -83,10 +79,7 @@ class Updater:
         self.total = torch.zeros((), device=self.device)
         self.norm = torch.zeros((), device=self.device)
         self.count = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._static: Tensor | None = None
-        self._steps = 0
-        self._replayed: deque[torch.cuda.Event] = deque()
+        self._recorded = RecordedStep(self._compute, optimizer)
 
     @property
     def recording(self) -> bool:
@@ -103,7 +96,7 @@ class Updater:
         elif not self.recording:
             self._compute(draw.to(self.device))
         else:
-            self._replay(draw)
+            self._recorded(draw)
 
     def mean_loss(self) -> tuple[float, float]:
         """The mean loss and gradient norm since the last call."""
@@ -124,39 +117,6 @@ class Updater:
         self.optimizer.step()
         self.total += loss.detach()
         self.norm += norm.detach()
-
-    def _replay(self, draw: Tensor) -> None:
-        """The first steps eager on a side stream, then recorded, then replayed."""
-        if self._static is None:
-            self._static = torch.zeros_like(draw, device=self.device)
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._static.copy_(draw.pin_memory(), non_blocking=True)
-        if self._graph is not None:
-            self._graph.replay()
-            self._sleep_while_ahead()
-            return
-        self._steps += 1
-        if self._steps <= WARMUP:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                self._compute(self._static)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            return
-        torch.cuda.synchronize()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._compute(self._static)
-        # Recording runs nothing: this step's work is done by the first replay.
-        self._graph.replay()
-
-    def _sleep_while_ahead(self) -> None:
-        """Wait for an earlier replay, asleep: CUDA itself waits for a full queue at full load."""
-        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._replayed.append(event)
-        if len(self._replayed) > AHEAD:
-            self._replayed.popleft().synchronize()
 
     def autocast(self) -> AbstractContextManager[object]:
         """bfloat16 products where the settings and the device say so."""

@@ -30,11 +30,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strap.dtw.alignment import cheapest_path
 from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U, center, round_down
 from strap.dtw.memory import Buffers
-from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
 from strap.jit import njit

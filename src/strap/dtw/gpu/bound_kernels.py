@@ -5,7 +5,7 @@ are tested where there is no GPU. Inputs are taken as valid. `bounds` launches t
 proves that what they return never exceeds a cost.
 
 The recurrences hold one column of D, one row in each lane of a warp, and go along the trajectory;
-D moves down by a shuffle. `step_layout` shows where the predecessors are then.
+D moves down by a shuffle. `steps.StepLayout` shows where the predecessors are then.
 
 Two columns are carried: `last`, the column before, and `near`, the smaller of the last two. The
 one before `last` isn't: Triton 3.6 takes a value that a loop only hands on (older = last) for one

@@ -48,8 +48,8 @@ from strap.dtw.gpu import bound_kernels
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES, UNROLL
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, round_down, round_vectors
 from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
-from strap.dtw.gpu.step_layout import lay_out_steps
 from strap.dtw.gpu.streams import CostWorkspace
+from strap.dtw.steps import lay_out_steps
 
 ROW_TILE = 256  # query frames in one tile of the product
 FRAME_TILE = 128

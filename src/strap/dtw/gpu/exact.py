@@ -12,7 +12,7 @@ import triton.language as tl
 
 from strap.dtw.gpu import exact_kernels
 from strap.dtw.gpu.queries import DeviceQueries
-from strap.dtw.gpu.step_layout import lay_out_steps
+from strap.dtw.steps import lay_out_steps
 from strap.dtw.types import Floats, Ints
 
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 4, 128, 2  # of local costs

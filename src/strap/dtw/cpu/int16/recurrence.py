@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from strap.dtw.alignment import cheapest_path
 from strap.dtw.cpu.int16 import gemm
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS
 from strap.dtw.cpu.int16.register_recurrence import accumulate_cosine, accumulate_l2
 from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PackedQueries, Workspace, load
 from strap.dtw.llvm import pointer_to
-from strap.dtw.recurrence import cheapest_path
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Ints, Real, Singles
 from strap.jit import carray, njit
