@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from strap.synthetic import Planted
 
 ROOT = Path(__file__).parent.parent
 BARE = f"""
-import sys
+import json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 ABSENT = {sorted({m for ms in EXTRAS.values() for m in ms})!r}
 
@@ -34,46 +37,57 @@ class Without:
 
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 from strap.cli import main
-sys.exit(main(sys.argv[1:]))
+for call in json.loads(sys.argv[1]):
+    os.chdir(call["folder"])
+    said = StringIO()
+    with redirect_stderr(said), redirect_stdout(StringIO()):
+        code = main(call["words"])
+    print(json.dumps([code, said.getvalue()]))
 """
+COMMANDS_THAT_NEED = {
+    "train TARGET --out policy": "encoders,train",
+    "cache TARGET --out frames": "encoders,train",
+    "evaluate policy --task mug": "encoders,train,libero",
+    "libero collect --suite libero_10 --out demos": "libero",
+    "embed TARGET --encoder dinov2-base --out store": "encoders",
+    "retrieve --target TARGET --prior PRIOR --encoder clip-vit-b16 --out run": "encoders",
+    "embed TARGET --encoder pixels --engine ray --out store": "ray",
+    "view TARGET --no-browser": "view",
+    "serve policy": "encoders,train,serve",
+    "inspect lerobot/pusht": "hub",
+}
+"""commands, and the extras that each of them needs"""
 
 
-def call(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Call `strap` where no extra is installed."""
-    command = [sys.executable, "-c", BARE, *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200)
+def call(folders: Sequence[Path], commands: Sequence[Sequence[str]]) -> list[tuple[int, str]]:
+    """Call `strap` in an interpreter in which no extra is installed, once in each of the folders.
+
+    Returns the exit code and standard error of each call.
+    """
+    calls = [{"folder": str(f), "words": list(w)} for f, w in zip(folders, commands, strict=True)]
+    command = [sys.executable, "-c", BARE, json.dumps(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("words", "extras"),
-    [
-        ("train TARGET --out policy", "encoders,train"),
-        ("cache TARGET --out frames", "encoders,train"),
-        ("evaluate policy --task mug", "encoders,train,libero"),
-        ("libero collect --suite libero_10 --out demos", "libero"),
-        ("embed TARGET --encoder dinov2-base --out store", "encoders"),
-        ("retrieve --target TARGET --prior PRIOR --encoder clip-vit-b16 --out run", "encoders"),
-        ("embed TARGET --encoder pixels --engine ray --out store", "ray"),
-        ("view TARGET --no-browser", "view"),
-        ("serve policy", "encoders,train,serve"),
-        ("inspect lerobot/pusht", "hub"),
-    ],
-)
-def test_a_command_names_its_extra_in_one_line(
-    planted: Planted, tmp_path: Path, words: str, extras: str
-) -> None:
-    named = words.replace("TARGET", str(planted.target)).replace("PRIOR", str(planted.prior))
-    done = call(named.split(), tmp_path)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert f"[{extras}]" in done.stderr
-    assert not any(tmp_path.iterdir())  # nothing is left of the attempt
+def test_a_command_names_its_extra_in_one_line(planted: Planted, tmp_path: Path) -> None:
+    named = {"TARGET": str(planted.target), "PRIOR": str(planted.prior)}
+    calls = [[named.get(word, word) for word in words.split()] for words in COMMANDS_THAT_NEED]
+    folders = [tmp_path / str(number) for number in range(len(calls))]
+    for folder in folders:
+        folder.mkdir()
+    for (code, told), extras in zip(call(folders, calls), COMMANDS_THAT_NEED.values(), strict=True):
+        assert code == 2, told
+        assert len(told.splitlines()) == 1
+        assert f"[{extras}]" in told
+    assert not any(tmp_path.glob("*/*"))  # nothing is left of the attempts
 
 
 def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> None:
     target, prior = str(planted.target), str(planted.prior)
     run = ["retrieve", "--target", target, "--prior", prior, "--encoder", "pixels"]
-    for words in (
+    commands = [
         ["inspect", target],
         ["segment", target, "--out", "segments.json"],
         ["convert", target, "copy.hdf5"],
@@ -84,16 +98,16 @@ def test_what_needs_no_extra_works_without(planted: Planted, tmp_path: Path) -> 
         ["report", "run"],
         ["doctor"],
         ["completion", "bash"],
-    ):
-        done = call(words, tmp_path)
-        assert done.returncode == 0, done.stderr
-    figures = call(["figures", "run"], tmp_path)
-    assert (figures.returncode, "[figures]" in figures.stderr) == (2, True)
+        ["figures", "run"],
+    ]
+    *others, (code, told) = call([tmp_path] * len(commands), commands)
+    assert [code for code, _ in others] == [0] * len(others), others
+    assert (code, "[figures]" in told) == (2, True)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_needs_no_extra(command: str, tmp_path: Path) -> None:
-    assert call([command, "--help"], tmp_path).returncode == 0
+def test_help_needs_no_extra(tmp_path: Path) -> None:
+    codes = call([tmp_path] * len(COMMANDS), [[command, "--help"] for command in COMMANDS])
+    assert [code for code, _ in codes] == [0] * len(COMMANDS), codes
 
 
 def test_the_extras_are_those_of_the_package() -> None:

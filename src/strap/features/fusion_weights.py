@@ -13,7 +13,6 @@ from itertools import product
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from strap.datasets import Dataset
 from strap.dtw.alignment import align
@@ -160,6 +159,8 @@ def segment_overlaps(
         grid: weights to compare, one of each feature but the encoder's.
         steps: the moves a warping path may make.
     """
+    from scipy.spatial.distance import cdist  # here: every command starts sooner without
+
     squared: dict[tuple[str, str], list[Floats]] = {}
     overlaps = np.zeros((len(grid), len(pairs)))
     for column, (query, counterpart) in enumerate(pairs):
