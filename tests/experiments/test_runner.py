@@ -6,14 +6,15 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from tests import forks
+from tests.experiments.run_toys import run_toys
 from tests.experiments.tables import (
     KNOWN,
     TEXT,
@@ -34,7 +35,6 @@ from strap.experiments.scheduler import Outcome
 
 ALONE = RunSettings(trainings=2, evaluations=2, share_gpu=False)
 STAGES = 34
-ROOT = Path(__file__).parents[2]
 
 
 class Bench:
@@ -52,14 +52,11 @@ class Bench:
         planner = toy_planner(self.experiment, self.data, work or self.work)
         return run_cells(list_cells(self.experiment), planner, settings, self.lines.append)
 
-    def start(self, seconds: float) -> subprocess.Popen[bytes]:
-        script = ROOT / "tests" / "experiments" / "run_toys.py"
-        words = [script, self.data / "small.toml", self.data, self.work]
-        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        environment = {**self.environment, "SECONDS": str(seconds), "PYTHONPATH": path}
-        return subprocess.Popen(
-            [sys.executable, *map(str, words)], env=environment, stdout=subprocess.DEVNULL
-        )
+    def start(self, seconds: float) -> BaseProcess:
+        """Run it in a process of its own."""
+        environment = {**self.environment, "SECONDS": str(seconds)}
+        places = (self.data / "small.toml", self.data, self.work)
+        return forks.start(run_toys, *places, environment=environment)
 
     def noted(self) -> set[str]:
         """The outputs of finished stages, as the journal calls them."""
@@ -199,23 +196,24 @@ def test_killed_at_random_moments_nothing_is_repeated_or_lost(bench: Bench) -> N
     while kills < 20:
         begun, finished = set(_begins(bench)), bench.noted()
         runner = bench.start(seconds=0.1)
-        try:
-            # While it imports, nothing can go wrong: wait for the first command.
-            while runner.poll() is None and set(_begins(bench)) == begun:
-                time.sleep(0.005)
-            runner.wait(chance.random() * 0.25)
-        except subprocess.TimeoutExpired:
+        # While it imports, nothing can go wrong: wait for the first command.
+        while runner.is_alive() and set(_begins(bench)) == begun:
+            time.sleep(0.005)
+        runner.join(chance.random() * 0.25)
+        if runner.is_alive():
             runner.kill()
             kills += 1
-        runner.wait()
+        runner.join()
         repeated = {name.split(" ")[1] for name in set(_begins(bench)) - begun} & finished
         assert not repeated, "stages that were finished began again"
-        if runner.returncode == 0:
+        if runner.exitcode == 0:
             break
     assert kills == 20, "the experiment was over before it was killed often enough"
     finished = bench.noted()
     assert 0 < len(finished) < STAGES
-    assert bench.start(seconds=0.01).wait() == 0
+    last = bench.start(seconds=0.01)
+    last.join()
+    assert last.exitcode == 0
     bench.check_complete()
 
 
@@ -225,7 +223,9 @@ def _begins(bench: Bench) -> list[str]:
 
 def test_two_runners_share_the_work(bench: Bench) -> None:
     runners = [bench.start(seconds=0.1) for _ in range(2)]
-    assert [runner.wait() for runner in runners] == [0, 0]
+    for runner in runners:
+        runner.join()
+    assert [runner.exitcode for runner in runners] == [0, 0]
     bench.check_complete()
     assert len(journal_of(bench.folder, "begin")) == STAGES
 
@@ -236,8 +236,10 @@ def test_commands_end_with_their_runner(bench: Bench, number: signal.Signals) ->
     while not _begins(bench):
         time.sleep(0.01)
     children = {int(name.split(" ")[2].split("-")[0]) for name in _begins(bench)}
-    runner.send_signal(number)
-    assert runner.wait(60) != 0
+    assert runner.pid
+    os.kill(runner.pid, number)
+    runner.join(60)
+    assert runner.exitcode not in (0, None)
     deadline = time.monotonic() + 20
     while any(_is_alive(child) for child in children):
         assert time.monotonic() < deadline

@@ -1,0 +1,58 @@
+"""Processes to be killed or to meet each other, forked from one that has imported what they need.
+
+An interpreter takes a second to start and to import, often longer than what it is started for. A
+test in which the start itself matters calls `subprocess` instead.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
+    [
+        *("pytest", "tyro", "strap.cli.convert", "strap.cli.export", "strap.choices"),
+        *("strap.datasets.robomimic", "strap.datasets.lerobot.writing"),
+        "strap.experiments.runner",
+    ]
+)
+
+
+def start(
+    function: Callable[..., int | None],
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    log: Path | str = os.devnull,
+) -> BaseProcess:
+    """Start a process that calls a function of a module; what it returns is the exit code.
+
+    Args:
+        function: what is called, with the arguments.
+        environment: variables besides this process's own.
+        log: where standard output and error go.
+    """
+    process = CONTEXT.Process(
+        target=_call,
+        args=(function, arguments, {**os.environ, **(environment or {})}, str(log)),
+        daemon=True,
+    )
+    process.start()
+    return process
+
+
+def _call(
+    function: Callable[..., int | None],
+    arguments: tuple[object, ...],
+    environment: Mapping[str, str],
+    log: str,
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    raise SystemExit(function(*arguments) or 0)
