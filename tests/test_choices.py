@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests import forks
 
 import strap
 from strap.choices import (
@@ -292,22 +292,33 @@ def test_a_row_that_the_matches_have_not_is_refused(folder: Path, matches: Match
         open_choices(folder).describe(matches)
 
 
-REJECT = (
-    "import sys; from pathlib import Path; from strap.choices import change_choices;"
-    "from strap.types import Matches;"
-    "folder = Path(sys.argv[1]); found = Matches.from_parquet(folder / 'matches.parquet');"
-    "[change_choices(folder, found, {'reject': [row]}) for row in map(int, sys.argv[2:])]"
-)
+def reject(folder: Path, rows: Iterable[int]) -> None:
+    found = Matches.from_parquet(folder / "matches.parquet")
+    for row in rows:
+        change_choices(folder, found, {"reject": [row]})
+
+
+def reject_and_be_killed(folder: Path, rows: Iterable[int]) -> None:
+    """As `reject`, but end when the new file is written and not yet in its place."""
+    fsync = os.fsync
+
+    def kill(file: int) -> None:
+        fsync(file)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.fsync = kill
+    reject(folder, rows)
 
 
 def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     matches = make_matches(60)
     matches.to_parquet(tmp_path / "matches.parquet")
     children = [
-        subprocess.Popen([sys.executable, "-c", REJECT, str(tmp_path), *map(str, rows)])
-        for rows in (range(0, 120, 3), range(1, 120, 3))
+        forks.start(reject, tmp_path, rows) for rows in (range(0, 120, 3), range(1, 120, 3))
     ]
-    assert [child.wait(timeout=120) for child in children] == [0, 0]
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0, 0]
     said = open_choices(tmp_path).describe(matches)
     assert said["rejected"] == [row for row in range(120) if row % 3 != 2]
     assert said["undo"] == 80
@@ -316,12 +327,9 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
 def test_killed_while_writing_leaves_the_old_file(folder: Path, matches: Matches) -> None:
     change_choices(folder, matches, {"reject": [1]})
     before = (folder / "choices.json").read_bytes()
-    code = (
-        "import os, signal; fsync = os.fsync;"  # the new file is written, not yet in its place
-        "os.fsync = lambda f: (fsync(f), os.kill(os.getpid(), signal.SIGKILL));" + REJECT
-    )
-    child = subprocess.run([sys.executable, "-c", code, str(folder), "5"], check=False)
-    assert child.returncode == -signal.SIGKILL
+    child = forks.start(reject_and_be_killed, folder, [5])
+    child.join(120)
+    assert child.exitcode == -signal.SIGKILL
     assert (folder / "choices.json").read_bytes() == before
     change_choices(folder, matches, {"reject": [2]})
     assert open_choices(folder).describe(matches)["rejected"] == [1, 2]

@@ -1,21 +1,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests import forks
 
 import strap
 from strap.cli import main
 from strap.conversion import convert
+from strap.datasets import robomimic
 from strap.errors import StrapError
 from strap.exports import frame_weights, stretches, write_filter, write_manifest
 from strap.synthetic import Planted
@@ -149,22 +148,27 @@ def test_convert_there_and_back(
     assert "exists already" in capsys.readouterr().err
 
 
+def convert_slowly(dataset: str, out: str) -> int:
+    """Call `strap convert`; each trajectory takes a moment to write."""
+    write = robomimic._write_demo
+
+    def write_slowly(*arguments: Any) -> None:
+        time.sleep(0.1)
+        write(*arguments)
+
+    robomimic._write_demo = write_slowly
+    return main(["convert", dataset, out])
+
+
 def test_a_killed_conversion_goes_on(planted: Planted, tmp_path: Path) -> None:
     out = tmp_path / "out.hdf5"
-    code = (
-        "import sys, time, strap.datasets.robomimic as r; from strap.cli import main;"
-        "plain = r._write_demo;"
-        "r._write_demo = lambda *a: (time.sleep(0.1), plain(*a));"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    words = ["convert", str(planted.prior), str(out)]
-    child = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.DEVNULL)
+    child = forks.start(convert_slowly, str(planted.prior), str(out))
     parts = tmp_path / ".out.hdf5.partial"
     deadline = time.monotonic() + 60
     while len(list(parts.glob("demo_*.hdf5"))) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    child.kill()
+    child.join()
     assert not out.exists()
     kept = {f: f.stat().st_mtime_ns for f in parts.glob("demo_*.hdf5")}
     assert kept

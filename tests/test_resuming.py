@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from tests import forks
 
 import strap
 from strap.cli import main
 from strap.conversion import convert
-from strap.datasets.lerobot import write_lerobot
+from strap.datasets import robomimic
+from strap.datasets.lerobot import write_lerobot, writing
 from strap.errors import StrapError
 
-SLOW = """
-import sys, time
-import strap.datasets.robomimic as robomimic
-import strap.datasets.lerobot.writing as lerobot
-from strap.cli import main
-def slowed(function):
-    def call(*arguments):
-        time.sleep(0.05)
-        return function(*arguments)
-    return call
-robomimic._write_demo = slowed(robomimic._write_demo)
-lerobot.write_episode = slowed(lerobot.write_episode)
-sys.exit(main(sys.argv[1:]))
-"""
+
+def call_slowly(*words: str) -> int:
+    """Call `strap`; each trajectory takes a moment to write."""
+
+    def slowed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            time.sleep(0.05)
+            return function(*arguments)
+
+        return call
+
+    robomimic._write_demo = slowed(robomimic._write_demo)
+    writing.write_episode = slowed(writing.write_episode)
+    return main(words)
 
 
 def write_clips(file: Path, count: int, value: int | None = None) -> Path:
@@ -53,15 +54,15 @@ def write_clips(file: Path, count: int, value: int | None = None) -> Path:
 def kill_after(n_finished: int, *words: str, out: Path) -> None:
     """Start a conversion and kill it once some of its trajectories are finished."""
     parts = out.with_name(f".{out.name}.partial")
-    child = subprocess.Popen([sys.executable, "-c", SLOW, *words], stderr=subprocess.DEVNULL)
+    child = forks.start(call_slowly, *words)
     deadline = time.monotonic() + 60
-    while child.poll() is None and time.monotonic() < deadline:
+    while child.is_alive() and time.monotonic() < deadline:
         finished = [*parts.glob("demo_*.hdf5"), *parts.glob("pieces/*.json")]
         if len(finished) >= n_finished:
             break
         time.sleep(0.005)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child.kill()
+    child.join()
     assert parts.exists()
     assert not out.exists()
 
@@ -138,13 +139,12 @@ def killed(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["out", "out.hdf5"])
 def test_two_conversions_into_one_output(tmp_path: Path, name: str) -> None:
     data, out = write_clips(tmp_path / "a.hdf5", 10), tmp_path / name
-    words = [sys.executable, "-c", SLOW, "convert", str(data), str(out)]
-    both = [
-        subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate()[1] for process in both]
-    codes = sorted(process.returncode for process in both)
+    logs = [tmp_path / "first.log", tmp_path / "second.log"]
+    both = [forks.start(call_slowly, "convert", str(data), str(out), log=log) for log in logs]
+    for process in both:
+        process.join()
+    said = [log.read_text() for log in logs]
+    codes = sorted(process.exitcode for process in both)
     assert codes in ([0, 0], [0, 2]), said
     assert not any("Traceback" in text for text in said)
     if codes == [0, 2]:

@@ -19,6 +19,7 @@ from strap.cli import main
 from strap.errors import StrapError
 from strap.locks import LOCK, alone
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
+from strap.policies import frozen as frozen_vision
 from strap.policies.checkpoints import read_tensors
 from strap.synthetic import Planted
 from strap.training import FrameCache, TrainingSettings, cache_builder, open_cache, train
@@ -254,9 +255,10 @@ def test_two_steps_and_a_resume_are_four_steps(
 
 
 def test_overfitting_one_demonstration_reaches_near_zero_error(
-    planted: Planted, tmp_path: Path
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From frozen vision and proprioception the actions come back, and `act` gives them."""
+    monkeypatch.setattr(frozen_vision, "SAMPLE", 512)  # what is learned depends on it
     source = open_training_data(planted.target)
     source = replace(source, clips=source.clips[:1])
     cache = build_cache(source, tmp_path / "c", replace(OPTIONS, vision="frozen"))
