@@ -36,6 +36,10 @@ class Writer:
     def __init__(self, builder: Any) -> None:
         self.builder = builder
 
+    def write(self) -> None:
+        """Write the instructions."""
+        raise NotImplementedError
+
     def at(self, address: Any, number: Any, times: int) -> Any:
         """Return address + number·times."""
         return self.builder.add(address, self.builder.mul(number, number.type(times)))
@@ -54,14 +58,15 @@ class Writer:
         return self.builder.shuffle_vector(one, one, ir.VectorType(WORD, kind.count)(None))
 
 
-def compiled_with_addresses(write: Callable[[Any, Any], None]) -> Any:
-    """Return a function for compiled loops whose instructions `write(builder, arguments)` writes.
+def compile_writer(writer: Callable[[Any, Any], Writer]) -> Any:
+    """Return a function for compiled loops, of what `writer(builder, arguments)` writes.
 
     It takes one tuple of addresses and other numbers, the arguments, and returns nothing.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        write(builder, cgutils.unpack_tuple(builder, arguments[0]))  # type: ignore[no-untyped-call]
+        unpacked = cgutils.unpack_tuple(builder, arguments[0])  # type: ignore[no-untyped-call]
+        writer(builder, unpacked).write()
         return context.get_dummy_value()
 
     def typed(context: Any, arguments: Any) -> Any:  # noqa: ARG001

@@ -3,8 +3,8 @@
 The instruction multiplies 16 pairs of neighbouring integers with 16 other pairs, and adds both
 products of a pair to one of 16 accumulators of 32 bits: twice as many multiplications as with
 float32, and nothing is rounded. An accumulator that leaves 32 bits on its way comes back: only its
-last value must fit. Where a processor lacks the instruction, the same is written as multiplications
-and additions.
+last value must fit. Where a processor lacks the instruction, multiplications and additions are
+written in its place.
 
     8 frames × 48 query rows       24 registers of accumulators, held
     a pair of each of those rows   3 registers, read anew for every pair
@@ -17,7 +17,7 @@ first-level cache while 64 frames go by.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numpy.typing import NDArray
 
-from strap.dtw.llvm import SHORT, WORD, Writer, compiled_with_addresses, has_instructions
+from strap.dtw.llvm import SHORT, WORD, Writer, compile_writer, has_instructions
 from strap.dtw.memory import LINE_BYTES, aligned
 from strap.dtw.types import Shorts
 from strap.jit import njit
@@ -63,7 +63,11 @@ def _pack(rows: Shorts, packed: Shorts) -> None:
 
 
 class _ProductWriter(Writer):
-    """The writer of a loop that adds the products of 8 frames and some blocks of query rows."""
+    """The writer of a loop that adds the products of 8 frames and some blocks of query rows.
+
+    It does so for one chunk, and takes addresses and strides of frames, queries and products;
+    products begin at 0 where `is_first`.
+    """
 
     def __init__(self, builder: Any, arguments: Any, blocks: int) -> None:
         super().__init__(builder)
@@ -73,9 +77,6 @@ class _ProductWriter(Writer):
         self.blocks = blocks
 
     def write(self) -> None:
-        if not is_fast():
-            self._write_loops()
-            return
         builder = self.builder
         accumulators = {
             cell: cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
@@ -92,8 +93,6 @@ class _ProductWriter(Writer):
     def _add_pair(self, index: Any, accumulators: dict[tuple[int, int], Any]) -> None:
         """Add the products of one pair of numbers of all frames and rows."""
         builder = self.builder
-        kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
-        add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
         rows_at = self.at(self.queries, index, LINE_BYTES)
         frames_at = self.at(self.frames, index, 4)
         rows = [
@@ -103,30 +102,20 @@ class _ProductWriter(Writer):
         for f in range(TILE_FRAMES):
             pair = self.broadcast(self.load(self.at(frames_at, self.stride, f), WORD, 4), REGISTER)
             for b in range(self.blocks):
-                total = builder.call(add, [builder.load(accumulators[f, b]), pair, rows[b]])
+                total = self._add_products(builder.load(accumulators[f, b]), pair, rows[b])
                 builder.store(total, accumulators[f, b])
 
-    def _write_loops(self) -> None:
-        """Write the same for processors without the instruction, one frame and block at a time."""
-        builder, count = self.builder, self.frames.type
-        total = cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
-        with (
-            cgutils.for_range(builder, count(TILE_FRAMES)) as f,
-            cgutils.for_range(builder, count(self.blocks)) as b,
-        ):
-            row = builder.add(self.products, builder.mul(self.width, f.index))
-            place = self.pointer(self.at(row, b.index, LINE_BYTES), REGISTER)
-            before = builder.load(place, align=LINE_BYTES)
-            builder.store(builder.select(self.is_first, REGISTER(None), before), total)
-            frames_at = builder.add(self.frames, builder.mul(self.stride, f.index))
-            rows_at = builder.add(self.queries, builder.mul(self.block_bytes, b.index))
-            with cgutils.for_range(builder, count(CHUNK_DIMS // 2)) as k:
-                pair = self.broadcast(self.load(self.at(frames_at, k.index, 4), WORD, 4), REGISTER)
-                rows = self.load(self.at(rows_at, k.index, LINE_BYTES), REGISTER, LINE_BYTES)
-                for side in range(2):
-                    product = builder.mul(self._numbers(pair, side), self._numbers(rows, side))
-                    builder.store(builder.add(builder.load(total), product), total)
-            builder.store(builder.load(total), place, align=LINE_BYTES)
+    def _add_products(self, total: Any, pair: Any, rows: Any) -> Any:
+        """Return accumulators after both products of a pair: one instruction where there is one."""
+        builder = self.builder
+        if is_fast():
+            kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
+            add = builder.module.declare_intrinsic("llvm.x86.avx512.vpdpwssd.512", (), kind)
+            return builder.call(add, [total, pair, rows])
+        first, second = (
+            builder.mul(self._numbers(pair, side), self._numbers(rows, side)) for side in range(2)
+        )
+        return builder.add(total, builder.add(first, second))
 
     def _numbers(self, pairs: Any, side: int) -> Any:
         """Return the first or the second numbers of 16 pairs, in 32 bits each."""
@@ -140,20 +129,9 @@ class _ProductWriter(Writer):
         return self.pointer(self.builder.add(row, row.type(b * LINE_BYTES)), REGISTER)
 
 
-def _adding(blocks: int) -> Any:
-    """Return what adds the products of 8 frames with so many blocks of rows, for one chunk.
-
-    It is called with addresses and strides of frames, queries and products; products begin at 0
-    where `is_first`.
-    """
-
-    def write(builder: Any, arguments: Any) -> None:
-        _ProductWriter(builder, arguments, blocks).write()
-
-    return compiled_with_addresses(write)
-
-
-_add_one, _add_two, _add_three = _adding(1), _adding(2), _adding(3)
+_add_one, _add_two, _add_three = (
+    compile_writer(partial(_ProductWriter, blocks=blocks)) for blocks in (1, 2, 3)
+)
 
 
 @njit

@@ -14,12 +14,13 @@ products in the same loop: their square roots take as long as everything else.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from strap.dtw.llvm import SINGLE, WORD, Writer, compiled_with_addresses
+from strap.dtw.llvm import SINGLE, WORD, Writer, compile_writer
 
 LANES = 16  # rows
 FLOATS = ir.VectorType(SINGLE, LANES)
@@ -27,7 +28,17 @@ WORDS = ir.VectorType(WORD, LANES)
 
 
 class _FrameWriter(Writer):
-    """The writer of the loop over frames for one block of rows."""
+    """The writer of the loop that continues one block's recurrence by `count` frames.
+
+    It takes addresses and distances in bytes:
+        products, width: of the block with the frames; from one frame to the next.
+        count: of the frames.
+        frame_terms, frame_bytes: as in `Workspace`; from one term to the next.
+        carry: D of the row above the block, for each frame.
+        terms: as in `PackedQueries`.
+        state, row_bytes: D one and two frames back, and the least so far; from one of these, and
+            of the terms, to the next.
+    """
 
     def __init__(self, builder: Any, arguments: Any, *, is_cosine: bool) -> None:
         super().__init__(builder)
@@ -99,24 +110,5 @@ class _FrameWriter(Writer):
         return self.at(table, self.row_bytes, number)
 
 
-def _accumulating(*, is_cosine: bool) -> Any:
-    """Return the compiled loop that continues one block's recurrence by `count` frames.
-
-    It is called with addresses and distances in bytes:
-        products, width: of the block with the frames; from one frame to the next.
-        count: of the frames.
-        frame_terms, frame_bytes: as in `Workspace`; from one term to the next.
-        carry: D of the row above the block, for each frame.
-        terms: as in `PackedQueries`.
-        state, row_bytes: D one and two frames back, and the least so far; from one of these, and
-            of the terms, to the next.
-    """
-
-    def write(builder: Any, arguments: Any) -> None:
-        _FrameWriter(builder, arguments, is_cosine=is_cosine).write()
-
-    return compiled_with_addresses(write)
-
-
-accumulate_l2 = _accumulating(is_cosine=False)
-accumulate_cosine = _accumulating(is_cosine=True)
+accumulate_l2 = compile_writer(partial(_FrameWriter, is_cosine=False))
+accumulate_cosine = compile_writer(partial(_FrameWriter, is_cosine=True))
