@@ -25,9 +25,9 @@ from strap.dtw.cpu.float32_bounds import Float32Bounds
 from strap.dtw.cpu.int16 import gemm, quantize
 from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PADDING_COLUMNS, bound_error
 from strap.dtw.cpu.int16_bounds import Int16Bounds
+from strap.dtw.cpu.pair_alignment import best_match
 from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.search import best_match
 from strap.dtw.cpu.tiled_bounds import bound_batch
 from strap.dtw.steps import step_set
 from strap.errors import StrapError

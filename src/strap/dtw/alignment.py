@@ -18,13 +18,18 @@ from strap.jit import njit
 
 
 @njit
-def cheapest_predecessor(D: Floats, n: int, m: int, moves: Ints) -> tuple[int, int]:
-    """Return the cell from which (n, m) is reached at the least cost; (−1, −1): there is none."""
-    row, column, least = -1, -1, np.inf
+def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
+    """Return the cell from which (n, m) is reached at the least cost; (−1, −1): there is none.
+
+    Of equally cheap ones that whose path starts last, and then that of the first of the moves.
+    """
+    row, column, least, latest = -1, -1, np.inf, np.int64(-1)
     for s in range(moves.shape[0]):
         i, j = n - moves[s, 0], m - moves[s, 1]
-        if i >= 0 and j >= 0 and D[i, j] < least:
-            row, column, least = i, j, D[i, j]
+        if i < 0 or j < 0 or D[i, j] == np.inf:
+            continue
+        if D[i, j] < least or (D[i, j] == least and starts[i, j] > latest):
+            row, column, least, latest = i, j, D[i, j], starts[i, j]
     return row, column
 
 
@@ -41,26 +46,14 @@ def trace_back(D: Floats, m: int, moves: Ints, is_free: bool) -> Ints:
         is_free: as in `accumulate`.
     """
     cells, count, n = np.empty((D.shape[0] + D.shape[1], 2), np.int64), 0, D.shape[0] - 1
+    same_starts = np.zeros(D.shape, np.int64)
     while n >= 0:
         cells[count, 0], cells[count, 1] = n, m
         count += 1
         if n == 0 and is_free:
             break
-        n, m = cheapest_predecessor(D, n, m, moves)
+        n, m = best_predecessor(D, same_starts, n, m, moves)
     return cells[:count]
-
-
-@njit
-def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
-    """Return the cheapest predecessor, of equally cheap ones the one whose path starts last."""
-    row, column, least, latest = -1, -1, np.inf, np.int64(-1)
-    for s in range(moves.shape[0]):
-        i, j = n - moves[s, 0], m - moves[s, 1]
-        if i < 0 or j < 0 or D[i, j] == np.inf:
-            continue
-        if D[i, j] < least or (D[i, j] == least and starts[i, j] > latest):
-            row, column, least, latest = i, j, D[i, j], starts[i, j]
-    return row, column
 
 
 @njit
@@ -73,7 +66,6 @@ def accumulate(
 
     Args:
         costs: C [n m].
-        steps: the step set.
         first: the first column to fill.
         is_free: whether paths may start anywhere in the first row, and so never run along it;
             else they start in column `first`, and D must be ∞ where none of them comes.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from strap.dtw import reference
+from strap.dtw import reference, validation
 from strap.dtw.constraints import Align, search_constrained
 from strap.dtw.gpu import devices
 from strap.dtw.types import (
@@ -28,25 +30,15 @@ from strap.dtw.types import (
     TopK,
     WarpingPath,
 )
-from strap.dtw.validation import (
-    check_block,
-    check_borders,
-    check_excluded,
-    check_lengths,
-    check_names,
-    check_numbers,
-    check_options,
-    check_path,
-    check_queries,
-    check_shape,
-    name_trajectory,
-)
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
     from strap.dtw.cpu.policy import CpuPolicy
     from strap.dtw.sketches.sketcher import Sketches
 
+PlainBackend: TypeAlias = Callable[
+    [Sequence[Frames], Library, SearchOptions, Excluded], SearchResult
+]
 BACKENDS = ("auto", "cpu", "gpu", "reference")
 
 
@@ -56,11 +48,10 @@ def resolve_backend(name: str = "auto") -> Backend:
         raise unknown("backend", name, BACKENDS)
     if name == "reference":
         return Backend("reference", "asked for: the definition in plain NumPy, slow")
-    missing = devices.missing() if name != "cpu" else None
     if name == "gpu":
-        if missing is not None:
-            raise StrapError(f'backend "gpu": {missing}; or use backend "cpu"')
+        devices.require()
         return Backend("gpu", "asked for")
+    missing = devices.missing() if name == "auto" else None
     if name == "auto" and missing is None and not devices.is_interpreted():
         return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
@@ -100,7 +91,7 @@ def best_match(
     options = SearchOptions(1, steps, metric, backend)
     query, trajectory = _check_pair(query, trajectory, options)
     if lengths is not None:
-        check_lengths(lengths, "query")
+        validation.check_lengths(lengths, "query")
     match = align_with(options)(query, trajectory, lengths)
     if match is None or not path:
         return match
@@ -134,17 +125,17 @@ def path(
     """
     options = SearchOptions(1, steps, metric, backend)
     query, trajectory = _check_pair(query, trajectory, options)
-    check_borders(alignment, len(trajectory))
+    validation.check_borders(alignment, len(trajectory))
     return _trace(query, trajectory, alignment, options)
 
 
 def _check_pair(query: Frames, trajectory: Frames, options: SearchOptions) -> tuple[Frames, Frames]:
     """Return a query and a trajectory as arrays; check names, shapes and numbers."""
-    check_names(options.steps, options.metric)
-    query = check_shape(query, "query")
-    trajectory = check_shape(trajectory, "trajectory", query.shape[1])
-    check_numbers(query, "query", options.metric)
-    check_numbers(trajectory, "trajectory", options.metric)
+    validation.check_names(options.steps, options.metric)
+    query = validation.check_shape(query, "query")
+    trajectory = validation.check_shape(trajectory, "trajectory", query.shape[1])
+    validation.check_numbers(query, "query", options.metric)
+    validation.check_numbers(trajectory, "trajectory", options.metric)
     return query, trajectory
 
 
@@ -153,31 +144,32 @@ def _trace(
 ) -> WarpingPath:
     """Return the path of an alignment inside the trajectory: by the definition, or compiled."""
     window = trajectory[alignment.start : alignment.stop]
-    if resolve_backend(options.backend).name == "reference":
-        cells, costs = reference.find_cells(query, window, options.steps, options.metric)
-    else:
-        from strap.dtw import warping_path  # numba loads here, not with the package
-
-        cells, costs = warping_path.find_cells(query, window, options.steps, options.metric)
-    check_path(costs, alignment, len(query), options)
+    aligner = _load_pair_aligner(options.backend)
+    cells, costs = aligner.find_cells(query, window, options.steps, options.metric)
+    validation.check_path(costs, alignment, len(query), options)
     return WarpingPath(cells[:, 0], alignment.start + cells[:, 1], costs)
 
 
 def align_with(options: SearchOptions) -> Align:
-    """Return what aligns one query with one trajectory exactly: the definition, or compiled.
-
-    One pair is aligned on the CPU, whichever backend searches.
-    """
-    is_reference = resolve_backend(options.backend).name == "reference"
+    """Return what aligns one query with one trajectory exactly: the definition, or compiled."""
+    aligner = _load_pair_aligner(options.backend)
 
     def align(query: Frames, trajectory: Frames, lengths: Lengths | None) -> Alignment | None:
-        if is_reference:
-            return reference.best_match(query, trajectory, options.steps, options.metric, lengths)
-        from strap.dtw.cpu import search as cpu  # numba loads here, not with the package
-
-        return cpu.best_match(query, trajectory, options.steps, options.metric, lengths)
+        found: Alignment | None = aligner.best_match(
+            query, trajectory, options.steps, options.metric, lengths
+        )
+        return found
 
     return align
+
+
+def _load_pair_aligner(backend: str) -> ModuleType:
+    """Return the module that aligns one pair; on the CPU, whichever backend searches."""
+    if resolve_backend(backend).name == "reference":
+        return reference
+    from strap.dtw.cpu import pair_alignment  # numba loads here, not with the package
+
+    return pair_alignment
 
 
 def search(
@@ -199,9 +191,7 @@ def search(
         queries: arrays [n d].
         trajectories: arrays [m d]; memory-maps are read batch by batch, never all at once.
         k: how many matches for each query.
-        steps: as in `best_match`.
-        metric: as in `best_match`.
-        backend: as in `best_match`.
+        steps, metric, backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
         per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
             the best, then the best clear of it, and so on.
@@ -215,14 +205,15 @@ def search(
 
     def stream(dim: int) -> Iterator[tuple[int, Frames]]:
         for index in range(len(trajectories)):
-            yield index, check_shape(trajectories[index], name_trajectory(index), dim)
+            name = validation.name_trajectory(index)
+            yield index, validation.check_shape(trajectories[index], name, dim)
 
     def fetch(index: int) -> Frames:
         return np.asanyarray(trajectories[index])
 
     constraints = Constraints(per_trajectory, lengths)
     options = SearchOptions(k, steps, metric, backend, constraints)
-    library = Library(stream, fetch, name_trajectory)
+    library = Library(stream, fetch, validation.name_trajectory)
     return search_library(queries, library, options, exclude, policy).tops
 
 
@@ -253,7 +244,7 @@ def search_blocks(
     Returns:
         One TopK for each query, as `search` does.
     """
-    library = Library(stream_blocks(blocks), fetch, name or name_trajectory, sketches)
+    library = Library(stream_blocks(blocks), fetch, name or validation.name_trajectory, sketches)
     return search_library(queries, library, SearchOptions(k, steps, metric, backend), exclude).tops
 
 
@@ -262,7 +253,7 @@ def stream_blocks(blocks: Iterable[Block]) -> Callable[[int], Iterator[tuple[int
 
     def stream(dim: int) -> Iterator[tuple[int, Frames]]:
         for block in blocks:
-            check_block(block, dim)
+            validation.check_block(block, dim)
             for i, index in enumerate(block.ids):
                 yield int(index), block.frames[block.offsets[i] : block.offsets[i + 1]]
 
@@ -284,36 +275,31 @@ def search_library(
         options: what is searched for.
         exclude, policy: as in `search`.
     """
-    check_options(options, len(queries))
-    check_excluded(exclude, len(queries))
+    validation.check_options(options, len(queries))
+    validation.check_excluded(exclude, len(queries))
     backend = resolve_backend(options.backend).name
     if len(queries) == 0:
         return SearchResult([], [])
-    queries = check_queries(queries, options.metric)
+    queries = validation.check_queries(queries, options.metric)
+    search_backend = _load_search(backend, policy)
 
     def search_plain(query_indices: Sequence[int], k: int) -> SearchResult:
         chosen = [queries[q] for q in query_indices]
         excluded = exclude and [exclude[q] for q in query_indices]
-        return _search(chosen, library, replace(options, k=k, backend=backend), excluded, policy)
+        return search_backend(chosen, library, replace(options, k=k), excluded)
 
     return search_constrained(queries, options, search_plain, library.fetch, align_with(options))
 
 
-def _search(
-    queries: Sequence[Frames],
-    library: Library,
-    options: SearchOptions,
-    exclude: Excluded,
-    policy: CpuPolicy | None,
-) -> SearchResult:
-    """Return the k best, one in each trajectory; numba, torch and triton load here."""
-    if options.backend == "reference":
-        return reference.search(queries, library, options, exclude)
-    if options.backend == "cpu":
+def _load_search(backend: str, policy: CpuPolicy | None) -> PlainBackend:
+    """Return a backend's search, one match in each trajectory; numba, torch, triton load here."""
+    if backend == "reference":
+        return reference.search
+    if backend == "cpu":
         from strap.dtw.cpu import search as cpu
         from strap.dtw.cpu.policy import CpuPolicy
 
-        return cpu.search(queries, library, options, exclude, policy or CpuPolicy())
+        return partial(cpu.search, policy=policy or CpuPolicy())
     from strap.dtw.gpu import search as gpu
 
-    return gpu.search(queries, library, options, exclude)
+    return gpu.search

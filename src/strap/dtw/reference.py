@@ -84,25 +84,6 @@ def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | Non
     return None if best is None else Alignment(best[0], -best[2], best[1])
 
 
-def trace_path(costs: Floats, steps: str) -> list[tuple[int, int]]:
-    """Return the cells of the cheapest path from the first cell of costs [n m] to the last one.
-
-    It is traced back from the end. Equally cheap predecessors: the one by the first of the moves,
-    in the order of `STEPS`. [] where no path leads there.
-    """
-    D, _ = _accumulate(costs, steps, is_free=False)
-    n, m = costs.shape[0] - 1, costs.shape[1] - 1
-    if D[n, m] == math.inf:
-        return []
-    cells = [(n, m)]
-    while (n, m) != (0, 0):
-        moves = [(dn, dm) for dn, dm in STEPS[steps] if dn <= n and dm <= m]
-        dn, dm = min(moves, key=lambda move: D[n - move[0], m - move[1]])
-        n, m = n - dn, m - dm
-        cells.append((n, m))
-    return cells[::-1]
-
-
 def _accumulate(costs: Floats, steps: str, *, is_free: bool) -> tuple[Floats, Ints]:
     """Return D [n m] and where each path starts; free ones anywhere in row 1, else in column 1."""
     N, M = costs.shape
@@ -131,10 +112,19 @@ def best_match(
 def find_cells(query: Frames, window: Frames, steps: str, metric: str) -> tuple[Ints, Floats]:
     """Return the cells [p 2] of the cheapest path between the ends of query [n d] and window [m d].
 
-    And their costs [p]; p is 0 where no path leads there.
+    And their costs [p]; p is 0 where no path leads there. It is traced back from the end; equally
+    cheap predecessors: the one by the first of the moves, in the order of `STEPS`.
     """
     costs = local_costs(query, window, metric)
-    cells = np.array(trace_path(costs, steps), np.int64).reshape(-1, 2)
+    D, _ = _accumulate(costs, steps, is_free=False)
+    n, m = len(query) - 1, len(window) - 1
+    path = [(n, m)] if D[n, m] < math.inf else []
+    while path and (n, m) != (0, 0):
+        moves = [(dn, dm) for dn, dm in STEPS[steps] if dn <= n and dm <= m]
+        dn, dm = min(moves, key=lambda move: D[n - move[0], m - move[1]])
+        n, m = n - dn, m - dm
+        path.append((n, m))
+    cells = np.array(path[::-1], np.int64).reshape(-1, 2)
     return cells, costs[cells[:, 0], cells[:, 1]]
 
 

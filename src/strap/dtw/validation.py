@@ -80,7 +80,7 @@ def check_block(block: Block, dim: int) -> None:
         )
 
 
-def largest_magnitude(frames: Frames) -> float:
+def _largest_magnitude(frames: Frames) -> float:
     """Return the largest absolute value; it is not finite where one of the numbers isn't."""
     if frames.dtype == np.float16:
         # Numbers of one sign are ordered as their bits are, which are compared many times as fast.
@@ -90,14 +90,9 @@ def largest_magnitude(frames: Frames) -> float:
     return float(np.abs(frames).max(initial=0))
 
 
-def check_numbers(frames: Frames, what: str, metric: str) -> float:
-    """Check that every number is finite, and that no frame is zero under cosine.
-
-    Returns:
-        The largest absolute value.
-    """
-    found = largest_magnitude(frames)
-    if frames.dtype.kind == "f" and not found <= MAX_NUMBER:
+def check_numbers(frames: Frames, what: str, metric: str) -> None:
+    """Check that every number is finite, and that no frame is zero under cosine."""
+    if frames.dtype.kind == "f" and not _largest_magnitude(frames) <= MAX_NUMBER:
         # Only float64 can hold a finite number whose square overflows.
         good = np.abs(frames) <= MAX_NUMBER if frames.dtype == np.float64 else np.isfinite(frames)
         if not good.all():
@@ -113,7 +108,6 @@ def check_numbers(frames: Frames, what: str, metric: str) -> float:
                 f"{what}, frame {int(np.argmax(zero))} has norm 0, where cosine is not defined: "
                 'use metric="l2" or leave the frame out'
             )
-    return found
 
 
 def check_queries(queries: Sequence[Frames], metric: str, dim: int | None = None) -> list[Frames]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.llvm import number_of
-from strap.dtw.types import Bools, Floats, Frames, Real, Singles
+from strap.dtw.types import Floats, Frames, Real, Singles
 from strap.jit import njit_reordered
 
 U = 2.0**-24  # a float32 operation errs by at most this share of its result
@@ -34,12 +34,10 @@ def round_down(values: Floats) -> Singles:
     return singles
 
 
-def subtract_rounding(bounds: Singles, n_cells: Floats, scale: float, is_valid: Bools) -> Floats:
+def subtract_rounding(bounds: Singles, n_cells: Floats, scale: float) -> Floats:
     """Do step 5 of `float32_bounds`, for bounds [q t] of paths of at most `n_cells` cells.
 
-    Those are [q t] or [q 1]. Bounds become 0 where a trajectory's [t] are not valid.
+    Those are [q t] or [q 1].
     """
     numbers = np.where(np.isnan(bounds), 0, bounds)
-    lower = numbers * np.maximum(1 - (n_cells + 8) * U, 0) / scale
-    lower[:, ~is_valid] = 0
-    return np.asarray(lower, np.float64)
+    return np.asarray(numbers * np.maximum(1 - (n_cells + 8) * U, 0) / scale, np.float64)

@@ -16,23 +16,18 @@ from importlib import import_module
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from strap.dtw.alignment import align_within
-from strap.dtw.batching import as_doubles, as_floats, find_excluded
+from strap.dtw.batching import cut_batches, find_excluded
 from strap.dtw.cpu.candidates import CandidateSearch
-from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.policy import CpuPolicy
-from strap.dtw.cpu.tiled_bounds import bound_stream
-from strap.dtw.local_costs import compute_local_costs
+from strap.dtw.cpu.tiled_bounds import TileBounds, bound_batch, choose_bounds
 from strap.dtw.sketches.cascade import Cascade, shortlist
 from strap.dtw.sketches.sketcher import Sketches
 from strap.dtw.steps import step_set
 from strap.dtw.types import (
-    Alignment,
     Excluded,
     Floats,
     Frames,
     Ints,
-    Lengths,
     Library,
     SearchOptions,
     SearchResult,
@@ -41,18 +36,6 @@ from strap.dtw.types import (
 from strap.processors import processors
 
 SHORTLIST_EXTRA = 6  # candidates beside the k that set the first threshold
-
-
-def best_match(
-    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
-) -> Alignment | None:
-    """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
-    frames = as_doubles(query, metric)
-    if lengths is None:
-        return ExactAligner([frames], step_set(steps), metric).align(0, trajectory)
-    costs = compute_local_costs(frames, as_floats(trajectory, metric), metric == "cosine")
-    cost, start, stop = align_within(costs, step_set(steps), *lengths)
-    return Alignment(cost, start, stop) if cost < np.inf else None
 
 
 def search(
@@ -155,9 +138,20 @@ class _Search:
         return n_pairs, n_remaining
 
     def _bound(self, stream: Iterable[tuple[int, Frames]]) -> tuple[Ints, Floats]:
-        """Return the indices [t] of a stream and lower bounds [q t] from all dimensions."""
-        name = self.library.name
-        return bound_stream(stream, self.queries, self.options, self.policy, name, self.pool)
+        """Return the indices [t] of a stream and lower bounds [q t]. Raises on invalid frames."""
+        ids: list[int] = []
+        bounds = [np.empty((len(self.queries), 0))]
+        tile_bounds: TileBounds | None = None
+        for batch in cut_batches(stream, self.policy.batch_frames):
+            if tile_bounds is None:
+                n_frames = int(batch.offsets[-1])
+                tile_bounds = choose_bounds(self.queries, self.options, n_frames, self.policy)
+            tile_frames = self.policy.tile_frames or tile_bounds.tile_frames
+            ids += batch.ids
+            bounds.append(
+                bound_batch(tile_bounds, batch, tile_frames, self.library.name, self.pool)
+            )
+        return np.array(ids, np.int64), np.concatenate(bounds, axis=1)
 
     def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
         """Return bounds [q t] that are ∞ for what a query must not match."""

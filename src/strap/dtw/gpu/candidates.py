@@ -15,21 +15,15 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from strap.dtw.batching import find_excluded
-from strap.dtw.cpu.search import best_match
+from strap.dtw.cpu.pair_alignment import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
 from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.types import Floats, Ints, TopK
 from strap.processors import processors
 
-Ranking: TypeAlias = NDArray[np.float64]
-"""[4, match]: cost, trajectory, stop and −start of one query's matches, the best first.
-
-The rows are in the order of the tie rule, so `np.lexsort(matches[::-1])` ranks matches.
-"""
 Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
 """Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
 
@@ -49,7 +43,7 @@ class TrajectoryTable:
 class DeviceTopK:
     """Each query's k best among the trajectories of one device."""
 
-    rankings: list[Ranking]  # [query]
+    tops: list[TopK]  # [query]
     n_aligned: Ints  # [query] pairs that were aligned exactly
     n_pairs: Ints  # [query] pairs with a path that fits; 0 where counting would be a wait more
 
@@ -57,18 +51,13 @@ class DeviceTopK:
 def find_nothing(request: SearchRequest) -> DeviceTopK:
     """Return the selection of a device that got no trajectories."""
     none = np.zeros(len(request.queries), np.int64)
-    return DeviceTopK([np.empty((4, 0))] * len(none), none, none)
+    return DeviceTopK([TopK.of([])] * len(none), none, none)
 
 
 def merge(selections: Sequence[DeviceTopK], k: int) -> list[TopK]:
     """Return each query's k best of what all devices found."""
-    by_query = zip(*(selection.rankings for selection in selections), strict=True)
-    return [TopK.best_of([_unpack(ranking) for ranking in each], k) for each in by_query]
-
-
-def _unpack(ranking: Ranking) -> TopK:
-    trajectory, stop, less_start = ranking[1:].astype(np.int64)
-    return TopK(trajectory, -less_start, stop, ranking[0])
+    by_query = zip(*(selection.tops for selection in selections), strict=True)
+    return [TopK.best_of(tops, k) for tops in by_query]
 
 
 class TopKSelector:
@@ -80,7 +69,7 @@ class TopKSelector:
         """Prepare to select among trajectories; ids [trajectory]."""
         self._request, self._options, self._queries = request, request.options, queries
         self._ids, self._locate = ids, locate
-        self._rankings: list[Ranking] = [np.empty((4, 0))] * len(request.queries)
+        self._tops = [TopK.of([])] * len(request.queries)
         self._n_aligned = np.zeros(len(request.queries), np.int64)
 
     def select(
@@ -117,13 +106,12 @@ class TopKSelector:
         others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
         if n_listed < total and np.any(self._get_thresholds() >= others):
             self._align_remaining(lower_bounds, listed)
-        return DeviceTopK(self._rankings, self._n_aligned, n_pairs)
+        return DeviceTopK(self._tops, self._n_aligned, n_pairs)
 
     def _get_thresholds(self) -> Floats:
         """Return each query's threshold [query]; ∞ while it has fewer than k matches."""
         k = self._options.k
-        costs = [ranking[0] for ranking in self._rankings]
-        return np.array([cost[k - 1] if len(cost) == k else np.inf for cost in costs])
+        return np.array([top.cost[-1] if len(top) == k else np.inf for top in self._tops])
 
     def _align_shortlist(
         self, listed: torch.Tensor, bounds: torch.Tensor, size: int, table: TrajectoryTable
@@ -178,7 +166,7 @@ class TopKSelector:
         bounds = lower_bounds[pairs[:, 0], pairs[:, 1]].cpu().numpy()
         order = np.argsort(bounds, kind="stable")
         bounds, (query, position) = bounds[order], pairs.cpu().numpy()[order].T
-        size = 4 * self._options.k * len(self._rankings)
+        size = 4 * self._options.k * len(self._tops)
         for first in range(0, len(order), size):
             chunk = slice(first, first + size)
             may_still_win = bounds[chunk] <= self._get_thresholds()[query[chunk]]
@@ -224,17 +212,15 @@ class TopKSelector:
         self._add(query, position, found[:, 0], *found[:, 1:].T.astype(np.int64))
 
     def _add(self, query: Ints, position: Ints, cost: Floats, start: Ints, stop: Ints) -> None:
-        """Rank the matches [pair] of all queries at once, and keep each query's k best."""
-        matches = np.stack([cost, self._ids[position], stop, -start])
-        order = np.lexsort((*matches[::-1], query))
+        """Sort the matches [pair] of all queries at once, and keep each query's k best."""
+        k, trajectory = self._options.k, self._ids[position]
+        order = np.lexsort((-start, stop, trajectory, cost, query))
         order = order[cost[order] < np.inf]
-        borders = np.searchsorted(query[order], np.arange(len(self._rankings) + 1))
+        borders = np.searchsorted(query[order], np.arange(len(self._tops) + 1))
         for q, (first, last) in enumerate(pairwise(borders)):
-            ranking = matches[:, order[first:last]]
-            if self._rankings[q].shape[1]:
-                ranking = np.concatenate([self._rankings[q], ranking], axis=1)
-                ranking = ranking[:, np.lexsort(ranking[::-1])]
-            self._rankings[q] = ranking[:, : self._options.k]
+            best = order[first:last][:k]
+            top = TopK(trajectory[best], start[best], stop[best], cost[best])
+            self._tops[q] = TopK.best_of([self._tops[q], top], k) if len(self._tops[q]) else top
 
     @cached_property
     def _aligner(self) -> ExactAligner:

@@ -38,11 +38,16 @@ def missing() -> str | None:
     return None
 
 
-def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
-    """Return the devices by name, by default all GPUs; raises where there is none."""
+def require() -> None:
+    """Raise where the GPU backend lacks something."""
     lack = missing()
     if lack is not None:
         raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
+
+
+def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
+    """Return the devices by name, by default all GPUs; raises where there is none."""
+    require()
     import torch
 
     if names is not None:

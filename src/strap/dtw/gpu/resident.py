@@ -138,14 +138,14 @@ def _load_share(
         half = len(waiting) // 2 or 1
         loader.keep(waiting[:half])
         waiting = waiting[half:]
-    return _Share(device, loader.quantization, loader.on_device, loader.on_host)
+    return _Share(loader)
 
 
 class _Loader:
     """A device that is being filled with batches, which stay on the host when it is full."""
 
     def __init__(self, device: torch.device, metric: str, limit: int | None) -> None:
-        self._device, self._metric, self._limit = device, metric, limit
+        self.device, self._metric, self._limit = device, metric, limit
         self.quantization: Quantization | None = None  # fitted to the first trajectory
         self.on_device: list[QuantizedBatch] = []
         self.on_host: list[QuantizedBatch] = []
@@ -154,9 +154,9 @@ class _Loader:
         """Return whether so many more bytes fit on the device."""
         if self._limit is not None:
             return sum(batch.frames.nbytes for batch in self.on_device) + size < self._limit
-        if self._device.type != "cuda":
+        if self.device.type != "cuda":
             return True
-        return bool(torch.cuda.mem_get_info(self._device)[0] - size > SPARE_BYTES)
+        return bool(torch.cuda.mem_get_info(self.device)[0] - size > SPARE_BYTES)
 
     def keep(self, uploads: Sequence[Upload]) -> None:
         """Keep some uploads as one batch."""
@@ -168,12 +168,12 @@ class _Loader:
         )
         if self.quantization is None:
             sample = batch.frames[0]
-            self.quantization = fit_quantization(sample, frames.dtype, self._metric, self._device)
+            self.quantization = fit_quantization(sample, frames.dtype, self._metric, self.device)
         quantized = quantize_batch(batch, frames, self.quantization, validation.name_trajectory)
         if self.has_space(frames.nbytes):
             self.on_device.append(quantized)
             return
-        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=self._device.type == "cuda")
+        host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=self.device.type == "cuda")
         # No view of the frames is kept: it would keep their memory on the device.
         nothing = torch.empty(0, dtype=torch.float16)
         self.on_host.append(replace(quantized, frames=host.copy_(frames), quantized=nothing))
@@ -182,30 +182,23 @@ class _Loader:
 class _Share:
     """One device's share of the trajectories: those on the device, then those on the host."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        quantization: Quantization | None,
-        on_device: list[QuantizedBatch],
-        on_host: list[QuantizedBatch],
-    ) -> None:
+    def __init__(self, loaded: _Loader) -> None:
         """Take the batches and make tables over all their trajectories."""
-        self._device, self.on_device, self.on_host = device, on_device, on_host
-        self._quantization, self._workspace = quantization, CostWorkspace(device)
-        batches = [*on_device, *on_host]
+        self._device, self._quantization = loaded.device, loaded.quantization
+        self.on_device, self.on_host = loaded.on_device, loaded.on_host
+        self._workspace = CostWorkspace(self._device)
+        batches = [*self.on_device, *self.on_host]
         self.ids = np.array([index for batch in batches for index in batch.ids], np.int64)
         self.positions = {int(index): position for position, index in enumerate(self.ids)}
-        self.frames = [
-            trajectory
-            for batch in batches
-            for trajectory in torch.split(batch.frames, batch.lengths)
-        ]
+        split = (torch.split(batch.frames, batch.lengths) for batch in batches)
+        self.frames = list(chain.from_iterable(split))
         self._lengths = np.array([len(frames) for frames in self.frames], np.int64)
-        located = [locate_frames(batch.frames, batch.lengths).addresses for batch in on_device]
+        located = [locate_frames(batch.frames, batch.lengths).addresses for batch in self.on_device]
         self._addresses = np.concatenate([np.empty(0, np.int64), *located])
         self._table: TrajectoryTable | None = None
-        if on_device and not on_host:
-            locations = torch.as_tensor(np.stack([self._addresses, self._lengths]), device=device)
+        if self.on_device and not self.on_host:
+            both = np.stack([self._addresses, self._lengths])
+            locations = torch.as_tensor(both, device=self._device)
             longest, dtype = int(self._lengths.max()), self.frames[0].dtype
             self._table = TrajectoryTable(locations, longest, dtype)
 

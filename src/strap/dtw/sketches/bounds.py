@@ -45,8 +45,7 @@ class SketchBounds:
         bounds = self._int16.bound_sketches(block, positions, wanted)
         lengths = (block.offsets[positions + 1] - block.offsets[positions]).astype(np.float64)
         n_cells = count_path_cells(self._steps, self._stack.n_rows, lengths)
-        is_valid = np.ones(len(positions), np.bool_)
-        lower = subtract_rounding(bounds, n_cells, self._stack.scale, is_valid)
+        lower = subtract_rounding(bounds, n_cells, self._stack.scale)
         errors = n_cells * self._errors * (1 + 1e-9)
         factor = self.sketcher.every * (1 - 1e-9) / self.sketcher.stretch
         return np.where(self._is_too_short, 0, np.maximum((lower - errors) * factor, 0))

@@ -23,10 +23,8 @@ MIN_TASKS = 16  # where there are as many trajectories: threads should end toget
 class _Span:
     """Trajectories that lie end to end, in sketches of all kinds."""
 
-    part: int
-    """which part of the library"""
-    first: int
-    """which column of the bounds is its first trajectory's"""
+    part: int  # which part of the library
+    first: int  # which column of the bounds is its first trajectory's
     kinds: Sequence[SketchBlock]
 
     def __len__(self) -> int:
@@ -46,7 +44,7 @@ class Cascade:
         """Take sketches of one or more kinds for each part of a library, all of which suit."""
         self.n_stages = max(len(kinds) for kinds in sketches) - 1
         """of longer sketches"""
-        self._pool, self._n_queries = pool, len(queries)
+        self._pool = pool
         self._bounds = [
             prepare_bounds(queries, [one.sketcher for one in kinds], steps, pool)
             for kinds in sketches
@@ -63,33 +61,19 @@ class Cascade:
     def bound_all(self) -> tuple[Ints, Floats]:
         """Return global indices [t] and lower bounds [q t] from the shortest sketches."""
         ids = [np.empty(0, np.int64), *(span.kinds[0].ids for span in self._spans)]
-        bounds = [np.empty((self._n_queries, 0)), *map(self._bound_span, self._spans)]
-        return np.concatenate(ids, dtype=np.int64), np.concatenate(bounds, axis=1)
-
-    def _bound_span(self, span: _Span) -> Floats:
-        bounds, block = self._bounds[span.part][0], span.kinds[0]
-
-        def bound(tile: range) -> Floats:
-            wanted = np.ones((self._n_queries, len(tile)), np.bool_)
-            return bounds.bound_pairs(block, np.arange(tile.start, tile.stop), wanted)
-
-        tiles = split_into_tiles(block.offsets, TILE_SKETCHES)
-        return np.concatenate(list(self._pool.map(bound, tiles)), axis=1)
+        tasks = [
+            (span, np.arange(tile.start, tile.stop))
+            for span in self._spans
+            for tile in split_into_tiles(span.kinds[0].offsets, TILE_SKETCHES)
+        ]
+        bounds = np.zeros(self._n_applied.shape)
+        self._raise_bounds(0, tasks, np.ones(bounds.shape, np.bool_), bounds)
+        return np.concatenate(ids, dtype=np.int64), bounds
 
     def tighten(self, stage: int, bounds: Floats, candidates: Bools) -> Floats:
         """Return bounds [q t], raised for the candidates [q t] by a stage's sketches, if any."""
         wanted = candidates & (self._n_applied <= stage)
         self._n_applied[wanted] = stage + 1
-        tightened = bounds.copy()
-
-        def work(task: tuple[_Span, Ints]) -> None:
-            span, positions = task
-            columns = span.first + positions
-            better = self._bounds[span.part][stage + 1].bound_pairs(
-                span.kinds[stage + 1], positions, wanted[:, columns]
-            )
-            tightened[:, columns] = np.maximum(tightened[:, columns], better)
-
         tasks = []
         for span in self._spans:
             if stage + 1 < len(span.kinds):
@@ -97,8 +81,26 @@ class Cascade:
                 positions = np.flatnonzero(is_wanted)
                 size = min(MAX_TASK_TRAJECTORIES, len(positions) // MIN_TASKS + 1)
                 tasks += [(span, positions[i : i + size]) for i in range(0, len(positions), size)]
-        list(self._pool.map(work, tasks))
+        tightened = bounds.copy()
+        self._raise_bounds(stage + 1, tasks, wanted, tightened)
         return tightened
+
+    def _raise_bounds(
+        self, kind: int, tasks: Sequence[tuple[_Span, Ints]], wanted: Bools, bounds: Floats
+    ) -> None:
+        """Raise the bounds [q t] of wanted pairs [q t] by a kind of sketches.
+
+        A task is a span, and which of its trajectories [p] are bounded in one call.
+        """
+
+        def work(task: tuple[_Span, Ints]) -> None:
+            span, positions = task
+            columns = span.first + positions
+            sketch_bounds, block = self._bounds[span.part][kind], span.kinds[kind]
+            better = sketch_bounds.bound_pairs(block, positions, wanted[:, columns])
+            bounds[:, columns] = np.maximum(bounds[:, columns], better)
+
+        list(self._pool.map(work, tasks))
 
 
 def shortlist(bounds: Floats, size: int) -> Bools:
