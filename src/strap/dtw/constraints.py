@@ -80,15 +80,13 @@ class _Candidate(NamedTuple):
     """A span of a trajectory and its best match, or a bound of it; sorts by cost, bounds first."""
 
     cost: float
-    is_certain: bool
-    """a match was found; else `cost` is a lower bound"""
+    is_certain: bool  # a match was found; else `cost` is a lower bound
     trajectory: int
     stop: int
     less_start: int
     first: int
     last: int
-    is_plain: bool
-    """as the plain search gave it"""
+    is_plain: bool  # as the plain search gave it
 
 
 @dataclass(frozen=True, eq=False)

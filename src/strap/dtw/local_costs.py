@@ -43,7 +43,6 @@ def fill_local_costs(
         frames: [m d]; float16 ones as their bits.
         pairs: query and trajectory frame of each.
         is_cosine: whether frames are unit vectors, and costs half their squared distance.
-        costs: what is filled.
     """
     count, d = pairs.shape[0], query.shape[1]
     group, squared_distances = np.empty((GROUP_SIZE, 2), np.int64), np.empty(GROUP_SIZE)

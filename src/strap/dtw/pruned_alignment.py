@@ -55,9 +55,7 @@ def align_pruned(
         lower_costs: lower bounds [n m] of the local costs.
         threshold: matches that cost more are not wanted: where the best one does, so does what is
             returned, or it is `ABOVE_THRESHOLD`.
-        steps: the step set.
         is_cosine: as in `local_costs.fill_local_costs`.
-        out: what is filled.
     """
     forward = accumulate_rows(lower_costs, steps.moves)
     least = forward[-1].min()

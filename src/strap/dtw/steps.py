@@ -42,12 +42,9 @@ MAX_COLUMN_STEP = max(dm for moves in STEPS.values() for _, dm in moves)
 class StepSet(NamedTuple):
     """A step set, as compiled loops take it."""
 
-    moves: Ints
-    """[s 2]"""
-    min_slope: float
-    """trajectory frames that a path passes for each query frame, at least"""
-    max_slope: float
-    """… and at most; ∞ where a query frame may meet any number of them"""
+    moves: Ints  # [s 2]
+    min_slope: float  # trajectory frames that a path passes for each query frame, at least
+    max_slope: float  # … and at most; ∞ where a query frame may meet any number of them
     is_strap: bool
 
 
@@ -85,10 +82,8 @@ class StepLayout(NamedTuple):
     So every step set has the two predecessors in row n − 1, and some one time back in other rows.
     """
 
-    skew: int
-    """how many times row n is behind row n − 1: 0 or 1"""
-    rows_back: tuple[int, ...]
-    """how many rows up the predecessors lie that come on top of those in row n − 1"""
+    skew: int  # how many times row n is behind row n − 1: 0 or 1
+    rows_back: tuple[int, ...]  # rows up to the predecessors besides those in row n − 1
 
 
 def lay_out_steps(name: str) -> StepLayout:

@@ -69,24 +69,19 @@ class _StreamedQuery:
         self.frames = frames  # [n d]
         self.best: Alignment | None = None
         self.newest = float("inf")
-        self._costs = np.full((len(frames), MAX_COLUMN_STEP), np.inf)
+        self._D = np.full((len(frames), MAX_COLUMN_STEP), np.inf)
         self._starts: Ints = np.zeros((len(frames), MAX_COLUMN_STEP), np.int64)
 
     def extend(self, costs: Floats, steps: StepSet, seen: int) -> None:
         """Take in the local costs [n m] of new frames, which come after `seen` others."""
-        # Columns are counted from the first one that is kept.
-        D = np.concatenate([self._costs, np.empty_like(costs)], axis=1)
-        starts = np.concatenate(
-            [self._starts - (seen - MAX_COLUMN_STEP), np.empty_like(costs, np.int64)], 1
-        )
-        known = np.concatenate([self._costs, costs], axis=1)
-        accumulate(known, steps, MAX_COLUMN_STEP, True, D, starts)
-        starts += seen - MAX_COLUMN_STEP
-        self._costs, self._starts = (
-            D[:, -MAX_COLUMN_STEP:].copy(),
-            starts[:, -MAX_COLUMN_STEP:].copy(),
-        )
+        first = seen - MAX_COLUMN_STEP  # the frame of the first column that is kept
+        D = np.concatenate([self._D, np.empty_like(costs)], axis=1)
+        starts = np.concatenate([self._starts - first, np.empty_like(costs, np.int64)], axis=1)
+        costs = np.concatenate([np.empty_like(self._D), costs], axis=1)  # theirs aren't read
+        accumulate(costs, steps, MAX_COLUMN_STEP, True, D, starts)
+        starts += first
+        self._D, self._starts = (kept[:, -MAX_COLUMN_STEP:].copy() for kept in (D, starts))
         end = MAX_COLUMN_STEP + int(np.argmin(D[-1, MAX_COLUMN_STEP:]))
         cost, self.newest = float(D[-1, end]), float(D[-1, -1])
         if cost < (self.best.cost if self.best else np.inf):
-            self.best = Alignment(cost, int(starts[-1, end]), seen - MAX_COLUMN_STEP + end + 1)
+            self.best = Alignment(cost, int(starts[-1, end]), first + end + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -158,12 +158,8 @@ class SearchStatistics:
     """evaluated exactly"""
 
     def __add__(self, other: SearchStatistics) -> SearchStatistics:
-        return SearchStatistics(
-            self.pairs + other.pairs,
-            self.by_sketches + other.by_sketches,
-            self.by_bounds + other.by_bounds,
-            self.evaluated + other.evaluated,
-        )
+        counts = zip(astuple(self), astuple(other), strict=True)
+        return SearchStatistics(*(one + another for one, another in counts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,7 @@ class ExactAligner:
         (frames,), stack = self._int16.in_one_piece([trajectory]), self._int16.stack
         height = -(-len(frames) // LOADED_FRAMES) * LOADED_FRAMES
         size = len(chosen) * height, self._int16.columns
+        products = self._int16.buffers.get("all products", np.int32, *size)
         found = np.empty((len(chosen), 3))
         is_valid = _align_pairs(
             self._int16.packed_for(frames),
@@ -105,7 +106,7 @@ class ExactAligner:
             frames,
             self.steps,
             self._int16.workspace,
-            self._int16.buffers.get("all products", np.int32, *size),
+            products.reshape(len(chosen), height, -1),
             found,
         )
         return found if is_valid else None
@@ -136,12 +137,9 @@ def _align_pairs(
         query_indices: which queries are aligned [a].
         thresholds: of each of them [a].
         frames: the trajectory's [m d], as they lie in memory.
-        steps: the step set.
-        workspace: this thread's.
         products: space for each query's products with all frames, these filled up to whole 64.
-        out: what is filled.
     """
-    M, height = frames.shape[0], products.shape[0] // query_indices.shape[0]
+    M = frames.shape[0]
     terms = np.empty((3, M), np.float32)
     if not _multiply_all(packed, query_indices, frames, workspace, products, terms):
         return False
@@ -150,8 +148,8 @@ def _align_pairs(
     for i in range(query_indices.shape[0]):
         q = query_indices[i]
         query = queries[borders[q] : borders[q + 1]]
-        lower, part = np.empty((query.shape[0], M)), products[i * height : i * height + M]
-        fill_lower_costs(packed, packed.begins[q], terms, part, (1 - 2.0**-20) / unit, lower)
+        lower, factor = np.empty((query.shape[0], M)), (1 - 2.0**-20) / unit
+        fill_lower_costs(packed, packed.begins[q], terms, products[i], factor, lower)
         align_pruned(query, frames, lower, thresholds[i], steps, packed.is_cosine, out[i])
     return True
 
@@ -169,15 +167,14 @@ def _multiply_all(
 
     Returns False where frames are too large, or no numbers.
     """
-    height, no_scales = products.shape[0] // query_indices.shape[0], np.empty((0, 3), np.float32)
+    no_scales = np.empty((0, 3), np.float32)
     for first in range(0, frames.shape[0], LOADED_FRAMES):
         count = load(packed, frames, no_scales, first, workspace)
         if count == 0:
             return False
         terms[:, first : first + count] = workspace.terms[:, :count]
         for i in range(query_indices.shape[0]):
-            place = i * height + first
             top, bottom = packed.blocks[query_indices[i]], packed.blocks[query_indices[i] + 1]
-            part = products[place : place + LOADED_FRAMES]
+            part = products[i, first : first + LOADED_FRAMES]
             multiply(workspace.integers, count, packed.packed, top, bottom, part)
     return True

@@ -27,7 +27,6 @@ such integers already, with errors of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,12 +39,13 @@ from strap.dtw.cpu.int16.recurrence import bound_trajectories
 from strap.dtw.cpu.int16.workspace import (
     LOADED_FRAMES,
     PADDING_COLUMNS,
+    SHRINK,
     PackedQueries,
     Workspace,
     bound_error,
 )
 from strap.dtw.cpu.query_stack import QueryStack
-from strap.dtw.cpu.rounding import U, round_down
+from strap.dtw.cpu.rounding import round_down
 from strap.dtw.memory import Buffers, aligned
 from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
@@ -53,7 +53,6 @@ from strap.dtw.types import Bools, Frames, Ints, Singles
 
 MAX_INT16_DIM = 2**16  # for which √d/2 is below what step 2 leaves
 UNDERFLOW = 1e-32
-SHRINK = 1 - 32 * U
 READABLE_DTYPES = (np.float16, np.float32, np.float64)  # by compiled loops
 
 
@@ -99,16 +98,12 @@ class Int16Bounds:
         starts = np.array([group.start for group in groups] + [groups[-1].stop])
         ends, is_cosine = begins + np.diff(borders), self.metric == "cosine"
         mean, scale = stack.mean, stack.scale
-        return PackedQueries(
-            packed, terms, begins, ends, starts, blocks, mean, scale, SHRINK, is_cosine
-        )
+        return PackedQueries(packed, terms, begins, ends, starts, blocks, mean, scale, is_cosine)
 
     def packed_for(self, frames: Frames) -> PackedQueries:
         """Return the queries with a mean and a scale as frames of such numbers need them."""
-        return self._packed if frames.dtype == np.float64 else self._packed_single
-
-    @cached_property
-    def _packed_single(self) -> PackedQueries:
+        if frames.dtype == np.float64:
+            return self._packed
         mean, scale = self.stack.single_mean, np.float32(self.stack.scale)
         return self._packed._replace(mean=mean, scale=scale)
 
@@ -132,11 +127,8 @@ class Int16Bounds:
         That is float16, given by its bits, float32 or float64.
         """
         kind = np.result_type(*(frames.dtype for frames in trajectories))
-        if (
-            self.metric == "cosine"
-            or not self.stack.is_ordinary
-            or kind.type not in READABLE_DTYPES
-        ):
+        is_readable = self.stack.is_ordinary and kind.type in READABLE_DTYPES
+        if self.metric == "cosine" or not is_readable:
             with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
                 floats = [as_floats(frames, self.metric) for frames in trajectories]
             return [np.ascontiguousarray(frames, np.float64) for frames in floats]

@@ -35,7 +35,6 @@ def fill_lower_costs(
     """Write lower bounds of local costs, times a factor, into out [n m].
 
     Args:
-        queries: the queries.
         first: the first of their rows.
         terms: of the frames, [3 m] or with more columns, see `Workspace`.
         products: [m n], or with more columns.
@@ -151,8 +150,6 @@ def bound_trajectories(
         scale_addresses: where the scales of its sketches lie [t]; 0 for frames.
         lengths: how many frames or sketches those are [t].
         example: [0 d] of their kind; float16 ones and sketches as their bits.
-        steps: the step set.
-        workspace: this thread's.
         out: what is filled; ∞ where no path fits or where it is not wanted.
         is_valid: what is filled, see `_bound_trajectory` [t].
     """

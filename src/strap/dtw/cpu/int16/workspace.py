@@ -13,6 +13,7 @@ from strap.dtw.types import Floats, Frames, Ints, Real, Shorts, Singles
 from strap.jit import njit
 
 LOADED_FRAMES = 64  # multiplied together, at most
+SHRINK = 1 - 32 * U  # 1 − κ
 PADDING_COLUMNS = 16  # unused, of each row of products: else rows compete for the same cache lines
 
 
@@ -22,39 +23,27 @@ class PackedQueries(NamedTuple):
     Greek letters are those of `int16_bounds`.
     """
 
-    packed: Shorts
-    """the integers of all groups, as `gemm.pack_rows` packs them"""
-    terms: Singles
-    """[4 R'] of each row: α, −2ρ, the bound of |f|, and 0 at a query's first row, ∞ elsewhere"""
-    begins: Ints
-    """[q] a query's first row"""
-    ends: Ints
-    """[q]"""
-    groups: Ints
-    """[g + 1] a group's first query"""
-    blocks: Ints
-    """[g + 1] a group's first block of rows"""
-    mean: Frames
-    """[d], in float64 for frames in float64, else in float32"""
-    scale: Real
-    """… and so the scale"""
-    shrink: float
+    packed: Shorts  # the integers of all groups, as `gemm.pack_rows` packs them
+    terms: Singles  # [4 R'] of each row: α, −2ρ, the bound of |f|, and its gate:
+    #                 0 at a query's first row, ∞ elsewhere
+    begins: Ints  # [q] a query's first row
+    ends: Ints  # [q]
+    groups: Ints  # [g + 1] a group's first query
+    blocks: Ints  # [g + 1] a group's first block of rows
+    mean: Frames  # [d], in float64 for frames in float64, else in float32
+    scale: Real  # … and so the scale
     is_cosine: bool
 
 
 class Workspace(NamedTuple):
     """Memory for 64 frames of a trajectory: no more, so that queries too stay in the cache."""
 
-    integers: Shorts
-    """[64 d'] 0 beyond d"""
-    squares: Floats
-    errors: Floats
-    terms: Singles
-    """[3 64] of each frame: β, ρ, the bound of |e|"""
-    products: NDArray[np.int32]
-    """[64 R' + 16]"""
-    carry: Singles
-    """D of the row above the current block's"""
+    integers: Shorts  # [64 d'] 0 beyond d
+    squares: Floats  # [64]
+    errors: Floats  # [64]
+    terms: Singles  # [3 64] of each frame: β, ρ, the bound of |e|
+    products: NDArray[np.int32]  # [64 R' + 16]
+    carry: Singles  # [64] D of the row above the current block's
 
 
 @njit
@@ -93,7 +82,7 @@ def load(
     for i in range(count):
         if not squares[i] + errors[i] <= MAX_SQUARED_NORM:
             return 0
-        beta[i] = np.float32(queries.shrink * squares[i] * (1 - 2.0**-23))
+        beta[i] = np.float32(SHRINK * squares[i] * (1 - 2.0**-23))
         error_bounds[i] = bound_error(errors[i], squares[i])
         if is_sketch:
             bound = (error_bounds[i] + sketch_scales[first + i, 1] * scale) * (1 + 2.0**-20)
