@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("libero.libero", reason="needs the libero extra")
 
+from tests.policies.small_policies import save_small_policy
+
 from strap.libero import Collection, LiberoEnv, Task, collect, find_task
 
 SUITE = "libero_90"
@@ -43,3 +45,14 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 @pytest.fixture
 def demo_file(collected: Collection) -> Path:
     return collected.files[0]
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained policy that looks at what LIBERO shows."""
+    state = {"ee_pos": 3, "gripper_states": 2}
+    cameras = ("agentview_rgb", "eye_in_hand_rgb")
+    return save_small_policy(
+        tmp_path_factory.mktemp("policy"), cameras=cameras, proprioception=state, action_size=7,
+        language_size=64, frame_sizes={},
+    )  # fmt: skip

@@ -64,6 +64,7 @@ def test_a_task_runs_from_its_kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command = f'. "{tmp_path}/there/env.sh"; exec "{python}" -c "$SIMULATE"'
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SIMULATE": SIMULATE}
     environment["PYTHONPATH"] = str(installed)
+    environment["NUMBA_DISABLE_JIT"] = "1"  # compiling again what the kit brings takes longest
     done = subprocess.run(
         ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True
     )

@@ -16,7 +16,7 @@ pytest.importorskip("openpi_client", reason="installed by `make test`, without i
 
 from examples import robot
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from tests.policies.small_policies import save_small_policy, serve_command
+from tests.policies.small_policies import serve_command
 from websockets.exceptions import ConnectionClosed
 
 from strap.policies import Observation, load_policy
@@ -49,17 +49,6 @@ class NotedArm(robot.SimulatedArm):
 
     def stop(self) -> None:
         self.stops += 1
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained policy that looks at what LIBERO shows."""
-    state = {"ee_pos": 3, "gripper_states": 2}
-    cameras = ("agentview_rgb", "eye_in_hand_rgb")
-    return save_small_policy(
-        tmp_path_factory.mktemp("policy"), cameras=cameras, proprioception=state, action_size=7,
-        language_size=64, frame_sizes={},
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
