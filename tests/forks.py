@@ -15,7 +15,8 @@ from pathlib import Path
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        *("pytest", "tyro", "strap.cli.convert", "strap.cli.export", "strap.choices"),
+        *("av", "pytest", "typeguard", "tyro"),  # tyro imports typeguard with the first command
+        *("strap.cli.convert", "strap.cli.export", "strap.cli.retrieve", "strap.choices"),
         *("strap.datasets.robomimic", "strap.datasets.lerobot.writing"),
         "strap.experiments.runner",
     ]
@@ -25,6 +26,7 @@ CONTEXT.set_forkserver_preload(
 def start(
     function: Callable[..., int | None],
     *arguments: object,
+    folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     log: Path | str = os.devnull,
 ) -> BaseProcess:
@@ -32,12 +34,16 @@ def start(
 
     Args:
         function: what is called, with the arguments.
+        folder: in which it works; None: this process's.
         environment: variables besides this process's own.
         log: where standard output and error go.
     """
     process = CONTEXT.Process(
         target=_call,
-        args=(function, arguments, {**os.environ, **(environment or {})}, str(log)),
+        args=(
+            *(function, arguments, folder or Path.cwd()),
+            *({**os.environ, **(environment or {})}, Path(log).absolute()),
+        ),
         daemon=True,
     )
     process.start()
@@ -47,9 +53,11 @@ def start(
 def _call(
     function: Callable[..., int | None],
     arguments: tuple[object, ...],
+    folder: Path,
     environment: Mapping[str, str],
-    log: str,
+    log: Path,
 ) -> None:
+    os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

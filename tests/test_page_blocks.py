@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests import forks
 from tests.pages import PAGES, ROOT, Block, read_blocks
+
+from strap.cli import main
 
 BLOCKS = {page: [block for block in read_blocks(page) if block.is_run] for page in PAGES}
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+NEEDS_SHELL = re.compile(r"[|&;<>$`*?~(){}]")
 
 
 def run(command: Sequence[str], folder: Path) -> str:
@@ -32,18 +38,46 @@ def run(command: Sequence[str], folder: Path) -> str:
     return f"{done.stdout}\n{done.stderr}"
 
 
+def run_forked(function: Callable[[Any], int | None], given: Any, folder: Path) -> str:
+    """Call a function with what is given, in a process forked in the folder; return what it says.
+
+    That is what a user's command does, without a second of imports for each.
+    """
+    log = folder / "said.log"
+    environment = {"STRAP_CACHE": str(folder / "cache"), "MPLBACKEND": "agg"}
+    process = forks.start(function, given, folder=folder, environment=environment, log=log)
+    process.join(300)
+    said = log.read_text()
+    log.unlink()
+    assert process.exitcode == 0, f"{given}\n{said}"
+    return said
+
+
+def run_python(code: str) -> None:
+    sys.path.insert(0, "")
+    exec(code, vars(sys.modules["__main__"]))
+
+
+def run_lines(lines: Sequence[str], folder: Path) -> str:
+    """Run lines for a shell; return what they say."""
+    calls = [shlex.split(line, comments=True) for line in lines]
+    if NEEDS_SHELL.search("".join(lines)) or any(call[:1] not in ([], ["strap"]) for call in calls):
+        return run(["bash", "-euc", "\n".join(lines)], folder)
+    return "\n".join(run_forked(main, call[1:], folder) for call in calls if call)
+
+
 def run_block(block: Block, folder: Path) -> None:
     """Run a block of a page, or save it for the next ones."""
     if block.file:
         (folder / block.file).write_text(block.text)
     elif block.language == "python":
-        run([sys.executable, "-c", block.text], folder)
+        run_forked(run_python, block.text, folder)
     elif block.language == "sh":
-        run(["bash", "-euc", block.text], folder)
+        run_lines(block.lines, folder)
     else:
         commands = [line[2:] for line in block.lines if line.startswith("$ ")]
         shown = [line for line in block.lines if not line.startswith("$ ")]
-        require_shown(run(["bash", "-euc", "\n".join(commands)], folder), shown, block)
+        require_shown(run_lines(commands, folder), shown, block)
 
 
 def require_shown(said: str, shown: Sequence[str], block: Block) -> None:
@@ -89,7 +123,7 @@ def folder_with_run(folder: Path) -> Path:
     """The same with `my-run`, retrieved as README says."""
     retrieving = BLOCKS[ROOT / "README.md"][0]
     assert "strap retrieve" in retrieving.text
-    run_block(retrieving, folder)
+    run(["bash", "-euc", retrieving.text], folder)  # the program that is installed
     for name in ("matches.parquet", "augmented/meta/info.json", "segments.json", "manifest.json"):
         assert (folder / "my-run" / name).is_file()
     return folder
@@ -110,7 +144,7 @@ def test_the_notebook_runs(folder: Path) -> None:
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert any("strap.retrieve(" in cell for cell in code)
     (folder / "docs").mkdir()
-    run([sys.executable, "-c", "\n\n".join(code)], folder / "docs")
+    run_forked(run_python, "\n\n".join(code), folder / "docs")
     assert NOTEBOOK.stat().st_size < 600_000
 
 

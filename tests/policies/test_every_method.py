@@ -32,7 +32,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 def test_a_policy_is_trained_on_what_a_method_retrieves_and_acts(
     small: Planted, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = partial(RepresentationSettings, batch=2, image_size=64)
+    networks = {"latent": 6, "hidden": (10, 12), "features": 8, "keypoints": 4}
+    settings = partial(RepresentationSettings, batch=2, image_size=64, **networks)
     monkeypatch.setattr("strap.representations.RepresentationSettings", settings)
     run = tmp_path / "run"
     call = ["--target", str(small.target), "--prior", str(small.prior), "--method", method]
