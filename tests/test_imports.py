@@ -25,6 +25,7 @@ ORDER = (
     "folders",
     "workers",
     "ray",
+    "recorded_step",
     "tables",
     "lazy_arrays",
     "types",
