@@ -16,7 +16,7 @@ pytest.importorskip("openpi_client", reason="installed by `make test`, without i
 
 from examples import robot
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from tests.policies.small_policies import serve_command
+from tests.policies.small_policies import serve_command, serving
 from websockets.exceptions import ConnectionClosed
 
 from strap.policies import Observation, load_policy
@@ -59,10 +59,10 @@ def arm() -> Iterator[NotedArm]:
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint: Path) -> Iterator[tuple[Any, int]]:
-    """`strap serve`: its process and port."""
-    with serve_command(checkpoint) as (process, port):
-        yield process, port
+def port(checkpoint: Path) -> Iterator[int]:
+    """A server of the policy."""
+    with serving(load_policy(checkpoint, device="cpu")) as port:
+        yield port
 
 
 def act_alone(checkpoint: Path, arm: NotedArm) -> list[np.ndarray]:
@@ -79,9 +79,9 @@ def act_alone(checkpoint: Path, arm: NotedArm) -> list[np.ndarray]:
 
 
 def test_over_the_server_the_arm_moves_as_with_the_policy_alone(
-    checkpoint: Path, arm: NotedArm, server: tuple[Any, int]
+    checkpoint: Path, arm: NotedArm, port: int
 ) -> None:
-    client = WebsocketClientPolicy("127.0.0.1", server[1])
+    client = WebsocketClientPolicy("127.0.0.1", port)
     arm.begin(3)
     outcome = robot.control(arm, client, max_steps=STEPS, seconds=60)
     assert (outcome.steps, outcome.is_done, arm.stops) == (STEPS, False, 1)
@@ -94,9 +94,9 @@ def test_over_the_server_the_arm_moves_as_with_the_policy_alone(
 
 
 def test_what_the_server_refuses_stops_the_arm(
-    arm: NotedArm, server: tuple[Any, int], monkeypatch: pytest.MonkeyPatch
+    arm: NotedArm, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = WebsocketClientPolicy("127.0.0.1", server[1])
+    client = WebsocketClientPolicy("127.0.0.1", port)
     monkeypatch.setattr(arm, "told_rate", 10.0)
     arm.begin(0)
     with pytest.raises(RuntimeError, match="the robot is given 10 actions a second"):
@@ -119,9 +119,9 @@ def test_a_server_that_hangs_or_dies_stops_the_arm(checkpoint: Path, arm: NotedA
 
 
 def test_the_script_tells_how_episodes_went(
-    server: tuple[Any, int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["robot.py", "--port", str(server[1]), "--states", "1", "--steps", "2", "--task", "0"]
+    words = ["robot.py", "--port", str(port), "--states", "1", "--steps", "2", "--task", "0"]
     monkeypatch.setattr(sys, "argv", words)
     robot.main()
     first, last = capsys.readouterr().out.splitlines()

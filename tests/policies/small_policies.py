@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from strap.policies import Checkpoint, Interface, Observation, PolicySettings, build_policy
+from strap.policies import (
+    Checkpoint,
+    Interface,
+    Observation,
+    Policy,
+    PolicySettings,
+    build_policy,
+)
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
 
@@ -76,3 +85,32 @@ def serve_command(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             yield process, int(found[1])
         finally:
             process.kill()
+
+
+@contextmanager
+def serving(policy: Policy, api_key: str | None = None) -> Iterator[int]:
+    """A server in a thread; gives its port."""
+    from strap.serving.websocket import PolicyServer
+
+    loop, started = asyncio.new_event_loop(), threading.Event()
+    ports: list[int] = []
+
+    def ready(port: int) -> None:
+        ports.append(port)
+        started.set()
+
+    server = PolicyServer(policy, api_key=api_key)
+    task = loop.create_task(server.run("127.0.0.1", 0, ready))
+    thread = threading.Thread(
+        target=lambda: loop.run_until_complete(asyncio.wait([task])), daemon=True
+    )
+    thread.start()
+    assert started.wait(30)
+    try:
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join(30)
+        assert not thread.is_alive()
+        loop.close()
+    assert not policy._streams  # every client's was dropped

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("openpi_client", reason="installed by `make test`, without its dependencies")
 
 from examples import replay
-from tests.policies.small_policies import observe, save_small_policy, serve_command
+from tests.policies.small_policies import observe, save_small_policy, serving
 
 import strap
 from strap.datasets.robomimic import write_robomimic
@@ -47,7 +47,7 @@ def test_a_demonstration_is_compared_with_what_the_policy_does(
     policy = load_policy(checkpoint, device="cpu")
     said = np.stack([policy.act(observe(moment)) for moment in range(FRAMES)])
     expected = np.abs(said - recorded.actions[:]).mean(axis=0)
-    with serve_command(checkpoint) as (_, port):
+    with serving(load_policy(checkpoint, device="cpu")) as port:
         client = replay.WebsocketClientPolicy("127.0.0.1", port)
         dataset = strap.open_dataset(file)
         compared = replay.replay(dataset[dataset.ids[0]], client)

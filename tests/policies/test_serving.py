@@ -22,7 +22,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from tests.policies.small_policies import observe, save_small_policy, serve_command
+from tests.policies.small_policies import observe, save_small_policy, serve_command, serving
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -39,7 +39,7 @@ from strap.serving.contract import (
     require_distinct_names,
 )
 from strap.serving.messages import pack, unpack
-from strap.serving.websocket import PolicyServer, read_key
+from strap.serving.websocket import read_key
 
 PAGE = Path(__file__).parents[2] / "docs" / "serving.md"
 KEY = "0123456789abcdef"
@@ -92,33 +92,6 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def policy(transformer: Path) -> Policy:
     return load_policy(transformer, device="cpu")
-
-
-@contextmanager
-def serving(policy: Policy, api_key: str | None = None) -> Iterator[int]:
-    """A server in a thread; gives its port."""
-    loop, started = asyncio.new_event_loop(), threading.Event()
-    ports: list[int] = []
-
-    def ready(port: int) -> None:
-        ports.append(port)
-        started.set()
-
-    server = PolicyServer(policy, api_key=api_key)
-    task = loop.create_task(server.run("127.0.0.1", 0, ready))
-    thread = threading.Thread(
-        target=lambda: loop.run_until_complete(asyncio.wait([task])), daemon=True
-    )
-    thread.start()
-    assert started.wait(30)
-    try:
-        yield ports[0]
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(30)
-        assert not thread.is_alive()
-        loop.close()
-    assert not policy._streams  # every client's was dropped
 
 
 @pytest.fixture
@@ -603,9 +576,9 @@ def test_another_host_is_warned_about_unless_there_is_a_key(
         assert "choose another --port or --host" in told
 
 
-def test_the_command_serves_until_it_is_interrupted(client: Client, transformer: Path) -> None:
+def test_the_command_serves_until_it_is_interrupted(transformer: Path) -> None:
     with serve_command(transformer) as (process, port):
-        robot = client("127.0.0.1", port)
+        robot = OwnClient("127.0.0.1", port)
         np.testing.assert_allclose(act_over(robot, 0), act_alone(transformer, 0), atol=1e-5)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
@@ -619,11 +592,11 @@ def test_the_command_serves_until_it_is_interrupted(client: Client, transformer:
         ]
 
 
-def test_the_page_s_client_runs(transformer: Path, tmp_path: Path) -> None:
+def test_the_page_s_client_runs(policy: Policy, tmp_path: Path) -> None:
     openpi_client()
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     assert len(snippet.splitlines()) <= 20
-    with serve_command(transformer) as (_, port):
+    with serving(policy) as port:
         own = snippet.replace("8000", str(port))
         done = subprocess.run(
             [sys.executable, "-c", own], cwd=tmp_path, capture_output=True, text=True, check=False
