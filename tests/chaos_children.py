@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script it has only this folder
 
+from tests.forks import COMMON
 from tests.threads import count_threads
 
 PATIENCE = 300.0
@@ -159,25 +160,6 @@ def serve() -> None:
         print(json.dumps(answer), flush=True)
 
 
-COMMON = (
-    "PIL.Image",
-    "av",
-    "h5py",
-    "pandas",  # pyarrow looks for it
-    "pyarrow.dataset",
-    "pyarrow.pandas_compat",
-    "pyarrow.parquet",
-    "scipy.linalg",
-    "strap.cli.convert",
-    "strap.cli.embed",
-    "strap.cli.export",
-    "strap.cli.retrieve",
-    "strap.datasets.hdf5",
-    "strap.datasets.lerobot",
-    "strap.datasets.rlds",
-    "strap.datasets.zarr",
-    "typeguard",  # tyro imports it with the first command
-)
 TRAINING = (
     "strap.cli.train",
     "strap.policies.frozen",

@@ -12,15 +12,33 @@ from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        *("av", "pytest", "typeguard", "tyro"),  # tyro imports typeguard with the first command
-        *("strap.cli.convert", "strap.cli.export", "strap.cli.retrieve", "strap.choices"),
-        *("strap.datasets.robomimic", "strap.datasets.lerobot.writing"),
-        "strap.experiments.runner",
-    ]
+COMMON = (
+    "PIL.Image",
+    "av",
+    "h5py",
+    "pandas",  # pyarrow looks for it
+    "pyarrow.dataset",
+    "pyarrow.pandas_compat",
+    "pyarrow.parquet",
+    "pytest",
+    "scipy.linalg",
+    "strap.choices",
+    "strap.cli.convert",
+    "strap.cli.embed",
+    "strap.cli.export",
+    "strap.cli.inspect",
+    "strap.cli.retrieve",
+    "strap.cli.segment",
+    "strap.datasets.hdf5",
+    "strap.datasets.lerobot",
+    "strap.datasets.rlds",
+    "strap.datasets.zarr",
+    "strap.experiments.runner",
+    "typeguard",  # tyro imports it with the first command
 )
+"""what most commands import"""
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([*COMMON])
 
 
 def start(
