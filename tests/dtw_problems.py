@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import strap.dtw as dtw
-from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.tuning import CpuTuning
 
 DTYPES = (np.float32, np.float64, np.float16)
 steps = st.sampled_from(tuple(dtw.STEPS))
 metrics = st.sampled_from(dtw.METRICS)
-policies = st.builds(
-    CpuPolicy,
+tunings = st.builds(
+    CpuTuning,
     use_int16=st.sampled_from([None, True]),
     batch_frames=st.sampled_from([2**15, 1, 20, 90]),
     tile_frames=st.sampled_from([None, 1, 30]),

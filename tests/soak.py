@@ -4,7 +4,7 @@
     python tests/soak.py --minutes 1 [--seed 7] [--gpu]
 
 Random, planted, tied and nearly tied data, all step sets and metrics, all dtypes; the CPU backend
-over lists, over blocks cut anywhere in any order, with sketches, with policies drawn at random, and
+over lists, over blocks cut anywhere in any order, with sketches, with tunings drawn at random, and
 with `--gpu` the GPU backend, streamed and resident; the same again with several matches a
 trajectory and limits of length. The first disagreement is printed with its seed.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 
 import strap.dtw as dtw
-from strap.dtw.cpu.policy import CpuPolicy
+from strap.dtw.cpu.tuning import CpuTuning
 from strap.dtw.sketches.sketcher import SketchBlock, Sketcher, Sketches
 
 
@@ -89,9 +89,9 @@ def _sketches(sketcher: Sketcher, trajectories) -> Sketches:
     return Sketches(sketcher, lambda: parts)
 
 
-def drawn_policy(rng: np.random.Generator, *, use_int16: bool) -> CpuPolicy:
+def drawn_tuning(rng: np.random.Generator, *, use_int16: bool) -> CpuTuning:
     """As on processors that multiply such numbers fast, however small the search."""
-    return CpuPolicy(
+    return CpuTuning(
         use_int16=use_int16,
         batch_frames=int(rng.integers(1, 500)),
         tile_frames=int(rng.integers(1, 100)),
@@ -113,19 +113,19 @@ def every_way(
     rng = np.random.default_rng(seed + 1)
     yield "reference", dtw.search(queries, trajectories, backend="reference", **options)
     yield "cpu", dtw.search(queries, trajectories, backend="cpu", **options)
-    policies = {
-        "float32": drawn_policy(rng, use_int16=False),
-        "int16": drawn_policy(rng, use_int16=True),
+    tunings = {
+        "float32": drawn_tuning(rng, use_int16=False),
+        "int16": drawn_tuning(rng, use_int16=True),
     }
     names = {name: value for name, value in options.items() if name != "exclude"}
     search = dtw.SearchOptions(backend="cpu", **names)
     has_sketches = trajectories[0].shape[1] > 1
     sketches = sketched(trajectories, rng) if has_sketches else ()
-    for name, policy in policies.items():
+    for name, tuning in tunings.items():
         for kind, chosen in (("blocks", ()), *([("sketches", sketches)] if has_sketches else [])):
             stream = dtw.stream_blocks(list(blocks(trajectories, rng)))
             library = dtw.Library(stream, trajectories.__getitem__, str, chosen)
-            found = dtw.search_library(queries, library, search, options["exclude"], policy)
+            found = dtw.search_library(queries, library, search, options["exclude"], tuning)
             yield f"{kind}, {name}", found.tops
     if gpu:
         yield "gpu", dtw.search(queries, trajectories, backend="gpu", **options)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dtw_problems import all_same, laid_end_to_end, metrics, policies, problems, same, steps
+from tests.dtw_problems import all_same, laid_end_to_end, metrics, problems, same, steps, tunings
 
 import strap.dtw as dtw
-from strap.dtw import alignment, batching, llvm, local_costs, memory, reference
+from strap.dtw import alignment, batching, buffers, llvm, local_costs, reference
 from strap.dtw.batching import TrajectoryBatch, as_doubles, as_floats
 from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.float32_bounds import Float32Bounds
@@ -26,9 +26,9 @@ from strap.dtw.cpu.int16 import gemm, quantize
 from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PADDING_COLUMNS, bound_error
 from strap.dtw.cpu.int16_bounds import Int16Bounds
 from strap.dtw.cpu.pair_alignment import best_match
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.tiled_bounds import bound_batch
+from strap.dtw.cpu.tuning import CpuTuning
 from strap.dtw.steps import step_set
 from strap.errors import StrapError
 
@@ -37,12 +37,12 @@ quick = settings(max_examples=40, deadline=None)
 
 
 @settings(max_examples=220, deadline=None)
-@given(problem=problems(), steps=steps, metric=metrics, k=st.integers(1, 9), policy=policies)
-def test_search_equals_the_reference_whatever_the_policy(problem, steps, metric, k, policy):
+@given(problem=problems(), steps=steps, metric=metrics, k=st.integers(1, 9), tuning=tunings)
+def test_search_equals_the_reference_whatever_the_tuning(problem, steps, metric, k, tuning):
     queries, trajectories = problem
     exclude = [{0} if q % 2 else set() for q in range(len(queries))]
     options = {"k": k, "steps": steps, "metric": metric, "exclude": exclude}
-    found = search(queries, trajectories, policy=policy, **options)
+    found = search(queries, trajectories, tuning=tuning, **options)
     expected = dtw.search(queries, trajectories, backend="reference", **options)
     assert all_same(found, expected)
 
@@ -229,20 +229,20 @@ def test_what_is_no_number_is_reported(wrong, dtype, use_int16):
     frames = [rng.standard_normal((20, 40)).astype(dtype) for _ in range(3)]
     frames[1][7, 5] = wrong
     with pytest.raises(StrapError, match="trajectory 1, frame 7, dimension 5 is"):
-        search([frames[0][:5]], frames, k=1, policy=CpuPolicy(use_int16=use_int16))
+        search([frames[0][:5]], frames, k=1, tuning=CpuTuning(use_int16=use_int16))
 
 
-def test_a_policy_says_when_integers_are_used():
-    assert CpuPolicy(use_int16=True).bounds_by_int16(1, 1, 1)
-    assert not CpuPolicy(use_int16=False).bounds_by_int16(250, 32768, 768)
-    assert CpuPolicy().bounds_by_int16(250, 32768, 768) == gemm.is_fast()
-    assert not CpuPolicy().bounds_by_int16(250, 100, 768)
+def test_a_tuning_says_when_integers_are_used():
+    assert CpuTuning(use_int16=True).bounds_by_int16(1, 1, 1)
+    assert not CpuTuning(use_int16=False).bounds_by_int16(250, 32768, 768)
+    assert CpuTuning().bounds_by_int16(250, 32768, 768) == gemm.is_fast()
+    assert not CpuTuning().bounds_by_int16(250, 100, 768)
 
 
 def test_frames_of_very_many_dimensions_are_searched_too():
     rng = np.random.default_rng(0)
     trajectories = [rng.standard_normal((3, 2**16 + 1)) for _ in range(3)]
-    found = search([trajectories[1][1:]], trajectories, k=2, policy=CpuPolicy(use_int16=True))
+    found = search([trajectories[1][1:]], trajectories, k=2, tuning=CpuTuning(use_int16=True))
     expected = dtw.search([trajectories[1][1:]], trajectories, k=2, backend="reference")
     assert all_same(found, expected)
 
@@ -254,11 +254,13 @@ def check_products(rows, dim):
     frames = rng.choice([-most, most, 5], (LOADED_FRAMES, dim)).astype(np.int16)
     frames[0] = queries[0]
     packed = gemm.pack_rows(queries)
-    loaded = memory.aligned((LOADED_FRAMES, -(-dim // gemm.CHUNK_DIMS) * gemm.CHUNK_DIMS), np.int16)
+    loaded = buffers.aligned(
+        (LOADED_FRAMES, -(-dim // gemm.CHUNK_DIMS) * gemm.CHUNK_DIMS), np.int16
+    )
     loaded[:] = 0
     loaded[:, :dim] = frames
     columns = len(packed) * gemm.BLOCK_ROWS
-    products = memory.aligned((LOADED_FRAMES, columns + PADDING_COLUMNS), np.int32)
+    products = buffers.aligned((LOADED_FRAMES, columns + PADDING_COLUMNS), np.int32)
     expected = frames.astype(np.int64) @ queries.T.astype(np.int64)
     for count in (LOADED_FRAMES, 17, 1):
         products[:] = -1
@@ -386,9 +388,9 @@ def test_tiles_are_as_large_as_they_may_or_hold_one(lengths, most):
 
 
 def test_memory_begins_with_a_cache_line():
-    buffers = memory.Buffers()
+    kept = buffers.Buffers()
     for size in (1, 7, 1000):
-        for array in (memory.aligned((size, 3), np.int16), buffers.get("x", np.int16, size, 3)):
+        for array in (buffers.aligned((size, 3), np.int16), kept.get("x", np.int16, size, 3)):
             assert array.shape == (size, 3)
             assert array.ctypes.data % 64 == 0
 

@@ -25,7 +25,7 @@ ORDER = (
     "folders",
     "workers",
     "ray",
-    "recorded_step",
+    "cuda_graphs",
     "tables",
     "lazy_arrays",
     "types",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.dtw_problems import DTYPES, all_same, laid_end_to_end, policies, steps
+from tests.dtw_problems import DTYPES, all_same, laid_end_to_end, steps, tunings
 from tests.stores import make_store
 
 import strap.dtw as dtw
@@ -107,14 +107,14 @@ def one_block(sketches: Sketches) -> SketchBlock:
     return SketchBlock(integers, scales, offsets, ids)
 
 
-def find(queries, trajectories, sketches, policy=None, **options) -> dtw.SearchResult:
+def find(queries, trajectories, sketches, tuning=None, **options) -> dtw.SearchResult:
     """With sketches nothing is streamed."""
     library = dtw.Library(
         lambda _: iter(()), trajectories.__getitem__, "trajectory {}".format, sketches
     )
     exclude = options.pop("exclude", None)
     return dtw.search_library(
-        queries, library, SearchOptions(backend="cpu", **options), exclude, policy
+        queries, library, SearchOptions(backend="cpu", **options), exclude, tuning
     )
 
 
@@ -198,11 +198,11 @@ def test_balls_are_small():
 @given(
     problem=walks(),
     steps=steps,
-    policy=policies,
+    tuning=tunings,
     k=st.integers(1, 8),
     kinds=st.sampled_from([((5, 1),), ((5, 3),), ((4, 1), (12, 1)), COARSE]),
 )
-def test_the_answer_is_the_same(problem, steps, policy, k, kinds):
+def test_the_answer_is_the_same(problem, steps, tuning, k, kinds):
     queries, trajectories = problem
     library = dtw.Library(
         dtw.stream_blocks([laid_end_to_end(trajectories)]),
@@ -212,7 +212,7 @@ def test_the_answer_is_the_same(problem, steps, policy, k, kinds):
     )
     exclude = [{1}, *([set()] * (len(queries) - 1))]
     options = SearchOptions(k, steps, backend="cpu")
-    found = dtw.search_library(queries, library, options, exclude, policy)
+    found = dtw.search_library(queries, library, options, exclude, tuning)
     expected = dtw.search(
         queries, trajectories, k=k, steps=steps, exclude=exclude, backend="reference"
     )

@@ -33,7 +33,7 @@ from strap.dtw.types import (
 from strap.errors import StrapError, unknown
 
 if TYPE_CHECKING:
-    from strap.dtw.cpu.policy import CpuPolicy
+    from strap.dtw.cpu.tuning import CpuTuning
     from strap.dtw.sketches.sketcher import Sketches
 
 PlainBackend: TypeAlias = Callable[
@@ -183,7 +183,7 @@ def search(
     exclude: Excluded = None,
     per_trajectory: int = 1,
     lengths: Sequence[Lengths] | None = None,
-    policy: CpuPolicy | None = None,
+    tuning: CpuTuning | None = None,
 ) -> list[TopK]:
     """Return for each query its k best matches, at most one in each trajectory unless asked.
 
@@ -196,7 +196,7 @@ def search(
         per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
             the best, then the best clear of it, and so on.
         lengths: for each query the least and the greatest number of frames of a match.
-        policy: how the CPU backend goes about it, where that matters; it decides the time alone.
+        tuning: how the CPU backend goes about it, where that matters; it decides the time alone.
 
     Returns:
         One TopK for each query: trajectory, start, stop, cost, each [min(k, those that fit)].
@@ -214,7 +214,7 @@ def search(
     constraints = Constraints(per_trajectory, lengths)
     options = SearchOptions(k, steps, metric, backend, constraints)
     library = Library(stream, fetch, validation.name_trajectory)
-    return search_library(queries, library, options, exclude, policy).tops
+    return search_library(queries, library, options, exclude, tuning).tops
 
 
 def search_blocks(
@@ -265,7 +265,7 @@ def search_library(
     library: Library,
     options: SearchOptions,
     exclude: Excluded = None,
-    policy: CpuPolicy | None = None,
+    tuning: CpuTuning | None = None,
 ) -> SearchResult:
     """Return what `search` does, over any library, and how many pairs each step removed.
 
@@ -273,7 +273,7 @@ def search_library(
         queries: arrays [n d].
         library: the trajectories, and where they have sketches those.
         options: what is searched for.
-        exclude, policy: as in `search`.
+        exclude, tuning: as in `search`.
     """
     validation.check_options(options, len(queries))
     validation.check_excluded(exclude, len(queries))
@@ -281,7 +281,7 @@ def search_library(
     if len(queries) == 0:
         return SearchResult([], [])
     queries = validation.check_queries(queries, options.metric)
-    search_backend = _load_search(backend, policy)
+    search_backend = _load_search(backend, tuning)
 
     def search_plain(query_indices: Sequence[int], k: int) -> SearchResult:
         chosen = [queries[q] for q in query_indices]
@@ -291,15 +291,15 @@ def search_library(
     return search_constrained(queries, options, search_plain, library.fetch, align_with(options))
 
 
-def _load_search(backend: str, policy: CpuPolicy | None) -> PlainBackend:
+def _load_search(backend: str, tuning: CpuTuning | None) -> PlainBackend:
     """Return a backend's search, one match in each trajectory; numba, torch, triton load here."""
     if backend == "reference":
         return reference.search
     if backend == "cpu":
         from strap.dtw.cpu import search as cpu
-        from strap.dtw.cpu.policy import CpuPolicy
+        from strap.dtw.cpu.tuning import CpuTuning
 
-        return partial(cpu.search, policy=policy or CpuPolicy())
+        return partial(cpu.search, tuning=tuning or CpuTuning())
     from strap.dtw.gpu import search as gpu
 
     return gpu.search

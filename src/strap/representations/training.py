@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from strap.atomic import read_json, remove_leftovers, write_json
+from strap.cuda_graphs import RecordedStep
 from strap.datasets.base import Dataset
 from strap.datasets.boundary import describe
 from strap.encoders.network import choose_device
@@ -22,7 +23,6 @@ from strap.policies.checkpoints import read_about, read_tensors, write_tensors
 from strap.policies.learning_state import collect_learning, restore_learning
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
-from strap.recorded_step import RecordedStep
 from strap.representations.model import RepresentationVAE, to_channels
 from strap.representations.representation import (
     BATCH,

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.backends import mkldnn
 
+from strap.cuda_graphs import RecordedStep
 from strap.policies.batch import Batch
 from strap.policies.settings import PolicySettings
-from strap.recorded_step import RecordedStep
 from strap.training.batches import Loader
 from strap.training.settings import TrainingSettings
 

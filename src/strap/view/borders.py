@@ -19,7 +19,7 @@ from strap.progress import Progress, silent
 from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.runs import Run
-from strap.search.memory import SearchMemory
+from strap.search.repeated import SearchMemory
 from strap.segments import read_segments
 from strap.types import Matches, Segment
 

@@ -32,9 +32,9 @@ import numpy as np
 
 from strap.dtw.alignment import cheapest_path
 from strap.dtw.batching import as_floats, split_into_tiles
+from strap.dtw.buffers import Buffers
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U, center, round_down
-from strap.dtw.memory import Buffers
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
 from strap.jit import njit

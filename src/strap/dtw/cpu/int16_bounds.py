@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strap.dtw.batching import as_floats, split_into_tiles
+from strap.dtw.buffers import Buffers, aligned
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS, CHUNK_DIMS, pack_rows
 from strap.dtw.cpu.int16.quantize import quantize
 from strap.dtw.cpu.int16.recurrence import bound_trajectories
@@ -46,7 +47,6 @@ from strap.dtw.cpu.int16.workspace import (
 )
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import round_down
-from strap.dtw.memory import Buffers, aligned
 from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Frames, Ints, Singles

@@ -18,8 +18,8 @@ from threadpoolctl import ThreadpoolController
 
 from strap.dtw.batching import cut_batches, find_excluded
 from strap.dtw.cpu.candidates import CandidateSearch
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.tiled_bounds import TileBounds, bound_batch, choose_bounds
+from strap.dtw.cpu.tuning import CpuTuning
 from strap.dtw.sketches.cascade import Cascade, shortlist
 from strap.dtw.sketches.sketcher import Sketches
 from strap.dtw.steps import step_set
@@ -43,7 +43,7 @@ def search(
     library: Library,
     options: SearchOptions,
     exclude: Excluded,
-    policy: CpuPolicy,
+    tuning: CpuTuning,
 ) -> SearchResult:
     """Return each query's k best of a library.
 
@@ -51,7 +51,7 @@ def search(
     """
     # One thread per tile or trajectory, and each one's product on that thread alone.
     with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
-        return _Search(queries, library, options, exclude, policy, pool).run()
+        return _Search(queries, library, options, exclude, tuning, pool).run()
 
 
 @cache
@@ -72,7 +72,7 @@ class _Search:
     library: Library
     options: SearchOptions
     exclude: Excluded
-    policy: CpuPolicy
+    tuning: CpuTuning
     pool: Executor
 
     def run(self) -> SearchResult:
@@ -86,7 +86,7 @@ class _Search:
             n_pairs = n_remaining = np.isfinite(bounds).sum(axis=1)
             topk.queue(ids, bounds)
             topk.evaluate(self.options.k)
-        while topk.evaluate(self.policy.round_size):
+        while topk.evaluate(self.tuning.round_size):
             pass
         statistics = [
             SearchStatistics(
@@ -130,7 +130,7 @@ class _Search:
             bounds = cascade.tighten(stage, bounds, topk.remaining(ids, bounds))
         remaining = topk.remaining(ids, bounds)
         n_remaining = remaining.sum(axis=1) + [len(query.seen) for query in topk.queries]
-        if remaining.mean() > self.policy.batched_share:  # in batches they are cheaper than alone
+        if remaining.mean() > self.tuning.batched_share:  # in batches they are cheaper than alone
             columns = np.flatnonzero(remaining.any(axis=0))
             again = ((int(index), self.library.fetch(int(index))) for index in ids[columns])
             bounds[:, columns] = np.maximum(bounds[:, columns], self._bound(again)[1])
@@ -142,11 +142,11 @@ class _Search:
         ids: list[int] = []
         bounds = [np.empty((len(self.queries), 0))]
         tile_bounds: TileBounds | None = None
-        for batch in cut_batches(stream, self.policy.batch_frames):
+        for batch in cut_batches(stream, self.tuning.batch_frames):
             if tile_bounds is None:
                 n_frames = int(batch.offsets[-1])
-                tile_bounds = choose_bounds(self.queries, self.options, n_frames, self.policy)
-            tile_frames = self.policy.tile_frames or tile_bounds.tile_frames
+                tile_bounds = choose_bounds(self.queries, self.options, n_frames, self.tuning)
+            tile_frames = self.tuning.tile_frames or tile_bounds.tile_frames
             ids += batch.ids
             bounds.append(
                 bound_batch(tile_bounds, batch, tile_frames, self.library.name, self.pool)

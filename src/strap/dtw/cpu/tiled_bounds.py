@@ -11,9 +11,9 @@ import numpy as np
 from strap.dtw.batching import TrajectoryBatch, split_into_tiles
 from strap.dtw.cpu.float32_bounds import Float32Bounds
 from strap.dtw.cpu.int16_bounds import MAX_INT16_DIM, Int16Bounds
-from strap.dtw.cpu.policy import CpuPolicy
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.rounding import subtract_rounding
+from strap.dtw.cpu.tuning import CpuTuning
 from strap.dtw.steps import count_path_cells, step_set
 from strap.dtw.types import Bools, Floats, Frames, Name, SearchOptions, Singles
 from strap.dtw.validation import check_numbers
@@ -23,14 +23,14 @@ TileBounds: TypeAlias = Float32Bounds | Int16Bounds
 
 
 def choose_bounds(
-    queries: Sequence[Frames], options: SearchOptions, n_frames: int, policy: CpuPolicy
+    queries: Sequence[Frames], options: SearchOptions, n_frames: int, tuning: CpuTuning
 ) -> TileBounds:
     """Return the kind of bounds that takes the least time for batches of so many frames."""
     stack = QueryStack.of(queries, options.metric)
     n_rows, dim = stack.frames.shape
-    is_int16 = dim <= MAX_INT16_DIM and policy.bounds_by_int16(n_rows, n_frames, dim)
+    is_int16 = dim <= MAX_INT16_DIM and tuning.bounds_by_int16(n_rows, n_frames, dim)
     kind = Int16Bounds if is_int16 else Float32Bounds
-    return kind(stack, step_set(options.steps), options.metric, policy.group_rows)
+    return kind(stack, step_set(options.steps), options.metric, tuning.group_rows)
 
 
 def bound_batch(

@@ -25,8 +25,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numpy.typing import NDArray
 
+from strap.dtw.buffers import LINE_BYTES, aligned
 from strap.dtw.llvm import SHORT, WORD, Writer, compile_writer, has_instructions
-from strap.dtw.memory import LINE_BYTES, aligned
 from strap.dtw.types import Shorts
 from strap.jit import njit
 

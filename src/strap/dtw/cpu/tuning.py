@@ -10,7 +10,7 @@ INT16_PRODUCTS = 1e8  # of a batch, from which on it pays to bound it by integer
 
 
 @dataclass(frozen=True)
-class CpuPolicy:
+class CpuTuning:
     """The choices of one search; all give the same answer."""
 
     use_int16: bool | None = None
