@@ -62,9 +62,19 @@ def all_spans(dataset: Dataset) -> list[tuple[FrameSpan, str]]:
 
 
 def test_the_frames_are_the_same(videos: Dataset) -> None:
-    with decoding.decoders(videos, 2) as images:
+    with decoding.decoder_processes(2) as images_of:
+        images = images_of(videos)
         for span in all_spans(videos):
             assert np.array_equal(images(*span), read_frames(*span))
+
+
+def test_one_process_reads_several_datasets(videos: Dataset, tmp_path: Path) -> None:
+    write_lerobot(tmp_path / "others", episodes(2))
+    others = strap.open_dataset(tmp_path / "others")
+    with decoding.decoder_processes(1) as images_of:
+        for span, other in zip(all_spans(videos), all_spans(others), strict=False):
+            assert np.array_equal(images_of(videos)(*span), read_frames(*span))
+            assert np.array_equal(images_of(others)(*other), read_frames(*other))
 
 
 def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.FrameDecoder]:
@@ -72,8 +82,8 @@ def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.FrameDecode
     started: list[decoding.FrameDecoder] = []
 
     class Watched(decoding.FrameDecoder):
-        def __init__(self, dataset: bytes, count: int) -> None:
-            super().__init__(dataset, count)
+        def __init__(self, count: int) -> None:
+            super().__init__(count)
             started.append(self)
 
     monkeypatch.setattr(decoding, "FrameDecoder", Watched)
@@ -83,7 +93,8 @@ def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.FrameDecode
 def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_decoders(monkeypatch)
     first, *rest = all_spans(videos)
-    with decoding.decoders(videos, 1) as images:
+    with decoding.decoder_processes(1) as images_of:
+        images = images_of(videos)
         assert np.array_equal(images(*first), read_frames(*first))
         os.kill(started[0].worker.process.pid, signal.SIGKILL)
         started[0].worker.process.wait()
@@ -95,7 +106,8 @@ def test_a_killed_process_is_a_warning(videos: Dataset, monkeypatch: pytest.Monk
 
 def test_errors_come_through(videos: Dataset) -> None:
     (span, _), *_ = all_spans(videos)
-    with decoding.decoders(videos, 1) as images:
+    with decoding.decoder_processes(1) as images_of:
+        images = images_of(videos)
         with pytest.raises(StrapError, match="unknown camera 'side'"):
             images(span, "side")
         assert len(images(span, CAMERAS[0])) == span.stop - span.start
@@ -110,22 +122,21 @@ def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processors.processors() == 1
 
 
-def test_processes_end_with_the_block(videos: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_end_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     started = watch_decoders(monkeypatch)
-    with decoding.decoders(videos, 3):
+    with decoding.decoder_processes(3):
         pass
     assert len(started) == 3
     assert all(decoder.worker.process.poll() is not None for decoder in started)
 
 
-def test_processes_end_with_a_killed_parent(videos: Dataset) -> None:
-    script = f"""
-import time, strap
+def test_processes_end_with_a_killed_parent() -> None:
+    script = """
+import time
 from strap.embeddings import decoding
-dataset = strap.open_dataset({str(videos.path)!r})
 made, make = [], decoding.FrameDecoder
 decoding.FrameDecoder = lambda *given: made.append(make(*given)) or made[-1]
-with decoding.decoders(dataset, 2):
+with decoding.decoder_processes(2):
     print(*(decoder.worker.process.pid for decoder in made), flush=True)
     time.sleep(60)
 """
@@ -157,23 +168,23 @@ def test_a_dataset_that_cannot_be_sent_is_read_here(videos: Dataset) -> None:
         read = videos.reader.read
 
     dataset = Dataset(videos.path, "own", Own())
-    with decoding.decoders(dataset, 2) as images:
-        assert images is read_frames
+    with decoding.decoder_processes(1) as images_of:
+        assert images_of(dataset) is read_frames
 
 
 def test_a_store_is_the_same(
     videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_threads = strap.embed(videos, "pixels", tmp_path / "threads", workers=4)
-    assert not decoding.pays(videos, 80, 4)
+    assert not decoding.pays(80, 4)
     monkeypatch.setattr(decoding, "MIN_IMAGES", 1)
-    assert decoding.pays(videos, 80, 4)
-    assert not decoding.pays(videos, 80, 2)
+    assert decoding.pays(80, 4)
+    assert not decoding.pays(80, 2)
     by_processes = strap.embed(videos, "pixels", tmp_path / "processes", workers=4)
     for key in videos.ids:
         assert np.array_equal(by_threads[key], by_processes[key])
         assert by_threads.entry(key).fingerprint == by_processes.entry(key).fingerprint
 
 
-def test_what_is_no_video_is_read_by_threads(planted: Planted) -> None:
-    assert not decoding.pays(strap.open_dataset(planted.prior), 10**6, 8)
+def test_what_is_no_video_is_told_apart(planted: Planted) -> None:
+    assert not decoding.has_videos(strap.open_dataset(planted.prior))

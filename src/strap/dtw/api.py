@@ -191,7 +191,9 @@ def search(
         queries: arrays [n d].
         trajectories: arrays [m d]; memory-maps are read batch by batch, never all at once.
         k: how many matches for each query.
-        steps, metric, backend: as in `best_match`.
+        steps: as in `best_match`.
+        metric: as in `best_match`.
+        backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
         per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
             the best, then the best clear of it, and so on.
