@@ -1,8 +1,8 @@
 """Exact local costs C(n, m) of a query frame and a trajectory frame, each summed in order.
 
 A returned cost is a sum in order of dimension, to the last bit, and one sum alone waits for each of
-its additions. So eight costs are summed together: eight independent additions at a time. Where the
-frames of a whole window are compared, the costs of a query frame with all of them are.
+its additions. So many costs are summed at a time: where all frames are compared, those of one frame
+with all of the other side; where single pairs are, those of eight pairs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,32 @@ GROUP_SIZE = 8  # costs that are summed at a time
 def compute_local_costs(query: Floats, frames: NDArray[Any], is_cosine: bool) -> Floats:
     """Return C [n m] of query [n d] with all frames [m d] of a trajectory."""
     N, M = query.shape[0], frames.shape[0]
-    costs, pairs = np.empty((N, M)), np.empty((N * M, 2), np.int64)
-    for n in range(N):
+    costs = np.empty((N, M))
+    if N > M:  # the longer side is what is summed at a time
+        columns = np.ascontiguousarray(query.T)
         for m in range(M):
-            pairs[n * M + m, 0], pairs[n * M + m, 1] = n, m
-    fill_local_costs(query, frames, pairs, is_cosine, costs)
+            _fill_costs(frames[m], columns, is_cosine, costs[:, m])
+    else:
+        columns = np.empty((frames.shape[1], M))
+        for m in range(M):
+            for k in range(frames.shape[1]):
+                columns[k, m] = number_of(frames[m, k])
+        for n in range(N):
+            _fill_costs(query[n], columns, is_cosine, costs[n])
     return costs
+
+
+@njit
+def _fill_costs(frame: NDArray[Any], others: Floats, is_cosine: bool, out: Floats) -> None:
+    """Fill the costs [m] of a frame [d] with others [d m], a column for each."""
+    out[:] = 0
+    for k in range(others.shape[0]):
+        value = number_of(frame[k])
+        for m in range(out.shape[0]):
+            e = value - others[k, m]
+            out[m] += e * e
+    for m in range(out.shape[0]):
+        out[m] = 0.5 * out[m] if is_cosine else np.sqrt(out[m])
 
 
 @njit
@@ -77,7 +97,7 @@ def compute_reachable_costs(
 
         is_cosine: as in `fill_local_costs`.
     """
-    N, (d, M) = query.shape[0], frames.shape
+    N, M = query.shape[0], frames.shape[1]
     costs = np.full((N, M), np.inf)
     for n in range(N):
         after = N - 1 - n  # rows to go
@@ -86,13 +106,6 @@ def compute_reachable_costs(
             left = max(left, M - 1 - np.floor(after * steps.max_slope))
             right = min(right, np.floor(n * steps.max_slope))
         if left <= right:
-            row = costs[n, int(left) : int(right) + 1]
-            row[:] = 0
-            for k in range(d):
-                value, others = query[n, k], frames[k, int(left) : int(right) + 1]
-                for m in range(row.shape[0]):
-                    e = value - others[m]
-                    row[m] += e * e
-            for m in range(row.shape[0]):
-                row[m] = 0.5 * row[m] if is_cosine else np.sqrt(row[m])
+            span = slice(int(left), int(right) + 1)
+            _fill_costs(query[n], frames[:, span], is_cosine, costs[n, span])
     return costs
