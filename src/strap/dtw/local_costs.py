@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from strap.dtw.llvm import number_of
 from strap.dtw.steps import StepSet
-from strap.dtw.types import Floats, Ints
+from strap.dtw.types import Floats, Frames, Ints
 from strap.jit import njit
 
 GROUP_SIZE = 8  # costs that are summed at a time
 
 
 @njit
-def compute_local_costs(query: Floats, frames: NDArray[Any], is_cosine: bool) -> Floats:
+def compute_local_costs(query: Floats, frames: Frames, is_cosine: bool) -> Floats:
     """Return C [n m] of query [n d] with all frames [m d] of a trajectory."""
     N, M = query.shape[0], frames.shape[0]
     costs = np.empty((N, M))
@@ -30,21 +30,18 @@ def compute_local_costs(query: Floats, frames: NDArray[Any], is_cosine: bool) ->
         for m in range(M):
             _fill_costs(frames[m], columns, is_cosine, costs[:, m])
     else:
-        columns = np.empty((frames.shape[1], M))
-        for m in range(M):
-            for k in range(frames.shape[1]):
-                columns[k, m] = number_of(frames[m, k])
+        columns = np.ascontiguousarray(frames.T)
         for n in range(N):
             _fill_costs(query[n], columns, is_cosine, costs[n])
     return costs
 
 
 @njit
-def _fill_costs(frame: NDArray[Any], others: Floats, is_cosine: bool, out: Floats) -> None:
+def _fill_costs(frame: Frames, others: Frames, is_cosine: bool, out: Floats) -> None:
     """Fill the costs [m] of a frame [d] with others [d m], a column for each."""
     out[:] = 0
     for k in range(others.shape[0]):
-        value = number_of(frame[k])
+        value = np.float64(frame[k])
         for m in range(out.shape[0]):
             e = value - others[k, m]
             out[m] += e * e
