@@ -263,6 +263,13 @@ def test_nothing_is_begun_after_the_time(bench: Bench) -> None:
     bench.check_complete()
 
 
+def test_what_is_trained_is_evaluated_after_the_time(bench: Bench) -> None:
+    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
+    outcome = bench.run(replace(ALONE, evaluations=1, seconds=0))
+    assert not outcome.postponed
+    bench.check_complete()
+
+
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
     bench.run(RunSettings(checkpoints=True, share_gpu=False))
     assert len(list(bench.work.glob("policies/*/*/result.txt"))) == 14

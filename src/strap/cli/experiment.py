@@ -56,7 +56,8 @@ class Command:
     checkpoints: bool = False
     """keep the weights of evaluated policies"""
     minutes: float | None = None
-    """after so many minutes no command is begun any more; those that run are waited for"""
+    """after so many minutes no command is begun any more; those that run are waited for, and what
+    is trained by then is evaluated still"""
     stages: tuple[Literal["cache", "retrieve", "pretrain", "train", "evaluate"], ...] = ()
     """begin commands of these stages alone, for instance cache and retrieve on a machine without a
     GPU (default: all)"""

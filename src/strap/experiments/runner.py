@@ -38,7 +38,7 @@ class RunSettings:
     """keep the weights of evaluated cells"""
     share_gpu: bool = True
     seconds: float | None = None
-    """begin nothing after so long"""
+    """after so long begin nothing but evaluations of what is trained or being trained"""
     stages: tuple[Kind, ...] = ()
     """begin commands of these kinds alone; empty: of all"""
 
@@ -96,6 +96,7 @@ def run_cells(
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
+            last_kind="evaluate",
         )
         outcome = scheduler.run()
     for cell in missing:  # those that another runner has finished too

@@ -67,6 +67,8 @@ class Scheduler:
         tell: takes one line for each stage that ends.
         environment: variables that the commands get beside this process's own.
         seconds: after so long no stage is begun any more; those that run go on.
+        last_kind: the kind that is begun after that, too, where all that it needs is finished or
+            under way.
         pause: seconds between two looks at the commands.
     """
 
@@ -79,6 +81,7 @@ class Scheduler:
         tell: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
+        last_kind: str | None = None,
         pause: float = 0.2,
     ) -> None:
         self.waiting = {stage.name: stage for stage in stages}
@@ -89,6 +92,7 @@ class Scheduler:
         self.pause, self.total = pause, len(stages)
         self.durations: dict[str, list[float]] = {}
         self.deadline = None if seconds is None else time.monotonic() + seconds
+        self.last_kind = last_kind
 
     def run(self) -> Outcome:
         """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
@@ -97,13 +101,20 @@ class Scheduler:
                 while self.waiting or self.running:
                     changed = self._collect() | self._begin()
                     if self.deadline is not None and time.monotonic() > self.deadline:
-                        self.outcome.postponed |= set(self.waiting)
-                        self.waiting.clear()
+                        self._postpone()
                     if not changed:
                         time.sleep(self.pause)
             finally:
                 self._end_all()
         return self.outcome
+
+    def _postpone(self) -> None:
+        """Leave out what is not begun any more."""
+        begun = self.outcome.finished | self.running.keys()
+        for name, stage in list(self.waiting.items()):
+            if stage.kind != self.last_kind or not begun.issuperset(stage.needs):
+                self.outcome.postponed.add(name)
+                del self.waiting[name]
 
     def _begin(self) -> bool:
         """Begin what can be begun; return whether anything changed."""
