@@ -15,22 +15,27 @@ import pytest
 
 import strap
 from strap import processors
+from strap.datasets import OpenOptions
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import write_lerobot
+from strap.datasets.selection import Selection
 from strap.embeddings import decoding
 from strap.embeddings.frames import FrameSpan, read_frames, split_job
 from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
+from strap.progress import silent
 from strap.synthetic import Planted
+from strap.training.cache_builder import CacheOptions, build_cache
+from strap.training.data import open_whole_datasets
 from strap.types import Source, Trajectory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux's memory files")
 CAMERAS = ("front", "wrist")
 
 
-def episodes(count: int) -> Iterator[Trajectory]:
-    rng = np.random.default_rng(0)
+def episodes(count: int, seed: int = 0) -> Iterator[Trajectory]:
+    rng = np.random.default_rng(seed)
     for index in range(count):
         length = 9 + index
         yield Trajectory(
@@ -69,12 +74,13 @@ def test_the_frames_are_the_same(videos: Dataset) -> None:
 
 
 def test_one_process_reads_several_datasets(videos: Dataset, tmp_path: Path) -> None:
-    write_lerobot(tmp_path / "others", episodes(2))
+    write_lerobot(tmp_path / "others", episodes(2, seed=1))
     others = strap.open_dataset(tmp_path / "others")
     with decoding.decoder_processes(1) as images_of:
         for span, other in zip(all_spans(videos), all_spans(others), strict=False):
             assert np.array_equal(images_of(videos)(*span), read_frames(*span))
             assert np.array_equal(images_of(others)(*other), read_frames(*other))
+            assert not np.array_equal(read_frames(*span), read_frames(*other))
 
 
 def watch_decoders(monkeypatch: pytest.MonkeyPatch) -> list[decoding.FrameDecoder]:
@@ -184,6 +190,26 @@ def test_a_store_is_the_same(
     for key in videos.ids:
         assert np.array_equal(by_threads[key], by_processes[key])
         assert by_threads.entry(key).fingerprint == by_processes.entry(key).fingerprint
+
+
+def test_a_cache_of_several_datasets_is_the_same(
+    videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lerobot(tmp_path / "others", episodes(2, seed=1))
+    others = strap.open_dataset(tmp_path / "others")
+    data = open_whole_datasets([videos.path, others.path], OpenOptions(), Selection(), silent)
+    options = CacheOptions(image_size=32, language="words")
+    by_threads = build_cache(data, tmp_path / "threads", options, workers=4)
+    monkeypatch.setattr(decoding, "MIN_IMAGES", 1)
+    started = watch_decoders(monkeypatch)
+    by_processes = build_cache(data, tmp_path / "processes", options, workers=4)
+    assert len(started) == 4
+    for name in CAMERAS:
+        one, other = (np.load(c.path / f"frames-{name}.npy") for c in (by_threads, by_processes))
+        assert np.array_equal(one, other)
+        firsts = [next(iter(dataset)).frames(name, 0, 1) for dataset in (videos, others)]
+        rows = [0, sum(trajectory.length for trajectory in videos)]
+        assert np.array_equal(other[rows], np.concatenate(firsts))
 
 
 def test_what_is_no_video_is_told_apart(planted: Planted) -> None:

@@ -24,7 +24,7 @@ from strap.dtw.batching import TrajectoryBatch
 from strap.dtw.gpu import devices
 from strap.dtw.gpu.bounds import CostBounds
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
+from strap.dtw.gpu.queries import GpuTuning, SearchRequest, upload_queries
 from strap.dtw.gpu.resident import Resident
 from strap.dtw.gpu.search import search
 from strap.dtw.gpu.streams import CostWorkspace, prefetch, run_on_devices
@@ -32,7 +32,7 @@ from strap.dtw.steps import lay_out_steps
 from strap.dtw.types import Library, SearchOptions
 
 DEVICE = devices.find_devices()[0]
-SHORT = Tuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
+SHORT = GpuTuning(min_extra=0, extra_share=0.0, n_reserve=0)  # the shortlist is k, the rest remains
 DTYPES = (np.float16, np.float32, np.float64)
 # Tracing more than doubles the interpreter's time: lines that other tests run are not traced again.
 
@@ -108,7 +108,7 @@ def make_problem(dtype: type, dim: int, seed: int = 0):
 )
 def test_search_equals_the_reference(problem, k, steps, exclude, n_reserve):
     queries, trajectories = problem
-    tuning = Tuning(batch_bytes=200, min_extra=0, extra_share=0.0, n_reserve=n_reserve)
+    tuning = GpuTuning(batch_bytes=200, min_extra=0, extra_share=0.0, n_reserve=n_reserve)
     options = {"k": k, "steps": steps, "exclude": [exclude] * len(queries)}
     found, counts, expected = search_both(queries, trajectories, tuning, **options)
     assert are_equal(found, expected)
@@ -169,7 +169,7 @@ def test_what_the_shortlist_leaves_out_is_found(limit, n_reserve):
     base = rng.standard_normal((6, 8))
     many = [(base + 1e-4 * rng.standard_normal(base.shape)).astype(np.float16) for _ in range(9)]
     queries, options = [many[7][3:5], many[3][2:5]], {"k": 2, "exclude": [{7}, set()]}
-    tuning = Tuning(min_extra=0, extra_share=0.0, n_reserve=n_reserve)
+    tuning = GpuTuning(min_extra=0, extra_share=0.0, n_reserve=n_reserve)
     expected = dtw.search(queries, many, backend="reference", **options)
     library = Resident(many, devices=[str(DEVICE)], limit=limit, tuning=tuning)
     assert are_equal(library.search(queries, **options), expected)
@@ -218,7 +218,7 @@ def test_a_frame_beyond_float16_takes_nothing_from_the_others():
 def bound_costs(queries, trajectories, steps: str) -> np.ndarray:
     """The lower bounds [query, trajectory] alone."""
     options = SearchOptions(1, steps)
-    request = SearchRequest(queries, options, None, trajectories.__getitem__, Tuning())
+    request = SearchRequest(queries, options, None, trajectories.__getitem__, GpuTuning())
     frames = torch.from_numpy(np.concatenate(trajectories)).to(DEVICE)
     quantization = fit_quantization(np.concatenate(queries), frames.dtype, "l2", DEVICE)
     batch = TrajectoryBatch(list(range(len(trajectories))), trajectories)
@@ -266,7 +266,7 @@ def test_a_stream_may_mix_dtypes():
     queries, trajectories = make_problem(np.float16, 8)
     trajectories[1] = trajectories[1].astype(np.float32)
     trajectories[4] = trajectories[4].astype(np.int16)
-    for tuning in (SHORT, Tuning(batch_bytes=200)):
+    for tuning in (SHORT, GpuTuning(batch_bytes=200)):
         found, _, expected = search_both(queries, trajectories, tuning, k=2)
         assert are_equal(found, expected)
 
@@ -291,7 +291,7 @@ def test_work_runs_on_its_device_in_inference_mode():
 @pytest.mark.no_cover
 def test_the_last_batches_become_shorter():
     queries, trajectories = make_problem(np.float16, 8)
-    tuning = Tuning(batch_bytes=2 * 8 * 10)
+    tuning = GpuTuning(batch_bytes=2 * 8 * 10)
     library = Resident(trajectories, devices=[str(DEVICE)], tuning=tuning)
     counts = [len(batch.ids) for batch in library._shares[0].on_device]
     assert counts == [3, 1, 1, 1]  # five uploads, of which the first had two trajectories

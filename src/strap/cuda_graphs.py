@@ -20,31 +20,45 @@ class RecordedStep:
     What `compute` reads besides its inputs, and what it changes, must stay where it is in memory.
     """
 
-    def __init__(self, compute: Callable[..., None], optimizer: torch.optim.Optimizer) -> None:
-        self.compute, self.optimizer = compute, optimizer
+    def __init__(
+        self,
+        compute: Callable[..., None],
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+    ) -> None:
+        self.compute, self.optimizer, self.device = compute, optimizer, device
         self._inputs: list[Tensor] = []
+        self._stream: torch.cuda.Stream | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._steps = 0
         self._replayed: deque[torch.cuda.Event] = deque()
 
     def __call__(self, *inputs: Tensor) -> None:
         """Do a step; its inputs lie in host memory and have the same shapes every time."""
-        if not self._inputs:
-            self._inputs = [torch.zeros_like(given, device="cuda") for given in inputs]
-            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        for resident, given in zip(self._inputs, inputs, strict=True):
-            resident.copy_(given.pin_memory(), non_blocking=True)
-        if self._graph is not None:
-            self._graph.replay()
-            self._sleep_while_ahead()
-            return
-        self._steps += 1
-        if self._steps <= WARMUP:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                self.compute(*self._inputs)
-            torch.cuda.current_stream().wait_stream(self._stream)
-            return
+        with torch.cuda.device(self.device):
+            if not self._inputs:
+                self._inputs = [torch.zeros_like(given, device=self.device) for given in inputs]
+            for resident, given in zip(self._inputs, inputs, strict=True):
+                resident.copy_(given.pin_memory(), non_blocking=True)
+            if self._graph is not None:
+                self._graph.replay()
+                self._sleep_while_ahead()
+            elif self._steps < WARMUP:
+                self._compute_aside()
+            else:
+                self._record()
+            self._steps += 1
+
+    def _compute_aside(self) -> None:
+        """Do an eager step in a stream of its own, as recording wants it."""
+        current = torch.cuda.current_stream()
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self.compute(*self._inputs)
+        current.wait_stream(self._stream)
+
+    def _record(self) -> None:
         torch.cuda.synchronize()
         self.optimizer.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()

@@ -30,8 +30,9 @@ from strap.errors import StrapError
 from strap.experiments.cellfolders import KEPT, read_cell
 from strap.experiments.cells import list_cells
 from strap.experiments.description import read_experiment
+from strap.experiments.plan import Kind, Stage
 from strap.experiments.runner import RunSettings, run_cells
-from strap.experiments.scheduler import Outcome
+from strap.experiments.scheduler import Outcome, Scheduler
 
 ALONE = RunSettings(trainings=2, evaluations=2, share_gpu=False)
 STAGES = 34
@@ -259,6 +260,8 @@ def test_nothing_is_begun_after_the_time(bench: Bench) -> None:
     assert len(outcome.finished) + len(outcome.postponed) == STAGES
     assert outcome.postponed
     assert not outcome.failed
+    begun = [label.split("-")[0] for label in journal_of(bench.folder, "begin")]
+    assert begun == ["cache", "retrieve"]
     bench.run()
     bench.check_complete()
 
@@ -268,6 +271,34 @@ def test_what_is_trained_is_evaluated_after_the_time(bench: Bench) -> None:
     outcome = bench.run(replace(ALONE, evaluations=1, seconds=0))
     assert not outcome.postponed
     bench.check_complete()
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_is_in_training_is_evaluated_after_the_time(tmp_path: Path, code: int) -> None:
+    def stage(name: str, kind: Kind, command: str, needs: tuple[str, ...] = ()) -> Stage:
+        place = tmp_path / name
+        place.mkdir()
+        return Stage(name, kind, ("sh", "-c", command), place, place, needs)
+
+    stages = [
+        stage("first", "train", f"sleep 0.3; exit {code}"),
+        stage("of the first", "evaluate", "true", ("first",)),
+        stage("second", "train", "true"),
+        stage("of the second", "evaluate", "true", ("second",)),
+    ]
+    ended: list[str] = []
+    outcome = Scheduler(
+        stages,
+        slots={},
+        conclude=lambda stage, _: ended.append(stage.name),
+        tell=lambda _: None,
+        seconds=0,
+        kind_after="evaluate",
+        pause=0.01,
+    ).run()
+    assert outcome.postponed == {"second", "of the second"}
+    assert ended == ([] if code else ["first", "of the first"])
+    assert outcome.blocked == ({"of the first"} if code else set())
 
 
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:

@@ -56,8 +56,8 @@ class Command:
     checkpoints: bool = False
     """keep the weights of evaluated policies"""
     minutes: float | None = None
-    """after so many minutes no command is begun any more; those that run are waited for, and what
-    is trained by then is evaluated still"""
+    """after so many minutes begin nothing but evaluations of policies that are trained or in
+    training; commands that run are waited for"""
     stages: tuple[Literal["cache", "retrieve", "pretrain", "train", "evaluate"], ...] = ()
     """begin commands of these stages alone, for instance cache and retrieve on a machine without a
     GPU (default: all)"""

@@ -1,8 +1,8 @@
 """The recurrence of subsequence DTW over local costs, compiled. Inputs are taken as valid.
 
-It is here twice: exactly, carrying where paths start; and without the starts, which lower bounds
-don't need, row after row, in float32 or float64. There the innermost loops run over whole slices
-from 0, so that the compiler works on several columns at once.
+It is here twice. `accumulate` also carries where each path starts. `accumulate_costs`, for lower
+bounds, does not, and takes float32 or float64; its innermost loops run over whole slices from 0, so
+that the compiler works on several columns at once.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _add(out: NDArray[Any], costs: NDArray[Any]) -> None:
 
 
 @njit
-def accumulate_rows(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
+def accumulate_costs(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
     """Return D [n, 2 + m] of local costs [n m].
 
     Two columns of ∞ come first, as many as a move reaches back, so that m − 2 needs no test:
@@ -157,6 +157,6 @@ def accumulate_rows(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
 
 
 @njit
-def cheapest_path(costs: NDArray[Any], moves: Ints) -> Any:
+def cheapest_cost(costs: NDArray[Any], moves: Ints) -> Any:
     """Return the least D(N, m) over local costs [n m]; ∞ when no path fits."""
-    return accumulate_rows(costs, moves)[-1].min()
+    return accumulate_costs(costs, moves)[-1].min()

@@ -49,7 +49,7 @@ def resolve_backend(name: str = "auto") -> Backend:
     if name == "reference":
         return Backend("reference", "asked for: the definition in plain NumPy, slow")
     if name == "gpu":
-        devices.require()
+        devices.require_gpu()
         return Backend("gpu", "asked for")
     missing = devices.missing() if name == "auto" else None
     if name == "auto" and missing is None and not devices.is_interpreted():
@@ -198,7 +198,7 @@ def search(
         per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
             the best, then the best clear of it, and so on.
         lengths: for each query the least and the greatest number of frames of a match.
-        tuning: how the CPU backend goes about it, where that matters; it decides the time alone.
+        tuning: how the CPU backend goes about it, which decides the time alone; others ignore it.
 
     Returns:
         One TopK for each query: trajectory, start, stop, cost, each [min(k, those that fit)].

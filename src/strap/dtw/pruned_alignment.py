@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.alignment import accumulate_rows, align, trace_back
+from strap.dtw.alignment import accumulate_costs, align, trace_back
 from strap.dtw.local_costs import fill_local_costs
 from strap.dtw.steps import MAX_COLUMN_STEP, StepSet
 from strap.dtw.types import Floats, Ints
@@ -57,7 +57,7 @@ def align_pruned(
             returned, or it is `ABOVE_THRESHOLD`.
         is_cosine: as in `local_costs.fill_local_costs`.
     """
-    forward = accumulate_rows(lower_costs, steps.moves)
+    forward = accumulate_costs(lower_costs, steps.moves)
     least = forward[-1].min()
     out[0], out[1], out[2] = np.inf, ABOVE_THRESHOLD, 0
     if least == np.inf:
@@ -84,7 +84,7 @@ def _prune(forward: Floats, lower_costs: Floats, limit: float, moves: Ints, cost
     """
     N, M = lower_costs.shape
     # From a cell on to the last row is from the first row to it, upside down and back to front.
-    backward = accumulate_rows(lower_costs[::-1, ::-1].copy(), moves)[::-1, ::-1]
+    backward = accumulate_costs(lower_costs[::-1, ::-1].copy(), moves)[::-1, ::-1]
     cells = np.empty((N * M, 2), np.int64)
     count = 0
     for n in range(N):

@@ -77,7 +77,8 @@ class _StreamedQuery:
         first = seen - MAX_COLUMN_STEP  # the frame of the first column that is kept
         D = np.concatenate([self._D, np.empty_like(costs)], axis=1)
         starts = np.concatenate([self._starts - first, np.empty_like(costs, np.int64)], axis=1)
-        costs = np.concatenate([np.empty_like(self._D), costs], axis=1)  # theirs aren't read
+        # The local costs of the kept columns are not read.
+        costs = np.concatenate([np.empty_like(self._D), costs], axis=1)
         accumulate(costs, steps, MAX_COLUMN_STEP, True, D, starts)
         starts += first
         self._D, self._starts = (kept[:, -MAX_COLUMN_STEP:].copy() for kept in (D, starts))

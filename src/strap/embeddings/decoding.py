@@ -16,7 +16,7 @@ import pickle
 import queue
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeAlias
@@ -53,14 +53,12 @@ def decoder_processes(count: int) -> Iterator[Callable[[Dataset], Images]]:
     What is given takes a dataset and returns what reads its images.
     """
     free: queue.LifoQueue[FrameDecoder | None] = queue.LifoQueue()
-    started = [FrameDecoder(count) for _ in range(count)]
-    for decoder in started:
-        free.put(decoder)
-    try:
+    with ExitStack() as stack:
+        for _ in range(count):
+            decoder = FrameDecoder(count)
+            stack.callback(decoder.close)
+            free.put(decoder)
         yield partial(_images_of, free)
-    finally:
-        for decoder in started:
-            decoder.close()
 
 
 def _images_of(free: queue.LifoQueue[FrameDecoder | None], dataset: Dataset) -> Images:

@@ -94,7 +94,7 @@ def embed_here(
         with ExitStack() as stack:
             images: Images = read_frames
             count = workers or min(MAX_PROCESSES, processors() // 2)
-            if decoding.has_videos(dataset) and decoding.pays(work.expected, count):
+            if decoding.pays(work.expected, count) and decoding.has_videos(dataset):
                 images = stack.enter_context(decoding.decoder_processes(count))(dataset)
             else:
                 count = workers or min(MAX_THREADS, processors())

@@ -96,7 +96,7 @@ def run_cells(
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
-            last_kind="evaluate",
+            kind_after="evaluate",
         )
         outcome = scheduler.run()
     for cell in missing:  # those that another runner has finished too

@@ -66,9 +66,10 @@ class Scheduler:
         conclude: notes that a stage is finished.
         tell: takes one line for each stage that ends.
         environment: variables that the commands get beside this process's own.
-        seconds: after so long no stage is begun any more; those that run go on.
-        last_kind: the kind that is begun after that, too, where all that it needs is finished or
-            under way.
+        seconds: after so long no stage is begun any more but those of `kind_after`; those that run
+            go on.
+        kind_after: the kind of stage that is begun after that, too, where all that it needs is
+            finished or under way.
         pause: seconds between two looks at the commands.
     """
 
@@ -81,7 +82,7 @@ class Scheduler:
         tell: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
-        last_kind: str | None = None,
+        kind_after: str | None = None,
         pause: float = 0.2,
     ) -> None:
         self.waiting = {stage.name: stage for stage in stages}
@@ -92,7 +93,7 @@ class Scheduler:
         self.pause, self.total = pause, len(stages)
         self.durations: dict[str, list[float]] = {}
         self.deadline = None if seconds is None else time.monotonic() + seconds
-        self.last_kind = last_kind
+        self.kind_after = kind_after
 
     def run(self) -> Outcome:
         """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
@@ -112,7 +113,7 @@ class Scheduler:
         """Leave out what is not begun any more."""
         begun = self.outcome.finished | self.running.keys()
         for name, stage in list(self.waiting.items()):
-            if stage.kind != self.last_kind or not begun.issuperset(stage.needs):
+            if stage.kind != self.kind_after or not begun.issuperset(stage.needs):
                 self.outcome.postponed.add(name)
                 del self.waiting[name]
 

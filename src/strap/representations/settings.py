@@ -34,7 +34,7 @@ class RepresentationSettings:
     """The defaults are those of BehaviorRetrieval and FlowRetrieval, but for the steps."""
 
     steps: int = 30_000
-    """19 times over 77,000 frames; an H200 does 150 of `br` a second"""
+    """77,000 frames are seen 19 times; one H200 does 150 steps of `br` a second"""
     batch: int = 50
     learning_rate: float | None = None
     """by default 1e-3 for `br`, 3e-4 for `fr`"""

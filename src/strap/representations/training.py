@@ -142,7 +142,7 @@ class _Trainer:
         self.optimizer = torch.optim.Adam(
             self.model.parameters(), lr=rate, fused=True, capturable=device.type == "cuda"
         )
-        self._recorded = RecordedStep(self._compute, self.optimizer)
+        self._recorded = RecordedStep(self._compute, self.optimizer, device)
         self.sums = torch.zeros(len(LOSSES), device=device)
         self.step = 0
         self.losses: list[dict[str, float]] = []

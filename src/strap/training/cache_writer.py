@@ -44,7 +44,8 @@ class ClipWriter:
         self.cache, self.data = cache, data
         kind = "frames" if cache.has_frames else "maps"
         self.pictures = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
-        self.arrays: dict[str, Any] = {
+        # Maps, of which shape, dtype and place in the file are used:
+        self.layouts: dict[str, Any] = {
             name: np.load(cache.path / name, mmap_mode="r", allow_pickle=False)
             for name in ("actions.npy", "states.npy", *self.pictures.values())
         }
@@ -66,20 +67,20 @@ class ClipWriter:
                 (default: as many as there are processors, threads 8 at most).
         """
         numbers = range(first, len(self.data.clips))
-        groups = [
-            (self.data.clips[group[0]].dataset, group)
-            for _, found in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset))
-            if (group := tuple(found))
-        ]
-        of_videos = [number for dataset, group in groups if has_videos(dataset) for number in group]
-        images = sum(self.cache.clips[number].length for number in of_videos)
+        groups, images = [], 0
+        for _, found in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset)):
+            group = tuple(found)
+            dataset = self.data.clips[group[0]].dataset
+            is_video = has_videos(dataset)
+            groups.append((dataset, is_video, group))
+            images += is_video * sum(self.cache.clips[number].length for number in group)
         count = workers or processors()
         with ExitStack() as stack:
             by_processes: Callable[[Dataset], Images] | None = None
             if pays(images * len(self.cache.interface.cameras), count):
                 by_processes = stack.enter_context(decoder_processes(count))
-            for dataset, group in groups:
-                if by_processes and has_videos(dataset):
+            for dataset, is_video, group in groups:
+                if by_processes and is_video:
                     yield from self._write_clips(group, by_processes(dataset), count)
                 else:
                     n_threads = workers or min(MAX_THREADS, processors())
@@ -87,7 +88,7 @@ class ClipWriter:
 
     def flush(self) -> None:
         """Put on disk what was written."""
-        for name in self.arrays:
+        for name in self.layouts:
             with writing(self.cache.path / name), (self.cache.path / name).open("r+b") as file:
                 os.fsync(file.fileno())
 
@@ -146,11 +147,16 @@ class ClipWriter:
             self._write_rows("states.npy", rows, np.concatenate(states, axis=1))
 
     def _write_rows(self, name: str, rows: slice, values: Array) -> None:
-        array, path = self.arrays[name], self.cache.path / name
-        whole = np.broadcast_to(values, (rows.stop - rows.start, *array.shape[1:]))
+        layout, path = self.layouts[name], self.cache.path / name
+        wanted = (rows.stop - rows.start, *layout.shape[1:])
+        if values.shape != wanted:
+            raise StrapError(
+                f"'{path}' takes {list(wanted)} numbers at row {rows.start}, but the "
+                f"dataset gave {list(values.shape)}: check it with `strap inspect`"
+            )
         with writing(path), path.open("r+b") as file:
-            file.seek(array.offset + rows.start * array.strides[0])
-            file.write(np.ascontiguousarray(whole, array.dtype).data)
+            file.seek(layout.offset + rows.start * layout.strides[0])
+            file.write(np.ascontiguousarray(values, layout.dtype).data)
 
 
 def _rows(cache: FrameCache, number: int) -> slice:

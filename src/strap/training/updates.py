@@ -52,7 +52,7 @@ def small_products(device: torch.device, settings: PolicySettings) -> Iterator[N
 
 
 def should_compile(policy: nn.Module, settings: TrainingSettings, device: torch.device) -> bool:
-    """Whether fusing pays: measured on an H200, 106 steps a second instead of 74, after 74 s."""
+    """Return whether fusing pays, which takes about a minute to begin (benchmarks/README.md)."""
     if settings.compile != "auto":
         return settings.compile == "on"
     possible = device.type == "cuda" and any(map(shutil.which, COMPILERS))
@@ -79,7 +79,7 @@ class Updater:
         self.total = torch.zeros((), device=self.device)
         self.norm = torch.zeros((), device=self.device)
         self.count = 0
-        self._recorded = RecordedStep(self._compute, optimizer)
+        self._recorded = RecordedStep(self._compute, optimizer, self.device)
 
     @property
     def recording(self) -> bool:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strap.dtw.alignment import cheapest_path
+from strap.dtw.alignment import cheapest_cost
 from strap.dtw.batching import as_floats, split_into_tiles
 from strap.dtw.buffers import Buffers
 from strap.dtw.cpu.query_stack import QueryStack
@@ -159,4 +159,4 @@ def _bound_pairs(
         costs = np.empty((alpha.shape[0], offsets[i + 1] - offsets[i]), np.float32)
         for n in range(alpha.shape[0]):
             _fill_cost_row(alpha[n], beta[span], products[n, span], is_cosine, costs[n])
-        out[i] = cheapest_path(costs, moves)
+        out[i] = cheapest_cost(costs, moves)

@@ -38,7 +38,7 @@ def missing() -> str | None:
     return None
 
 
-def require() -> None:
+def require_gpu() -> None:
     """Raise where the GPU backend lacks something."""
     lack = missing()
     if lack is not None:
@@ -47,7 +47,7 @@ def require() -> None:
 
 def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
     """Return the devices by name, by default all GPUs; raises where there is none."""
-    require()
+    require_gpu()
     import torch
 
     if names is not None:

@@ -12,7 +12,7 @@ from strap.dtw.types import Excluded, Fetch, Frames, Ints, SearchOptions
 
 
 @dataclass(frozen=True)
-class Tuning:
+class GpuTuning:
     """Sizes that decide how long a search takes, and never what it finds."""
 
     batch_bytes: int = 2**28  # of float16 frames on their way to a device at a time
@@ -37,7 +37,7 @@ class SearchRequest:
     options: SearchOptions
     exclude: Excluded  # for each query the ids that it must not match
     fetch: Fetch
-    tuning: Tuning
+    tuning: GpuTuning
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, 
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
+from strap.dtw.gpu.queries import GpuTuning, SearchRequest, upload_queries
 from strap.dtw.gpu.search import SharedIterator
 from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ahead, upload_batches
 from strap.dtw.types import Excluded, Frames, Ints, SearchOptions, TopK
@@ -41,7 +41,7 @@ class Resident:
         metric: str = "l2",
         devices: Sequence[str] | None = None,
         limit: int | None = None,
-        tuning: Tuning | None = None,
+        tuning: GpuTuning | None = None,
     ) -> None:
         """Check the trajectories and send them to the devices.
 
@@ -55,7 +55,7 @@ class Resident:
         """
         validation.check_names("strap", metric)
         self.metric = metric
-        self._tuning, self._devices = tuning or Tuning(), find_devices(devices)
+        self._tuning, self._devices = tuning or GpuTuning(), find_devices(devices)
         stream = _check_trajectories(trajectories)
         first = next(stream, None)
         self.dim = 0 if first is None else first[1].shape[1]

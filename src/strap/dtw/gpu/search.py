@@ -16,7 +16,7 @@ from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, find_nothing, mer
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
-from strap.dtw.gpu.queries import SearchRequest, Tuning, upload_queries
+from strap.dtw.gpu.queries import GpuTuning, SearchRequest, upload_queries
 from strap.dtw.gpu.streams import CostWorkspace, run_on_devices, upload_batches
 from strap.dtw.types import (
     Excluded,
@@ -41,14 +41,14 @@ def search(
     exclude: Excluded,
     *,
     devices: Sequence[str] | None = None,
-    tuning: Tuning | None = None,
+    tuning: GpuTuning | None = None,
 ) -> SearchResult:
     """Return each query's k best of a library, and how many pairs were aligned.
 
     Every device takes the next batch as soon as it is done with its last one, and selects the k
     best among those it took; frames are fetched again for the exact alignment.
     """
-    tuning, dim = tuning or Tuning(), queries[0].shape[1]
+    tuning, dim = tuning or GpuTuning(), queries[0].shape[1]
     request = SearchRequest(queries, options, exclude, library.fetch, tuning)
     batches = SharedIterator(cut_batches(library.stream(dim), tuning.get_batch_frames(dim)))
     found_devices = find_devices(devices)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw.alignment import cheapest_path
+from strap.dtw.alignment import cheapest_cost
 from strap.dtw.cpu.int16 import gemm
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS
 from strap.dtw.cpu.int16.register_recurrence import accumulate_cosine, accumulate_l2
@@ -122,7 +122,7 @@ def _bound_trajectory(
         if steps.is_strap:
             out[q] = state[2, queries.ends[q] - 1]
         elif wanted[q]:
-            out[q] = cheapest_path(costs[queries.begins[q] : queries.ends[q]], steps.moves)
+            out[q] = cheapest_cost(costs[queries.begins[q] : queries.ends[q]], steps.moves)
     return True
 
 
