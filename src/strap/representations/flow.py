@@ -13,13 +13,14 @@ from strap.types import Array
 def optical_flow(images: Array, horizon: int) -> Array:
     """Return the motion from each frame to the one `horizon` frames later, in pixels per frame.
 
-    Dense inverse search (OpenCV's DIS) on grey pictures. Where the trajectory ends sooner, the
-    later frame is the last one, so the flow of the last frame is zero. A flow is divided by
-    `horizon`: robot motions then lie between −3 and 3.
+    Dense inverse search (OpenCV's DIS) on grey pictures. The last frames, which have none so much
+    later, take the flow of the last one that has: a flow over less time would be smaller, that of
+    the last frame zero, and all ends of trajectories alike. In pixels per frame robot motions lie
+    between −3 and 3.
 
     Args:
         images: uint8 [t h w 3], upright.
-        horizon: frames between the two.
+        horizon: frames between the two; in a shorter trajectory, all there are.
 
     Returns:
         float16 [t h w 2]: to the right, downwards.
@@ -28,9 +29,11 @@ def optical_flow(images: Array, horizon: int) -> Array:
     grey = [cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY) for image in images]
     search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
     flows = np.zeros((*images.shape[:3], 2), np.float16)
-    for start in range(len(grey) - 1):
-        stop = min(start + horizon, len(grey) - 1)
-        flows[start] = search.calc(grey[start], grey[stop], None) / horizon
+    step = min(horizon, len(grey) - 1)
+    if step:
+        for start in range(len(grey) - step):
+            flows[start] = search.calc(grey[start], grey[start + step], None) / step
+        flows[-step:] = flows[-step - 1]
     return flows
 
 
