@@ -8,6 +8,7 @@ from typing import get_args
 
 from strap.datasets.base import Codec, Dataset, Format
 from strap.datasets.hdf5 import SUFFIXES
+from strap.datasets.labels import Labels, attach_labels, find_labels, write_labels
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Trajectory
@@ -32,6 +33,8 @@ def convert(
 ) -> Path:
     """Write a dataset in another format; a stopped conversion goes on when called again.
 
+    Skill labels go along, where there are any.
+
     Called again when it is finished, it finds the output written and leaves it. An unfinished
     output of another dataset or of other options is begun afresh.
 
@@ -45,6 +48,7 @@ def convert(
         progress: called with (what, done, total).
     """
     from strap.datasets.lerobot import write_lerobot
+    from strap.datasets.lerobot.reading import episode_id
     from strap.datasets.robomimic import write_robomimic
 
     out = Path(out).expanduser()
@@ -52,7 +56,8 @@ def convert(
     if not chosen:
         raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
     dataset.select(chosen).fetch(progress=progress)
-    trajectories = _Chosen(dataset, chosen)
+    labels = find_labels(dataset, chosen)
+    trajectories = _Chosen(dataset, chosen, labels)
     source = {
         "dataset": dataset.name,
         "format": dataset.format,
@@ -61,7 +66,7 @@ def convert(
         "first": trajectories[0].identity(),
     }
     if format_of(out, format) == "lerobot":
-        return write_lerobot(
+        written = write_lerobot(
             out,
             trajectories,
             fps=fps,
@@ -70,6 +75,10 @@ def convert(
             total=len(chosen),
             progress=progress,
         )
+        if labels:
+            named = {episode_id(i): key for i, key in enumerate(chosen)}
+            write_labels(out, {name: labels[key] for name, key in named.items() if key in labels})
+        return written
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
     return write_robomimic(
         out,
@@ -83,13 +92,16 @@ def convert(
 
 
 class _Chosen(Sequence[Trajectory]):
-    """Some trajectories of a dataset, opened one at a time."""
+    """Some trajectories of a dataset with their skill labels, opened one at a time."""
 
-    def __init__(self, dataset: Dataset, ids: Sequence[str]) -> None:
-        self.dataset, self.ids = dataset, ids
+    def __init__(self, dataset: Dataset, ids: Sequence[str], labels: Labels) -> None:
+        self.dataset, self.ids, self.labels = dataset, ids, labels
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Trajectory:  # type: ignore[override]
-        return self.dataset[self.ids[index]]
+        trajectory = self.dataset[self.ids[index]]
+        if trajectory.id not in self.labels:
+            return trajectory
+        return attach_labels(trajectory, self.labels[trajectory.id])

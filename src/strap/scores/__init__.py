@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from strap.datasets.labels import Label, Labels, read_labels, write_labels
 from strap.scores.correlation import RankCorrelation, rank_correlation
 from strap.scores.labelled_frames import LabelledFrames
-from strap.scores.labels import Label, Labels, read_labels, write_labels
 from strap.scores.run_scores import score_run
 from strap.scores.scoring import Score, Scores, score
 

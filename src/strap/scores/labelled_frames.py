@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from strap.datasets.labels import Label, Labels
 from strap.errors import StrapError
-from strap.scores.labels import Label, Labels
 from strap.types import Match, Segment
 
 Flags = npt.NDArray[np.bool_]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strap.choices import Use, choose_matches
+from strap.datasets.labels import read_labels
 from strap.runs import Run
-from strap.scores.labels import read_labels
 from strap.scores.scoring import Scores, score
 from strap.segments import read_segments
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from strap.datasets.labels import Labels
 from strap.errors import StrapError
 from strap.scores.chance import score_random_segments
 from strap.scores.labelled_frames import Flags, LabelledFrames, Numbers, query_labels
-from strap.scores.labels import Labels
 from strap.scores.oracle import best_coverage, best_hits
 from strap.types import Match, Segment
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
+
+import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.errors import StrapError
+from strap.lazy_arrays import lazy
 from strap.tables import Kind, read_rows
+from strap.types import Trajectory
 
 Label = tuple[str, str]
 """(skill, kind of object)"""
@@ -28,16 +34,30 @@ COLUMNS: Mapping[str, Kind] = {
     "skill": "string",
     "object": "string",
 }
+SKILL, OBJECT = "skills/skill", "skills/object"  # in HDF5
 
 
 def read_labels(dataset: Dataset) -> Labels:
     """Return the labels of every trajectory of a dataset; of a view, of those it shows."""
-    file = dataset.path / FILE
-    stored = _read_parquet(file) if file.is_file() else None
-    return {
-        key: _read_extras(dataset, key) if stored is None else _labels_of(stored, key, file)
-        for key in dataset.ids
-    }
+    labels = find_labels(dataset, dataset.ids)
+    for key in dataset.ids:
+        if key not in labels:
+            raise StrapError(
+                f"trajectory '{key}' of '{dataset.path}' has no skill labels, by which a retrieval "
+                "is scored: they lie in 'skills/skill' and 'skills/object' beside the "
+                f"observations, in LeRobot datasets in '{FILE}'; `strap libero collect` records "
+                "them"
+            )
+    return labels
+
+
+def find_labels(dataset: Dataset, ids: Sequence[str]) -> Labels:
+    """Return the labels of those of these trajectories that have any."""
+    if (dataset.path / FILE).is_file():
+        stored = _read_parquet(dataset.path / FILE)
+        return {key: stored[key] for key in ids if key in stored}
+    trajectories = (dataset[key] for key in ids)
+    return {t.id: _read_extras(t) for t in takewhile(_has_labels, trajectories)}
 
 
 def write_labels(path: Path, labels: Labels) -> None:
@@ -51,20 +71,27 @@ def write_labels(path: Path, labels: Labels) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
+def attach_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
+    """Return the trajectory with labels as HDF5 holds them; with its own where it has any."""
+    import h5py
+
+    text = h5py.string_dtype()
+    columns = zip((SKILL, OBJECT), zip(*labels, strict=True), strict=True)
+    extras = {name: lazy(np.array(column, text)) for name, column in columns}
+    return replace(trajectory, extras={**extras, **trajectory.extras})
+
+
 def object_kind(name: str) -> str:
     """Return `akita_black_bowl` for `akita_black_bowl_2`: which of several does not matter."""
     return re.sub(r"_\d+$", "", name)
 
 
-def _read_extras(dataset: Dataset, key: str) -> list[Label]:
-    extras = dataset[key].extras
-    if "skills/skill" not in extras or "skills/object" not in extras:
-        raise StrapError(
-            f"trajectory '{key}' of '{dataset.path}' has no skill labels, by which a retrieval is "
-            f"scored: they lie in 'skills/skill' and 'skills/object' beside the observations, in "
-            f"LeRobot datasets in '{FILE}'; `strap libero collect` records them"
-        )
-    skills, objects = (extras[f"skills/{name}"][:] for name in ("skill", "object"))
+def _has_labels(trajectory: Trajectory) -> bool:
+    return trajectory.extras.keys() >= {SKILL, OBJECT}
+
+
+def _read_extras(trajectory: Trajectory) -> list[Label]:
+    skills, objects = (trajectory.extras[name][:] for name in (SKILL, OBJECT))
     return [(_text(s), object_kind(_text(o))) for s, o in zip(skills, objects, strict=True)]
 
 
@@ -79,12 +106,6 @@ def _read_parquet(file: Path) -> dict[str, list[Label]]:
             )
         frame_labels.append((row["skill"] or "", row["object"] or ""))
     return labels
-
-
-def _labels_of(stored: Labels, key: str, file: Path) -> Sequence[Label]:
-    if key not in stored:
-        raise StrapError(f"'{file}' has no skill labels of trajectory '{key}': add them")
-    return stored[key]
 
 
 def _text(value: object) -> str:
