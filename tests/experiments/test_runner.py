@@ -273,8 +273,19 @@ def test_what_is_trained_is_evaluated_after_the_time(bench: Bench) -> None:
     bench.check_complete()
 
 
+def test_evaluations_last(bench: Bench) -> None:
+    bench.run(replace(ALONE, evaluate_last=True))
+    bench.check_complete()
+    kinds = [line.split()[1] for line in bench.lines if line.startswith("[")]
+    assert set(kinds[kinds.index("evaluate") :]) == {"evaluate"}
+    assert kinds.count("evaluate") == 14
+
+
 @pytest.mark.parametrize("code", [0, 1])
-def test_what_is_in_training_is_evaluated_after_the_time(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize("after", [(), ("first", "second")])
+def test_what_is_in_training_is_evaluated_after_the_time(
+    tmp_path: Path, code: int, after: tuple[str, ...]
+) -> None:
     def stage(name: str, kind: Kind, command: str, needs: tuple[str, ...] = ()) -> Stage:
         place = tmp_path / name
         place.mkdir()
@@ -282,7 +293,7 @@ def test_what_is_in_training_is_evaluated_after_the_time(tmp_path: Path, code: i
 
     stages = [
         stage("first", "train", f"sleep 0.3; exit {code}"),
-        stage("of the first", "evaluate", "true", ("first",)),
+        replace(stage("of the first", "evaluate", "true", ("first",)), after=after),
         stage("second", "train", "true"),
         stage("of the second", "evaluate", "true", ("second",)),
     ]

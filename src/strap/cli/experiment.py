@@ -45,6 +45,8 @@ class Command:
     """trainings at once; on one GPU three or four"""
     evaluations: int = 1
     """evaluations at once, beside the trainings"""
+    evaluate_last: bool = False
+    """begin evaluations when no training is left: faster in all where they share a GPU"""
     retrievals: int = 1
     """retrievals at once, beside both"""
     workers: int = 2
@@ -103,6 +105,7 @@ class Command:
         settings = RunSettings(
             trainings=self.trainings,
             evaluations=self.evaluations,
+            evaluate_last=self.evaluate_last,
             retrievals=self.retrievals,
             keep=self.keep,
             kept=self.kept,

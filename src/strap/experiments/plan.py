@@ -44,7 +44,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     """stages without whose success this one cannot run"""
     after: tuple[str, ...] = ()
-    """stages that must have ended, because they make what this one would make too"""
+    """stages that must have ended or been given up before this one begins"""
     cell: Cell | None = None
     superseded_by: Path | None = None
     """a file whose presence says that nobody needs the stage any more"""

@@ -41,6 +41,8 @@ class RunSettings:
     """after so long begin nothing but evaluations of what is trained or being trained"""
     stages: tuple[Kind, ...] = ()
     """begin commands of these kinds alone; empty: of all"""
+    evaluate_last: bool = False
+    """begin evaluations when no training is left, not beside the trainings"""
 
     def __post_init__(self) -> None:
         for name in ("trainings", "evaluations", "retrievals"):
@@ -89,6 +91,8 @@ def run_cells(
         chosen = _of_kinds(stages, settings.stages)
         if len(chosen) < len(stages):
             tell(f"{len(stages) - len(chosen)} commands are left for another run")
+        if settings.evaluate_last:
+            chosen = _evaluate_last(chosen)
         scheduler = Scheduler(
             chosen,
             slots=settings.slots,
@@ -119,6 +123,14 @@ def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
         elif stage.kind in kinds and chosen.keys() >= set(stage.needs):
             chosen[stage.name] = stage
     return list(chosen.values())
+
+
+def _evaluate_last(stages: Sequence[Stage]) -> list[Stage]:
+    """Return the stages with evaluations that begin after all trainings."""
+    trainings = tuple(stage.name for stage in stages if stage.kind in ("pretrain", "train"))
+    return [
+        replace(stage, after=trainings) if stage.kind == "evaluate" else stage for stage in stages
+    ]
 
 
 def _is_finished(cell: Cell, planner: Planner) -> bool:

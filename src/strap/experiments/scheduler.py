@@ -130,7 +130,8 @@ class Scheduler:
                 changed = True
                 continue
             ready = self.outcome.finished.issuperset(stage.needs)
-            ready = ready and self.outcome.ended.issuperset(stage.after)
+            settled = self.outcome.ended | self.outcome.postponed
+            ready = ready and settled.issuperset(stage.after)
             if not ready or busy[stage.kind] >= self.slots.get(stage.kind, 1):
                 continue
             began = self._try_begin(stage)
