@@ -32,6 +32,7 @@ def train(*, is_recorded: bool) -> list[Tensor]:
             recorded(inputs)
         else:
             compute(inputs.to(device))
+    assert (recorded._graph is not None) == is_recorded
     return [parameter.detach().cpu() for parameter in model.parameters()]
 
 

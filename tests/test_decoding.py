@@ -26,7 +26,9 @@ from strap.errors import StrapError
 from strap.lazy_arrays import lazy
 from strap.progress import silent
 from strap.synthetic import Planted
+from strap.training import cache_writer
 from strap.training.cache_builder import CacheOptions, build_cache
+from strap.training.cache_writer import fit
 from strap.training.data import open_whole_datasets
 from strap.types import Source, Trajectory
 
@@ -214,3 +216,14 @@ def test_a_cache_of_several_datasets_is_the_same(
 
 def test_what_is_no_video_is_told_apart(planted: Planted) -> None:
     assert not decoding.has_videos(strap.open_dataset(planted.prior))
+
+
+def test_frames_that_are_missing_are_not_made_up(
+    videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_writer, "fit", lambda images, size: fit(images, size)[1:])
+    data = open_whole_datasets([videos.path], OpenOptions(), Selection(), silent)
+    options = CacheOptions(image_size=32, language="words")
+    message = r"'episode_000000' gives \[8, 32, 32, 3\] values where 'frames-.*' takes \[9, 32"
+    with pytest.raises(StrapError, match=message):
+        build_cache(data, tmp_path / "cache", options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from strap.choices import change_choices
 from strap.cli import main
@@ -143,6 +143,13 @@ class TestFigures:
             first = np.asarray(picture.convert("RGB"), float)
             picture.seek(picture.n_frames // 2)
             assert np.abs(np.asarray(picture.convert("RGB"), float) - first).max() > 30
+
+    def test_the_frames_of_a_gif_share_their_colours(self, run: Run) -> None:
+        sources = Sources.of(run)
+        write_moving_picture(run.path / "moving.gif", run, sources.target, sources.priors)
+        with Image.open(run.path / "moving.gif") as picture:
+            frames = [np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(picture)]
+        assert len(np.unique(np.concatenate(frames).reshape(-1, 3), axis=0)) <= 256
 
     def test_a_recording_for_rerun(self, run: Run) -> None:
         pytest.importorskip("rerun", reason="the extra `rerun` is not installed")

@@ -8,7 +8,7 @@ from typing import get_args
 
 from strap.datasets.base import Codec, Dataset, Format
 from strap.datasets.hdf5 import SUFFIXES
-from strap.datasets.labels import Labels, attach_labels, find_labels, write_labels
+from strap.datasets.labels import Labels, attach_labels, find_labels
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Trajectory
@@ -48,7 +48,6 @@ def convert(
         progress: called with (what, done, total).
     """
     from strap.datasets.lerobot import write_lerobot
-    from strap.datasets.lerobot.reading import episode_id
     from strap.datasets.robomimic import write_robomimic
 
     out = Path(out).expanduser()
@@ -66,19 +65,16 @@ def convert(
         "first": trajectories[0].identity(),
     }
     if format_of(out, format) == "lerobot":
-        written = write_lerobot(
+        return write_lerobot(
             out,
             trajectories,
             fps=fps,
             codec=codec,
             source=source,
             total=len(chosen),
+            labels={i: labels[key] for i, key in enumerate(chosen) if key in labels},
             progress=progress,
         )
-        if labels:
-            named = {episode_id(i): key for i, key in enumerate(chosen)}
-            write_labels(out, {name: labels[key] for name, key in named.items() if key in labels})
-        return written
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
     return write_robomimic(
         out,

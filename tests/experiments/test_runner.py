@@ -276,14 +276,16 @@ def test_what_is_trained_is_evaluated_after_the_time(bench: Bench) -> None:
 def test_evaluations_last(bench: Bench) -> None:
     bench.run(replace(ALONE, evaluate_last=True))
     bench.check_complete()
-    kinds = [line.split()[1] for line in bench.lines if line.startswith("[")]
-    assert set(kinds[kinds.index("evaluate") :]) == {"evaluate"}
-    assert kinds.count("evaluate") == 14
+    times = {path.name: path.stat().st_mtime_ns for path in (bench.folder / "journal").iterdir()}
+    begun = [time for name, time in times.items() if name.startswith("begin evaluate-")]
+    trained = [time for name, time in times.items() if name.startswith("done train-")]
+    assert len(begun) == 14
+    assert min(begun) >= max(trained)
 
 
 @pytest.mark.parametrize("code", [0, 1])
 @pytest.mark.parametrize("after", [(), ("first", "second")])
-def test_what_is_in_training_is_evaluated_after_the_time(
+def test_at_the_deadline_a_policy_in_training_is_still_evaluated(
     tmp_path: Path, code: int, after: tuple[str, ...]
 ) -> None:
     def stage(name: str, kind: Kind, command: str, needs: tuple[str, ...] = ()) -> Stage:
@@ -304,12 +306,24 @@ def test_what_is_in_training_is_evaluated_after_the_time(
         conclude=lambda stage, _: ended.append(stage.name),
         tell=lambda _: None,
         seconds=0,
-        kind_after="evaluate",
+        kind_after_deadline="evaluate",
         pause=0.01,
     ).run()
     assert outcome.postponed == {"second", "of the second"}
     assert ended == ([] if code else ["first", "of the first"])
     assert outcome.blocked == ({"of the first"} if code else set())
+
+
+def test_at_the_deadline_a_training_that_finished_unnoticed_is_still_evaluated(
+    bench: Bench,
+) -> None:
+    """It waits behind another one for the only slot."""
+    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
+    one = next(bench.work.glob("cells/*/*/train.json"))
+    one.unlink()
+    outcome = bench.run(RunSettings(evaluations=1, share_gpu=False, seconds=0))
+    evaluated = [name for name in outcome.finished if name.startswith("evaluate")]
+    assert len(evaluated) >= 13
 
 
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +56,7 @@ def find_labels(dataset: Dataset, ids: Sequence[str]) -> Labels:
         stored = _read_parquet(dataset.path / FILE)
         return {key: stored[key] for key in ids if key in stored}
     trajectories = (dataset[key] for key in ids)
-    return {t.id: _read_extras(t) for t in takewhile(_has_labels, trajectories)}
+    return {t.id: _read_extras(t) for t in filter(_has_labels, trajectories)}
 
 
 def write_labels(path: Path, labels: Labels) -> None:
@@ -72,8 +71,14 @@ def write_labels(path: Path, labels: Labels) -> None:
 
 
 def attach_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
-    """Return the trajectory with labels as HDF5 holds them; with its own where it has any."""
+    """Return the trajectory with labels as HDF5 holds them; its own win where it has any."""
     import h5py
+
+    if len(labels) != trajectory.length:
+        raise StrapError(
+            f"trajectory '{trajectory.id}' of '{trajectory.source.path}' has {trajectory.length} "
+            f"frames and skill labels for {len(labels)}: mend '{FILE}', or remove it"
+        )
 
     text = h5py.string_dtype()
     columns = zip((SKILL, OBJECT), zip(*labels, strict=True), strict=True)

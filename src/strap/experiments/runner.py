@@ -100,7 +100,7 @@ def run_cells(
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
-            kind_after="evaluate",
+            kind_after_deadline="evaluate",
         )
         outcome = scheduler.run()
     for cell in missing:  # those that another runner has finished too

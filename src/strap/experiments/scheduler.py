@@ -66,10 +66,10 @@ class Scheduler:
         conclude: notes that a stage is finished.
         tell: takes one line for each stage that ends.
         environment: variables that the commands get beside this process's own.
-        seconds: after so long no stage is begun any more but those of `kind_after`; those that run
-            go on.
-        kind_after: the kind of stage that is begun after that, too, where all that it needs is
-            finished or under way.
+        seconds: after so long no stage is begun any more but those of `kind_after_deadline`; those
+            that run go on.
+        kind_after_deadline: the kind of stage that is begun after that, too, where all that it
+            needs is finished or under way.
         pause: seconds between two looks at the commands.
     """
 
@@ -82,7 +82,7 @@ class Scheduler:
         tell: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
-        kind_after: str | None = None,
+        kind_after_deadline: str | None = None,
         pause: float = 0.2,
     ) -> None:
         self.waiting = {stage.name: stage for stage in stages}
@@ -93,7 +93,7 @@ class Scheduler:
         self.pause, self.total = pause, len(stages)
         self.durations: dict[str, list[float]] = {}
         self.deadline = None if seconds is None else time.monotonic() + seconds
-        self.kind_after = kind_after
+        self.kind_after_deadline = kind_after_deadline
 
     def run(self) -> Outcome:
         """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
@@ -111,9 +111,12 @@ class Scheduler:
 
     def _postpone(self) -> None:
         """Leave out what is not begun any more."""
+        for name in [name for name, stage in self.waiting.items() if stage.is_finished()]:
+            self.outcome.finished.add(name)  # no slot was free to look at it
+            del self.waiting[name]
         begun = self.outcome.finished | self.running.keys()
         for name, stage in list(self.waiting.items()):
-            if stage.kind != self.kind_after or not begun.issuperset(stage.needs):
+            if stage.kind != self.kind_after_deadline or not begun.issuperset(stage.needs):
                 self.outcome.postponed.add(name)
                 del self.waiting[name]
 
@@ -205,18 +208,24 @@ class Scheduler:
         return f"[{len(self.outcome.ended)}/{self.total}]"
 
     def _left(self) -> str:
-        """Return what is left, and about how long it takes, by the kind that takes longest."""
+        """Return what is left, and about how long it takes.
+
+        That is as long as the kind that takes longest, and the kinds that wait for another.
+        """
         stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
         if not counts:
             return ""
-        times = [
-            count * sum(known) / len(known) / self.slots.get(kind, 1)
+        times = {
+            kind: count * sum(known) / len(known) / self.slots.get(kind, 1)
             for kind, count in counts.items()
             if (known := self.durations.get(kind))
-        ]
+        }
+        later = {stage.kind for stage in self.waiting.values() if stage.after} & times.keys()
+        beside = max((times[kind] for kind in times.keys() - later), default=0)
+        seconds = beside + sum(times[kind] for kind in later)
         listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        estimate = f", about {_duration(max(times))}" if times else ""
+        estimate = f", about {_duration(seconds)}" if times else ""
         return f"; left: {listing}{estimate}"
 
     def _end_all(self) -> None:

@@ -77,8 +77,8 @@ def write_moving_picture(
     timing = {"duration": MILLISECONDS, "loop": 0}
     with replacing(path) as temporary:
         if path.suffix.lower() == ".gif":
-            few = _with_one_palette(moments)
-            few[0].save(temporary, "GIF", save_all=True, append_images=few[1:], **timing)
+            frames = _with_one_palette(moments)
+            frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], **timing)
         else:
             moments[0].save(
                 temporary,
@@ -94,8 +94,8 @@ def write_moving_picture(
 
 def _with_one_palette(moments: Sequence[Image.Image]) -> list[Image.Image]:
     """Return pictures of the same 256 colours: a fifth of the size that each with its own has."""
-    some = np.concatenate([np.asarray(moment) for moment in moments[:: STEPS // 6]])
-    palette = Image.fromarray(some).quantize()
+    samples = np.concatenate([np.asarray(moment) for moment in moments[:: STEPS // 6]])
+    palette = Image.fromarray(samples).quantize()
     return [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
 
 

@@ -128,7 +128,7 @@ class ClipWriter:
         rows = slice(span.row, span.row + span.stop - span.start)
         if self.vision is not None:
             images = self.vision.project(images, self.projection)
-        self._write_rows(name, rows, images)
+        self._write_rows(name, rows, images, span.job.trajectories[0].id)
 
     def _write_values(self, number: int) -> None:
         """Write a clip's actions and proprioception."""
@@ -137,22 +137,22 @@ class ClipWriter:
         actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
         if not np.isfinite(actions).all():
             raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
-        self._write_rows("actions.npy", rows, actions)
+        self._write_rows("actions.npy", rows, actions, clip.id)
         names = {short_name(key): key for key in trajectory.proprioception}
         states = [
             np.asarray(trajectory.proprioception[names[key]][clip.start : clip.stop], np.float32)
             for key in self.cache.interface.proprioception
         ]
         if states:
-            self._write_rows("states.npy", rows, np.concatenate(states, axis=1))
+            self._write_rows("states.npy", rows, np.concatenate(states, axis=1), clip.id)
 
-    def _write_rows(self, name: str, rows: slice, values: Array) -> None:
+    def _write_rows(self, name: str, rows: slice, values: Array, trajectory: str) -> None:
         layout, path = self.layouts[name], self.cache.path / name
         wanted = (rows.stop - rows.start, *layout.shape[1:])
         if values.shape != wanted:
             raise StrapError(
-                f"'{path}' takes {list(wanted)} numbers at row {rows.start}, but the "
-                f"dataset gave {list(values.shape)}: check it with `strap inspect`"
+                f"trajectory '{trajectory}' gives {list(values.shape)} values where '{name}' takes "
+                f"{list(wanted)}: check the dataset with `strap inspect`"
             )
         with writing(path), path.open("r+b") as file:
             file.seek(layout.offset + rows.start * layout.strides[0])

@@ -52,7 +52,7 @@ def small_products(device: torch.device, settings: PolicySettings) -> Iterator[N
 
 
 def should_compile(policy: nn.Module, settings: TrainingSettings, device: torch.device) -> bool:
-    """Return whether fusing pays, which takes about a minute to begin (benchmarks/README.md)."""
+    """Return whether compiling pays: it takes about a minute first (benchmarks/README.md)."""
     if settings.compile != "auto":
         return settings.compile == "on"
     possible = device.type == "cuda" and any(map(shutil.which, COMPILERS))

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from strap.atomic import discard, read_json, remove_leftovers, replacing, write_json, writing
 from strap.datasets.base import Codec
+from strap.datasets.labels import Label, write_labels
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
@@ -25,6 +26,7 @@ from strap.datasets.lerobot.finished_episodes import (
     write_episode,
 )
 from strap.datasets.lerobot.layout import rational_fps
+from strap.datasets.lerobot.reading import episode_id
 from strap.errors import StrapError
 from strap.locks import alone
 from strap.progress import Progress, silent
@@ -53,6 +55,7 @@ def write_lerobot(
     video_files_size_in_mb: float = VIDEO_MB,
     source: Mapping[str, Any] | None = None,
     total: int | None = None,
+    labels: Mapping[int, Sequence[Label]] | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write trajectories as one LeRobot v3.0 dataset; returns its folder.
@@ -75,6 +78,7 @@ def write_lerobot(
         source: what the trajectories come from, as JSON (a dataset's path and fingerprint, …): a
             call with the same source and arguments finds a finished dataset and returns it.
         total: how many trajectories there are, for the progress display.
+        labels: the skill labels of those that have any, by their place among the trajectories.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
@@ -104,6 +108,9 @@ def write_lerobot(
             job.add(trajectory)
             progress("writing", len(job.episodes), total or len(job.episodes))
         job.close(robot_type, data_files_size_in_mb)
+        if labels:
+            named = {episode_id(index): rows for index, rows in labels.items()}
+            write_labels(workplace.dataset, named)
         write_json(workplace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
         workplace.finish(out)
     return out
