@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,3 +183,18 @@ def test_the_arm_begins_where_the_benchmark_has_it(env: LiberoEnv, moved: Libero
     assert spread(env, env.sample) < 1e-3
     assert 0.01 < spread(moved, moved.sample) < 0.04
     assert 0.01 < spread(env, env.fixed) < 0.04
+
+
+def test_an_opengl_backend_that_does_not_load_is_named(tmp_path: Path) -> None:
+    words = ["libero", "collect", "--suite", "libero_10", "--demos", "1", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "strap", *words],
+        env={**os.environ, "MUJOCO_GL": "eglx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("strap: error: MuJoCo cannot load the OpenGL backend that MUJOCO")
+    assert "MUJOCO_GL=eglx names" in done.stderr
+    assert "apt-get install -y libegl1" in done.stderr

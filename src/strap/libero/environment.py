@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from strap.errors import StrapError
 from strap.libero.distribution import import_libero
+from strap.libero.mujoco_import import mujoco
 from strap.libero.rendering.backend import select_backend
 from strap.libero.rendering.renderer import Array, Image, Renderer
 from strap.libero.tasks import Goal, Task, load_fixed_states

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import mujoco
 import numpy as np
 from scipy.spatial.transform import Rotation
 
 from strap.libero.expert.scene import GRIP_SITE, Array, Scene
+from strap.libero.mujoco_import import mujoco
 
 ITERATIONS = 60
 DAMPING = 0.03

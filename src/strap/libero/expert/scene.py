@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from strap.libero.environment import LiberoEnv
+from strap.libero.mujoco_import import mujoco
 
 Array: TypeAlias = NDArray[np.float64]
 

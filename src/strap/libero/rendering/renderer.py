@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from strap.libero.mujoco_import import mujoco
 from strap.libero.rendering.backend import select_backend
 from strap.libero.rendering.visibility import FONT, MESH, TriangleCuller, camera_view, mirrored_view
 

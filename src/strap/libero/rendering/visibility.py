@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from strap.jit import njit
+from strap.libero.mujoco_import import mujoco
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,24 @@
+"""MuJoCo, with an error that says what to do where its OpenGL backend does not load.
+
+With MUJOCO_GL set, `import mujoco` loads that backend's library at once.
+"""
+
+from __future__ import annotations
+
+import os
+
+from strap.errors import StrapError
+from strap.libero.rendering.backend import INSTALL_OPENGL
+
+__all__ = ["mujoco"]
+
+try:
+    import mujoco
+except ModuleNotFoundError:
+    raise
+except (AttributeError, ImportError, OSError, RuntimeError) as error:
+    raise StrapError(
+        f"MuJoCo cannot load the OpenGL backend that MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} "
+        f"names ({error}): LIBERO's cameras need EGL or OSMesa. Install one: {INSTALL_OPENGL}; or "
+        "unset MUJOCO_GL, then one that works is looked for"
+    ) from error
