@@ -38,6 +38,7 @@ class RecordedStep:
         with torch.cuda.device(self.device):
             if not self._inputs:
                 self._inputs = [torch.zeros_like(given, device=self.device) for given in inputs]
+                self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             for resident, given in zip(self._inputs, inputs, strict=True):
                 resident.copy_(given.pin_memory(), non_blocking=True)
             if self._graph is not None:
@@ -51,8 +52,8 @@ class RecordedStep:
 
     def _compute_aside(self) -> None:
         """Do an eager step in a stream of its own, as recording wants it."""
+        assert self._stream is not None
         current = torch.cuda.current_stream()
-        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             self.compute(*self._inputs)
@@ -62,7 +63,7 @@ class RecordedStep:
         torch.cuda.synchronize()
         self.optimizer.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=self._stream):
             self.compute(*self._inputs)
         # Recording runs nothing: this step's work is done by the first replay.
         self._graph.replay()

@@ -185,16 +185,20 @@ def test_the_arm_begins_where_the_benchmark_has_it(env: LiberoEnv, moved: Libero
     assert 0.01 < spread(env, env.fixed) < 0.04
 
 
-def test_an_opengl_backend_that_does_not_load_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["eglx", "egl"])
+def test_an_opengl_backend_that_does_not_load_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "OpenGL").mkdir()  # what PyOpenGL does without its library
+    text = "raise AttributeError(\"'NoneType' object has no attribute 'eglQueryString'\")"
+    (tmp_path / "OpenGL" / "__init__.py").write_text(text)
     words = ["libero", "collect", "--suite", "libero_10", "--demos", "1", "--out", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "strap", *words],
-        env={**os.environ, "MUJOCO_GL": "eglx"},
+        env={**os.environ, "MUJOCO_GL": value, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
     assert done.stderr.startswith("strap: error: MuJoCo cannot load the OpenGL backend that MUJOCO")
-    assert "MUJOCO_GL=eglx names" in done.stderr
+    assert f"MUJOCO_GL={value} names" in done.stderr
     assert "apt-get install -y libegl1" in done.stderr

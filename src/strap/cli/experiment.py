@@ -46,7 +46,7 @@ class Command:
     evaluations: int = 1
     """evaluations at once, beside the trainings"""
     evaluate_last: bool = False
-    """begin evaluations when no training is left: takes less time overall where they share a GPU"""
+    """begin evaluations when no training is left, which takes less time where they share a GPU"""
     retrievals: int = 1
     """retrievals at once, beside both"""
     workers: int = 2

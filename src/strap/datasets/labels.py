@@ -43,7 +43,7 @@ def read_labels(dataset: Dataset) -> Labels:
         if key not in labels:
             raise StrapError(
                 f"trajectory '{key}' of '{dataset.path}' has no skill labels, by which a retrieval "
-                "is scored: they lie in 'skills/skill' and 'skills/object' beside the "
+                f"is scored: they lie in '{SKILL}' and '{OBJECT}' beside the "
                 f"observations, in LeRobot datasets in '{FILE}'; `strap libero collect` records "
                 "them"
             )

@@ -129,7 +129,8 @@ def _evaluate_last(stages: Sequence[Stage]) -> list[Stage]:
     """Return the stages with evaluations that begin after all trainings."""
     trainings = tuple(stage.name for stage in stages if stage.kind in ("pretrain", "train"))
     return [
-        replace(stage, after=trainings) if stage.kind == "evaluate" else stage for stage in stages
+        replace(stage, after=(*stage.after, *trainings)) if stage.kind == "evaluate" else stage
+        for stage in stages
     ]
 
 

@@ -86,6 +86,7 @@ class Scheduler:
         pause: float = 0.2,
     ) -> None:
         self.waiting = {stage.name: stage for stage in stages}
+        self.kinds = {stage.name: stage.kind for stage in stages}
         self.slots, self.conclude, self.tell = slots, conclude, tell
         self.environment = {**os.environ, **(environment or {})}
         self.outcome = Outcome()
@@ -111,9 +112,6 @@ class Scheduler:
 
     def _postpone(self) -> None:
         """Leave out what is not begun any more."""
-        for name in [name for name, stage in self.waiting.items() if stage.is_finished()]:
-            self.outcome.finished.add(name)  # no slot was free to look at it
-            del self.waiting[name]
         begun = self.outcome.finished | self.running.keys()
         for name, stage in list(self.waiting.items()):
             if stage.kind != self.kind_after_deadline or not begun.issuperset(stage.needs):
@@ -135,7 +133,8 @@ class Scheduler:
             ready = self.outcome.finished.issuperset(stage.needs)
             settled = self.outcome.ended | self.outcome.postponed
             ready = ready and settled.issuperset(stage.after)
-            if not ready or busy[stage.kind] >= self.slots.get(stage.kind, 1):
+            is_full = busy[stage.kind] >= self.slots.get(stage.kind, 1)
+            if not ready or (is_full and not stage.is_finished()):
                 continue
             began = self._try_begin(stage)
             if began is not None:
@@ -210,7 +209,7 @@ class Scheduler:
     def _left(self) -> str:
         """Return what is left, and about how long it takes.
 
-        That is as long as the kind that takes longest, and the kinds that wait for another.
+        That is as long as the kind that takes longest, and then those that wait for other kinds.
         """
         stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
@@ -221,12 +220,16 @@ class Scheduler:
             for kind, count in counts.items()
             if (known := self.durations.get(kind))
         }
-        later = {stage.kind for stage in self.waiting.values() if stage.after} & times.keys()
+        later = {stage.kind for stage in self.waiting.values() if self._waits_for_others(stage)}
+        later &= times.keys()
         beside = max((times[kind] for kind in times.keys() - later), default=0)
         seconds = beside + sum(times[kind] for kind in later)
         listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         estimate = f", about {_duration(seconds)}" if times else ""
         return f"; left: {listing}{estimate}"
+
+    def _waits_for_others(self, stage: Stage) -> bool:
+        return any(self.kinds[name] != stage.kind for name in stage.after)
 
     def _end_all(self) -> None:
         for running in self.running.values():

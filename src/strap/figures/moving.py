@@ -93,7 +93,7 @@ def write_moving_picture(
 
 
 def _with_one_palette(moments: Sequence[Image.Image]) -> list[Image.Image]:
-    """Return pictures of the same 256 colours: a fifth of the size that each with its own has."""
+    """Return the pictures in one palette: the GIF is a fifth as large as with one for each."""
     samples = np.concatenate([np.asarray(moment) for moment in moments[:: STEPS // 6]])
     palette = Image.fromarray(samples).quantize()
     return [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]

@@ -17,8 +17,11 @@ try:
 except ModuleNotFoundError:
     raise
 except (AttributeError, ImportError, OSError, RuntimeError) as error:
+    name = os.environ.get("MUJOCO_GL")
+    if not name:
+        raise
     raise StrapError(
-        f"MuJoCo cannot load the OpenGL backend that MUJOCO_GL={os.environ.get('MUJOCO_GL', '')} "
-        f"names ({error}): LIBERO's cameras need EGL or OSMesa. Install one: {INSTALL_OPENGL}; or "
-        "unset MUJOCO_GL, then one that works is looked for"
+        f"MuJoCo cannot load the OpenGL backend that MUJOCO_GL={name} names ({error}): set it to "
+        f"egl or osmesa, and install that: {INSTALL_OPENGL}; or unset MUJOCO_GL, then one that "
+        "works is looked for"
     ) from error

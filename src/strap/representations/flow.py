@@ -14,9 +14,8 @@ def optical_flow(images: Array, horizon: int) -> Array:
     """Return the motion from each frame to the one `horizon` frames later, in pixels per frame.
 
     Dense inverse search (OpenCV's DIS) on grey pictures. The last `horizon` frames have no frame
-    that is so much later, so they take the flow of the frame before them: a flow over less time
-    would be smaller, that of the last frame zero, and all ends of trajectories alike. In pixels per
-    frame robot motions lie between −3 and 3.
+    that is so much later, so they repeat the last flow that spans `horizon` frames. Robot motions
+    lie between −3 and 3 pixels per frame.
 
     Args:
         images: uint8 [t h w 3], upright.

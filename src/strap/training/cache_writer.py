@@ -44,7 +44,7 @@ class ClipWriter:
         self.cache, self.data = cache, data
         kind = "frames" if cache.has_frames else "maps"
         self.pictures = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
-        # Maps, of which shape, dtype and place in the file are used:
+        # Memory maps, for their shape, dtype and offset only:
         self.layouts: dict[str, Any] = {
             name: np.load(cache.path / name, mmap_mode="r", allow_pickle=False)
             for name in ("actions.npy", "states.npy", *self.pictures.values())
@@ -73,7 +73,8 @@ class ClipWriter:
             dataset = self.data.clips[group[0]].dataset
             is_video = has_videos(dataset)
             groups.append((dataset, is_video, group))
-            images += is_video * sum(self.cache.clips[number].length for number in group)
+            if is_video:
+                images += sum(self.cache.clips[number].length for number in group)
         count = workers or processors()
         with ExitStack() as stack:
             by_processes: Callable[[Dataset], Images] | None = None
