@@ -8,10 +8,9 @@ from typing import get_args
 
 from strap.datasets.base import Codec, Dataset, Format
 from strap.datasets.hdf5 import SUFFIXES
-from strap.datasets.labels import Labels, attach_labels, find_labels
+from strap.datasets.labels import with_labels
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
-from strap.types import Trajectory
 
 
 def format_of(out: Path, format: Format | None = None) -> Format:
@@ -54,15 +53,15 @@ def convert(
     chosen = list(ids or dataset.ids)
     if not chosen:
         raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
-    dataset.select(chosen).fetch(progress=progress)
-    labels = find_labels(dataset, chosen)
-    trajectories = _Chosen(dataset, chosen, labels)
+    selected = dataset.select(chosen)
+    selected.fetch(progress=progress)
+    trajectories, first = with_labels(selected), selected[chosen[0]]
     source = {
         "dataset": dataset.name,
         "format": dataset.format,
         "fingerprint": dataset.fingerprint(),
         "ids": chosen,
-        "first": trajectories[0].identity(),
+        "first": first.identity(),
     }
     if format_of(out, format) == "lerobot":
         return write_lerobot(
@@ -72,7 +71,6 @@ def convert(
             codec=codec,
             source=source,
             total=len(chosen),
-            labels={i: labels[key] for i, key in enumerate(chosen) if key in labels},
             progress=progress,
         )
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
@@ -81,23 +79,7 @@ def convert(
         trajectories,
         total=len(chosen),
         metadata=metadata,
-        orientation=dataset[chosen[0]].orientation,
+        orientation=first.orientation,
         source=source,
         progress=progress,
     )
-
-
-class _Chosen(Sequence[Trajectory]):
-    """Some trajectories of a dataset with their skill labels, opened one at a time."""
-
-    def __init__(self, dataset: Dataset, ids: Sequence[str], labels: Labels) -> None:
-        self.dataset, self.ids, self.labels = dataset, ids, labels
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Trajectory:  # type: ignore[override]
-        trajectory = self.dataset[self.ids[index]]
-        if trajectory.id not in self.labels:
-            return trajectory
-        return attach_labels(trajectory, self.labels[trajectory.id])

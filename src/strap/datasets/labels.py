@@ -8,7 +8,7 @@ be scored without a single rollout.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,9 +38,9 @@ SKILL, OBJECT = "skills/skill", "skills/object"  # in HDF5
 
 def read_labels(dataset: Dataset) -> Labels:
     """Return the labels of every trajectory of a dataset; of a view, of those it shows."""
-    labels = find_labels(dataset, dataset.ids)
-    for key in dataset.ids:
-        if key not in labels:
+    labels = {trajectory.id: labels_of(trajectory) for trajectory in with_labels(dataset)}
+    for key, found in labels.items():
+        if not found:
             raise StrapError(
                 f"trajectory '{key}' of '{dataset.path}' has no skill labels, by which a retrieval "
                 f"is scored: they lie in '{SKILL}' and '{OBJECT}' beside the "
@@ -50,13 +50,21 @@ def read_labels(dataset: Dataset) -> Labels:
     return labels
 
 
-def find_labels(dataset: Dataset, ids: Sequence[str]) -> Labels:
-    """Return the labels of those of these trajectories that have any."""
-    if (dataset.path / FILE).is_file():
-        stored = _read_parquet(dataset.path / FILE)
-        return {key: stored[key] for key in ids if key in stored}
-    trajectories = (dataset[key] for key in ids)
-    return {t.id: _read_extras(t) for t in filter(_has_labels, trajectories)}
+def with_labels(dataset: Dataset) -> Iterator[Trajectory]:
+    """Yield a dataset's trajectories with their labels as HDF5 holds them, if they have any."""
+    file = dataset.path / FILE
+    stored = _read_parquet(file) if file.is_file() else {}
+    for trajectory in dataset:
+        labels = stored.get(trajectory.id)
+        yield trajectory if labels is None else _attach(trajectory, labels)
+
+
+def labels_of(trajectory: Trajectory) -> list[Label]:
+    """Return the label of every frame, as HDF5 holds them; an empty list where there are none."""
+    if not trajectory.extras.keys() >= {SKILL, OBJECT}:
+        return []
+    skills, objects = (trajectory.extras[name][:] for name in (SKILL, OBJECT))
+    return [(_text(s), object_kind(_text(o))) for s, o in zip(skills, objects, strict=True)]
 
 
 def write_labels(path: Path, labels: Labels) -> None:
@@ -70,7 +78,12 @@ def write_labels(path: Path, labels: Labels) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
-def attach_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
+def object_kind(name: str) -> str:
+    """Return `akita_black_bowl` for `akita_black_bowl_2`: which of several does not matter."""
+    return re.sub(r"_\d+$", "", name)
+
+
+def _attach(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
     """Return the trajectory with labels as HDF5 holds them; its own win where it has any."""
     import h5py
 
@@ -84,20 +97,6 @@ def attach_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory
     columns = zip((SKILL, OBJECT), zip(*labels, strict=True), strict=True)
     extras = {name: lazy(np.array(column, text)) for name, column in columns}
     return replace(trajectory, extras={**extras, **trajectory.extras})
-
-
-def object_kind(name: str) -> str:
-    """Return `akita_black_bowl` for `akita_black_bowl_2`: which of several does not matter."""
-    return re.sub(r"_\d+$", "", name)
-
-
-def _has_labels(trajectory: Trajectory) -> bool:
-    return trajectory.extras.keys() >= {SKILL, OBJECT}
-
-
-def _read_extras(trajectory: Trajectory) -> list[Label]:
-    skills, objects = (trajectory.extras[name][:] for name in (SKILL, OBJECT))
-    return [(_text(s), object_kind(_text(o))) for s, o in zip(skills, objects, strict=True)]
 
 
 def _read_parquet(file: Path) -> dict[str, list[Label]]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from strap.atomic import discard, read_json, remove_leftovers, replacing, write_json, writing
 from strap.datasets.base import Codec
-from strap.datasets.labels import Label, write_labels
+from strap.datasets.labels import Label, labels_of, write_labels
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Encoding, join
 from strap.datasets.lerobot.features import camera_key, columns_of
@@ -55,14 +55,14 @@ def write_lerobot(
     video_files_size_in_mb: float = VIDEO_MB,
     source: Mapping[str, Any] | None = None,
     total: int | None = None,
-    labels: Mapping[int, Sequence[Label]] | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write trajectories as one LeRobot v3.0 dataset; returns its folder.
 
-    Frames are written upright. A run that was stopped is continued by calling again with the same
-    arguments and trajectories: finished episodes are kept in `.<name>.partial` beside `out`. Other
-    data or other arguments begin afresh.
+    Frames are written upright; skill labels, where there are any, into `meta/skills.parquet`. A run
+    that was stopped is continued by calling again with the same arguments and trajectories:
+    finished episodes are kept in `.<name>.partial` beside `out`. Other data or other arguments
+    begin afresh.
 
     Args:
         out: the folder; it appears when the dataset is whole.
@@ -78,7 +78,6 @@ def write_lerobot(
         source: what the trajectories come from, as JSON (a dataset's path and fingerprint, …): a
             call with the same source and arguments finds a finished dataset and returns it.
         total: how many trajectories there are, for the progress display.
-        labels: the skill labels of those that have any, by their place among the trajectories.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
@@ -108,9 +107,8 @@ def write_lerobot(
             job.add(trajectory)
             progress("writing", len(job.episodes), total or len(job.episodes))
         job.close(robot_type, data_files_size_in_mb)
-        if labels:
-            named = {episode_id(index): rows for index, rows in labels.items()}
-            write_labels(workplace.dataset, named)
+        if job.labels:
+            write_labels(workplace.dataset, job.labels)
         write_json(workplace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
         workplace.finish(out)
     return out
@@ -143,6 +141,7 @@ class _Job:
         self.encodings = encodings
         self.episodes: list[FinishedEpisode] = []
         self.tasks: dict[str, int] = {}
+        self.labels: dict[str, Sequence[Label]] = {}
         self.placements: dict[str, list[Placement]] = {key: [] for key in encodings}
         self._required = {c.name: c.shape for c in columns_of(first).values() if not c.optional}
         self._groups: dict[str, list[FinishedEpisode]] = {key: [] for key in encodings}
@@ -161,6 +160,8 @@ class _Job:
             self.workplace, trajectory, index, task, first, self.encodings, self.fps
         )
         self.episodes.append(episode)
+        if labels := labels_of(trajectory):
+            self.labels[episode_id(index)] = labels
         for key, group in self._groups.items():
             size = sum(member.sizes[key] for member in group)
             if group and size + episode.sizes[key] > self._video_bytes:
