@@ -9,8 +9,8 @@ recurrence reads them from a `StepSet`. The cells from which x is reached:
          o   o   .         o   o   .           o   o     n−1
          .   .   x         .   .   x           o   x     n
 
-The default, `strap`, has a recurrence of its own besides (`is_strap`): its rows depend on the row
-before only, so that sixteen of them stay in registers (`cpu/int16/register_recurrence.py`).
+The default, `strap`, has a recurrence of its own besides (`is_strap`): a frame's rows don't depend
+on each other, so that all are computed at once (`cpu/int16/recurrence.py`).
 """
 
 from __future__ import annotations

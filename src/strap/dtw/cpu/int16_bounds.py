@@ -118,7 +118,7 @@ class Int16Bounds:
             errors,
             get("terms", np.float32, 3, LOADED_FRAMES),
             get("products", np.int32, LOADED_FRAMES, self.columns),
-            get("carry", np.float32, 1, LOADED_FRAMES)[0],
+            get("costs", np.float32, 1, self.columns)[0],
         )
 
     def in_one_piece(self, trajectories: Sequence[Frames]) -> list[Frames]:

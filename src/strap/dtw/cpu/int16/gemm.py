@@ -17,26 +17,28 @@ first-level cache while 64 frames go by.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 from numpy.typing import NDArray
 
 from strap.dtw.buffers import LINE_BYTES, aligned
-from strap.dtw.llvm import SHORT, WORD, Writer, compile_writer, has_instructions
+from strap.dtw.llvm import has_instructions
 from strap.dtw.types import Shorts
-from strap.jit import njit
+from strap.jit import intrinsic, njit
 
 CHUNK_DIMS = 128  # numbers of a frame, which is filled up to whole chunks
 BLOCK_ROWS = 16  # accumulators in a register, to whose multiples query rows are filled up
 TILE_FRAMES = 8
 TILE_BLOCKS = 3  # of 16 query rows
 CHUNK_BYTES = CHUNK_DIMS * 2
+WORD = ir.IntType(32)
 REGISTER = ir.VectorType(WORD, BLOCK_ROWS)
-PAIRS = ir.VectorType(SHORT, 2 * BLOCK_ROWS)
+PAIRS = ir.VectorType(ir.IntType(16), 2 * BLOCK_ROWS)
 
 
 @cache
@@ -62,21 +64,22 @@ def _pack(rows: Shorts, packed: Shorts) -> None:
             packed[i // BLOCK_ROWS, k // CHUNK_DIMS, place] = rows[i, k]
 
 
-class _ProductWriter(Writer):
+class _ProductWriter:
     """The writer of a loop that adds the products of 8 frames and some blocks of query rows.
 
-    It does so for one chunk, and takes addresses and strides of frames, queries and products;
-    products begin at 0 where `is_first`.
+    It does so for one chunk, and takes addresses and strides of frames, queries and products, which
+    are integers; products begin at 0 where `is_first`.
     """
 
     def __init__(self, builder: Any, arguments: Any, blocks: int) -> None:
-        super().__init__(builder)
+        self.builder = builder
         self.frames, self.stride, self.queries, self.block_bytes = arguments[:4]
         self.products, self.width, self.is_first = arguments[4:]
         self.cells = [(f, b) for f in range(TILE_FRAMES) for b in range(blocks)]
         self.blocks = blocks
 
     def write(self) -> None:
+        """Write the instructions."""
         builder = self.builder
         accumulators = {
             cell: cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
@@ -93,14 +96,16 @@ class _ProductWriter(Writer):
     def _add_pair(self, index: Any, accumulators: dict[tuple[int, int], Any]) -> None:
         """Add the products of one pair of numbers of all frames and rows."""
         builder = self.builder
-        rows_at = self.at(self.queries, index, LINE_BYTES)
-        frames_at = self.at(self.frames, index, 4)
+        rows_at = self._at(self.queries, index, LINE_BYTES)
+        frames_at = self._at(self.frames, index, 4)
         rows = [
-            self.load(self.at(rows_at, self.block_bytes, b), REGISTER, LINE_BYTES)
+            builder.load(self._pointer(rows_at, self.block_bytes, b, REGISTER), align=LINE_BYTES)
             for b in range(self.blocks)
         ]
         for f in range(TILE_FRAMES):
-            pair = self.broadcast(self.load(self.at(frames_at, self.stride, f), WORD, 4), REGISTER)
+            pair = self._broadcast(
+                builder.load(self._pointer(frames_at, self.stride, f, WORD), align=4)
+            )
             for b in range(self.blocks):
                 total = self._add_products(builder.load(accumulators[f, b]), pair, rows[b])
                 builder.store(total, accumulators[f, b])
@@ -125,13 +130,38 @@ class _ProductWriter(Writer):
 
     def _place(self, f: int, b: int) -> Any:
         """Return where 16 products of a frame lie."""
-        row = self.at(self.products, self.width, f)
-        return self.pointer(self.builder.add(row, row.type(b * LINE_BYTES)), REGISTER)
+        row = self._at(self.products, self.width, f)
+        return self._pointer(row, row.type(b * LINE_BYTES), 1, REGISTER)
+
+    def _at(self, address: Any, number: Any, times: int) -> Any:
+        """Return address + number·times."""
+        return self.builder.add(address, self.builder.mul(number, number.type(times)))
+
+    def _pointer(self, address: Any, number: Any, times: int, kind: Any) -> Any:
+        """Return address + number·times as a pointer to something of a kind."""
+        return self.builder.inttoptr(self._at(address, number, times), kind.as_pointer())
+
+    def _broadcast(self, number: Any) -> Any:
+        """Return a register with a number in every lane."""
+        one = self.builder.insert_element(REGISTER(ir.Undefined), number, WORD(0))
+        return self.builder.shuffle_vector(one, one, REGISTER(None))
 
 
-_add_one, _add_two, _add_three = (
-    compile_writer(partial(_ProductWriter, blocks=blocks)) for blocks in (1, 2, 3)
-)
+def _product_loop(blocks: int) -> Any:
+    """Return a function for compiled loops, which takes what `_ProductWriter` does as one tuple."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        unpacked = cgutils.unpack_tuple(builder, arguments[0])  # type: ignore[no-untyped-call]
+        _ProductWriter(builder, unpacked, blocks).write()
+        return context.get_dummy_value()
+
+    def typed(context: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return types.void(arguments), generate
+
+    return intrinsic(typed)
+
+
+_add_one, _add_two, _add_three = (_product_loop(blocks) for blocks in (1, 2, 3))
 
 
 @njit

@@ -1,8 +1,8 @@
 """The compiled loops of `int16_bounds`: from frames to the least D of each query.
 
-Under steps `strap` 64 frames at a time are multiplied and go through the recurrence in registers;
-under others the local costs of all frames come first, and then row after row. Where both can be
-used they give the same bits.
+Under steps `strap` 64 frames at a time are multiplied and go through the recurrence, all rows of a
+frame at once; under others the local costs of all frames come first, and then row after row. Where
+both can be used they give the same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from strap.dtw.alignment import cheapest_cost
 from strap.dtw.cpu.int16 import gemm
 from strap.dtw.cpu.int16.gemm import BLOCK_ROWS
-from strap.dtw.cpu.int16.register_recurrence import accumulate_cosine, accumulate_l2
 from strap.dtw.cpu.int16.workspace import LOADED_FRAMES, PackedQueries, Workspace, load
 from strap.dtw.llvm import pointer_to
 from strap.dtw.steps import StepSet
@@ -41,48 +40,57 @@ def fill_lower_costs(
         factor: 1, or what rounding and scale take off.
         out: what is filled, float32 or float64.
     """
-    zero, costs = np.float32(0), np.empty(out.shape[0], np.float32)
-    rows, (beta, scales, error_bounds) = slice(first, first + out.shape[0]), terms
+    costs, rows = np.empty(out.shape[0], np.float32), slice(first, first + out.shape[0])
     alpha, factors, slack = queries.terms[0, rows], queries.terms[1, rows], queries.terms[2, rows]
     for m in range(out.shape[1]):
+        beta, scale, error_bound = terms[0, m], terms[1, m], terms[2, m]
         for n in range(out.shape[0]):
-            product = np.float32(products[m, n]) * (factors[n] * scales[m])
-            square = (alpha[n] + beta[m]) + product
-            costs[n] = max(np.sqrt(max(square, zero)) - (slack[n] + error_bounds[m]), zero)
-        if queries.is_cosine:
-            for n in range(out.shape[0]):
-                costs[n] = np.float32(0.5) * (costs[n] * costs[n])
+            square = (alpha[n] + beta) + np.float32(products[m, n]) * (factors[n] * scale)
+            costs[n] = _lower_cost(square, slack[n] + error_bound, queries.is_cosine)
         for n in range(out.shape[0]):
             out[n, m] = costs[n] * factor
 
 
 @njit
+def _lower_cost(square: np.float32, error: np.float32, is_cosine: bool) -> Any:
+    """Return a lower bound of a local cost from one of the squared distance."""
+    cost = max(np.sqrt(max(square, np.float32(0))) - error, np.float32(0))
+    return np.float32(0.5) * (cost * cost) if is_cosine else cost
+
+
+@njit
 def _accumulate_frames(
-    queries: PackedQueries, group: int, count: int, workspace: Workspace, state: Singles
+    queries: PackedQueries, rows: slice, frames: range, workspace: Workspace, state: Singles
 ) -> None:
     """Continue the recurrence over the frames just multiplied, for a group's rows under `strap`.
 
-    `state` [3 R'] keeps D of all rows for the last two frames, and the least of all frames; it
-    begins at ∞.
+    A cell's predecessors lie one row up and one or two frames back, so the rows of a frame don't
+    wait for each other:
+
+        D(n, m) = cost(n, m) + min(D(n − 1, m − 1), D(n − 1, m − 2))
+
+    Where a query begins, a path starts: there the row's gate is 0, elsewhere it is ∞, and the
+    smaller of gate and predecessor is taken. `state` [4 R' + 1] keeps D of all rows for the last
+    three frames, a column further on, and the least of all frames; it begins at ∞.
     """
-    products, top = workspace.products, queries.blocks[group]
-    workspace.carry[:count] = np.inf
-    for block in range(top, queries.blocks[group + 1]):
-        arguments = (
-            np.intp(products.ctypes.data) + (block - top) * (BLOCK_ROWS * 4),
-            np.intp(products.shape[1] * 4),
-            np.intp(count),
-            np.intp(workspace.terms.ctypes.data),
-            np.intp(workspace.terms.shape[1] * 4),
-            np.intp(workspace.carry.ctypes.data),
-            np.intp(queries.terms.ctypes.data) + block * (BLOCK_ROWS * 4),
-            np.intp(state.ctypes.data) + block * (BLOCK_ROWS * 4),
-            np.intp(state.shape[1] * 4),
+    alpha, factors, slack = queries.terms[0, rows], queries.terms[1, rows], queries.terms[2, rows]
+    gates, costs = queries.terms[3, rows], workspace.costs[: rows.stop - rows.start]
+    least = state[3, rows.start + 1 : rows.stop + 1]
+    for i, m in enumerate(frames):
+        beta, scale, error_bound = (
+            workspace.terms[0, i],
+            workspace.terms[1, i],
+            workspace.terms[2, i],
         )
-        if queries.is_cosine:
-            accumulate_cosine(arguments)
-        else:
-            accumulate_l2(arguments)
+        for n in range(costs.shape[0]):
+            square = (alpha[n] + beta) + np.float32(workspace.products[i, n]) * (factors[n] * scale)
+            costs[n] = _lower_cost(square, slack[n] + error_bound, queries.is_cosine)
+        before, before_that = state[(m - 1) % 3, rows], state[(m - 2) % 3, rows]
+        now = state[m % 3, rows.start + 1 : rows.stop + 1]
+        for n in range(costs.shape[0]):
+            now[n] = costs[n] + min(gates[n], min(before[n], before_that[n]))
+        for n in range(costs.shape[0]):
+            least[n] = min(least[n], now[n])
 
 
 @njit
@@ -101,7 +109,7 @@ def _bound_trajectory(
     are too large, or none.
     """
     M, n_rows, products = frames.shape[0], queries.terms.shape[1], workspace.products
-    state = np.full((3, n_rows), np.float32(np.inf))
+    state = np.full((4, n_rows + 1), np.float32(np.inf))
     costs = np.empty((n_rows, 0 if steps.is_strap else M), np.float32)
     for first in range(0, M, LOADED_FRAMES):
         count = load(queries, frames, sketch_scales, first, workspace)
@@ -112,15 +120,16 @@ def _bound_trajectory(
                 continue
             top, bottom = queries.blocks[group], queries.blocks[group + 1]
             gemm.multiply(workspace.integers, count, queries.packed, top, bottom, products)
+            row, end = top * BLOCK_ROWS, bottom * BLOCK_ROWS
             if steps.is_strap:
-                _accumulate_frames(queries, group, count, workspace, state)
+                frames_now = range(first, first + count)
+                _accumulate_frames(queries, slice(row, end), frames_now, workspace, state)
             else:
-                row, end = top * BLOCK_ROWS, bottom * BLOCK_ROWS
                 part = costs[row:end, first : first + count]
                 fill_lower_costs(queries, row, workspace.terms, products, np.float32(1), part)
     for q in range(out.shape[0]):
         if steps.is_strap:
-            out[q] = state[2, queries.ends[q] - 1]
+            out[q] = state[3, queries.ends[q]]
         elif wanted[q]:
             out[q] = cheapest_cost(costs[queries.begins[q] : queries.ends[q]], steps.moves)
     return True

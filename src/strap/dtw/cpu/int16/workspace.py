@@ -43,7 +43,7 @@ class Workspace(NamedTuple):
     errors: Floats  # [64]
     terms: Singles  # [3 64] of each frame: β, ρ, the bound of |e|
     products: NDArray[np.int32]  # [64 R' + 16]
-    carry: Singles  # [64] D of the row above the current block's
+    costs: Singles  # [R'] of one frame
 
 
 @njit
