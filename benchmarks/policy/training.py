@@ -73,7 +73,7 @@ def made_up_cache(folder: Path, vision: str, trajectories: int, length: int) -> 
 
 
 def trainer(cache: FrameCache, vision: str, device: str, **changes) -> _Trainer:
-    settings = replace(training_preset("fixed", vision=vision), method="bc", batch=32, **changes)
+    settings = replace(training_preset("fixed", vision=vision), recipe="bc", batch=32, **changes)
     policy = policy_preset("fixed", vision=vision)
     made = _Trainer(cache, cache.path / "out", policy, settings, torch.device(device))
     made.prepare(None, None, None)

@@ -38,19 +38,19 @@ class Segmentation:
     """How to cut. The defaults are the paper's, as its released code runs them."""
 
     method: Method = "stops"
-    """stops: where the end effector, or else the joints, rest; window: equal pieces; full: whole
+    """stops: where the end effector, or else the joints, rest; window: equal spans; full: whole
     demonstrations; manual: boundaries from a file"""
     epsilon: Epsilon = None
     """stops: a frame whose movement to the next is below this is a stop; `auto` chooses it from
-    the demonstrations; by default the paper's 0.005, for joints auto"""
+    the demonstrations; by default 0.005, as in the released code, for joints auto"""
     unit: Unit = "step"
     """epsilon is a movement per step, or per second (then the dataset's frame rate is used)"""
     norm: Norm = "l1"
     """how a movement is measured over the position columns"""
     min_length: int = 20
-    """stops: shorter chunks are merged with the next one"""
+    """stops: shorter segments are merged with the next one"""
     window: int = 30
-    """window: frames per piece"""
+    """window: frames of a segment"""
     position: str | None = None
     """which proprioception is the position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`, with
     columns as Python counts them"""

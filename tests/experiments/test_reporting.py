@@ -9,12 +9,13 @@ import pytest
 from tests.experiments.tables import TEXT, cell_named, read_small, write_cell
 
 from strap.errors import StrapError
+from strap.evaluation.statistics import Comparison
 from strap.experiments.cellfolders import copy_cell, read_results
 from strap.experiments.cells import list_cells
 from strap.experiments.description import Experiment
 from strap.experiments.reporting import write_report
 from strap.experiments.result_tables import format_count
-from strap.experiments.summary import SuccessCount, Summary
+from strap.experiments.summary import Paired, SuccessCount, Summary
 from strap.types import Match, Matches, Segment
 
 OUTCOMES = {
@@ -79,6 +80,18 @@ def test_rollouts_are_paired_by_task_state_and_seed(tmp_path: Path) -> None:
     assert ("BC", "STRAP K=10") not in labels
 
 
+@pytest.mark.parametrize(
+    ("signs", "p_value"), [("++++++", 2 / 2**6), ("+++++-", 14 / 2**6), ("+++++", None)]
+)
+def test_signs_of_tasks_are_flipped(tmp_path: Path, signs: str, p_value: float | None) -> None:
+    """All differences are alike, so only a sum of as many signs or more is as large."""
+    own = summarise(tmp_path)
+    up, down = Comparison(2, 2, 0, 0, 0.5), Comparison(2, 0, 2, 0, 0.5)
+    by_task = {f"task {i}": up if sign == "+" else down for i, sign in enumerate(signs)}
+    paired = Paired(own.columns[1], own.columns[0], up, by_task)
+    assert paired.p_over_tasks == (p_value and pytest.approx(p_value))
+
+
 def test_the_report_shows_the_numbers(tmp_path: Path) -> None:
     experiment = read_small(tmp_path)
     work = fill(tmp_path / "work", experiment)
@@ -93,7 +106,7 @@ def test_the_report_shows_the_numbers(tmp_path: Path) -> None:
     assert "| Book | 0 / 4 (0 to 49 %) | missing |" in page
     assert "| **mean** | **18.8 %** (9 to 53 %) | 1 of 2 tasks |" in page
     assert "| Mug | 37.5 / 50 |" in page
-    assert "| STRAP K=10 | BC | 12 | +58.3 | 8 | 1 | 0.0391 | Mug +38 |" in page
+    assert "| STRAP K=10 | BC | 12 | +58.3 | 8 | 1 | 0.039 | – | Mug +38 |" in page
     assert "5 of 14 cells:\n\n" in page
     assert "- FT-seed1: Book\n" in page
     assert "A training took 10 s, an evaluation took 5 s on average" in page

@@ -27,7 +27,7 @@ IDENTITY = {"checkpoint": "a", "suite": "toy", "task": "reach", "horizon": 6}
 def policy(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Policy:
     out = tmp_path_factory.mktemp("policy")
     own = PolicySettings(vision="frozen", layers=1, width=32, keypoints=4, features=8)
-    quick = TrainingSettings(method="bc", steps=1, batch=2)
+    quick = TrainingSettings(recipe="bc", steps=1, batch=2)
     train(frozen, out, policy=own, training=quick, quiet=True)
     return load_policy(out, device="cpu")
 

@@ -26,13 +26,13 @@ from strap.training.windows import training_windows, weigh_by_cost
 from .conftest import OPTIONS
 
 SMALL = PolicySettings(layers=1, width=32, heads=2, keypoints=4, features=8, vision="frozen")
-QUICK = TrainingSettings(method="bc", steps=3, batch=2, warmup=2, learning_rate=1e-3)
+QUICK = TrainingSettings(recipe="bc", steps=3, batch=2, warmup=2, learning_rate=1e-3)
 
 
-@pytest.mark.parametrize("method", ["mt", "strap"])
-def test_the_last_steps_are_on_the_target_alone(frozen: FrameCache, method: str) -> None:
-    settings = TrainingSettings(method=method, steps=20, finetune_steps=5, warmup=4, alpha=0.3)
-    windows = training_windows(frozen, method)
+@pytest.mark.parametrize("recipe", ["mt", "strap"])
+def test_the_last_steps_are_on_the_target_alone(frozen: FrameCache, recipe: str) -> None:
+    settings = TrainingSettings(recipe=recipe, steps=20, finetune_steps=5, warmup=4, alpha=0.3)
+    windows = training_windows(frozen, recipe)
     phases, table = plan_phases(frozen, windows, settings)
     assert [first for first, _ in phases] == [0, 15]
     sampler = Sampler(phases, 64, 1, 1, 0)
@@ -45,17 +45,17 @@ def test_the_last_steps_are_on_the_target_alone(frozen: FrameCache, method: str)
 
 
 def test_settings_that_have_no_second_phase_say_so() -> None:
-    with pytest.raises(StrapError, match="the method bc has none; it is for mt and strap"):
-        TrainingSettings(method="bc", finetune_steps=5)
+    with pytest.raises(StrapError, match="the recipe bc has none; it is for mt and strap"):
+        TrainingSettings(recipe="bc", finetune_steps=5)
     with pytest.raises(StrapError, match="finetune_steps is 9: it must be above 0 and below the 9"):
-        TrainingSettings(method="mt", steps=9, finetune_steps=9)
+        TrainingSettings(recipe="mt", steps=9, finetune_steps=9)
 
 
 def test_a_training_of_two_phases_has_a_length_of_its_own(
     frozen: FrameCache, tmp_path: Path
 ) -> None:
     """With more steps the second phase would begin later: that is another training."""
-    settings = replace(QUICK, method="mt", finetune_steps=1)
+    settings = replace(QUICK, recipe="mt", finetune_steps=1)
     train(frozen, tmp_path, policy=SMALL, training=settings, device="cpu", quiet=True)
     with pytest.raises(StrapError, match="holds a training with other settings"):
         train(frozen, tmp_path, policy=SMALL, training=replace(settings, steps=5), quiet=True)
@@ -84,7 +84,7 @@ def test_weights_by_cost_decide_what_is_drawn(run: Path, tmp_path: Path) -> None
     cache = replace(cache, retrieved=tuple(one_query))
     weights = weigh_by_cost(cache.retrieved)
     assert max(weights) == 1 > min(weights)
-    settings = replace(QUICK, method="strap")
+    settings = replace(QUICK, recipe="strap")
     for name, given in (("cost", "cost"), ("list", weights), ("none", None)):
         out = tmp_path / name
         train(cache, out, policy=SMALL, training=settings, match_weights=given, quiet=True)
@@ -99,7 +99,7 @@ def test_weights_by_cost_decide_what_is_drawn(run: Path, tmp_path: Path) -> None
 def begun(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy trained on the prior and the target."""
     out = tmp_path_factory.mktemp("begun")
-    settings = replace(QUICK, method="mt")
+    settings = replace(QUICK, recipe="mt")
     train(frozen, out, policy=SMALL, training=settings, device="cpu", quiet=True)
     return out
 

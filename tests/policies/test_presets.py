@@ -41,7 +41,7 @@ def test_the_values_of_the_presets() -> None:
         assert policy_preset(name, kind="diffusion").normalize == "none"
         assert text_encoder_preset(name, kind="diffusion") == "minilm"
     fixed, ours = policy_preset("fixed"), training_preset("fixed")
-    assert (fixed.initial, ours.crop, ours.windows) == ("normal", "clip", "segment")
+    assert (fixed.initial, ours.crop, ours.windows) == ("normal", "window", "segment")
     assert (fixed.qkv_bias, fixed.pixels) == (True, "imagenet")
     attentions = [policy_preset(name).attention for name in ("fixed", "paper", "released")]
     assert attentions == ["full", "full", "causal"]
@@ -72,8 +72,8 @@ def test_crops_are_drawn_for_each_clip_or_for_each_frame(cache: FrameCache) -> N
 
 def test_a_training_crops_as_its_settings_say(cache: FrameCache, tmp_path: Path) -> None:
     weights = []
-    for crop in ("clip", "frame"):
-        settings = TrainingSettings(method="bc", steps=1, batch=2, crop=crop)
+    for crop in ("window", "frame"):
+        settings = TrainingSettings(recipe="bc", steps=1, batch=2, crop=crop)
         train(cache, tmp_path / crop, policy=SMALL, training=settings, device="cpu", quiet=True)
         weights.append(load_checkpoint(tmp_path / crop).policy.state_dict())
     assert any(not torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
@@ -228,7 +228,7 @@ def test_a_training_draws_the_windows_its_settings_say(
             made.append(self)
 
     monkeypatch.setattr("strap.training.loop.Loader", Watched)
-    settings = TrainingSettings(method="strap", steps=1, batch=8, windows=anchors)
+    settings = TrainingSettings(recipe="strap", steps=1, batch=8, windows=anchors)
     train(frozen, tmp_path, policy=small, training=settings, device="cpu", quiet=True)
     complete = small if anchors == "context" else None
     assert len(made[0].table) == len(training_windows(frozen, "strap", complete=complete))
@@ -242,7 +242,7 @@ def test_diffusion_begins_with_imagenet(cache: FrameCache, tmp_path: Path) -> No
     name = imagenet_preset("paper", kind="diffusion")
     assert name == "microsoft/resnet-18"
     small = replace(SMALL, kind="diffusion", channels=(8,), groups=4, language=False)
-    settings = TrainingSettings(method="bc", steps=1, batch=2)
+    settings = TrainingSettings(recipe="bc", steps=1, batch=2)
 
     def begin(out: Path, source: str) -> torch.nn.Module:
         options = {"policy": small, "training": settings, "imagenet": source}
@@ -302,7 +302,7 @@ def test_an_evaluation_s_horizon_is_the_preset_s(
 ) -> None:
     import strap.evaluation.comparison as comparison
 
-    settings = TrainingSettings(method="bc", steps=1, batch=2)
+    settings = TrainingSettings(recipe="bc", steps=1, batch=2)
     small = replace(SMALL, vision="frozen", horizon=300)
     train(frozen, tmp_path, policy=small, training=settings, device="cpu", quiet=True)
     horizons: list[int] = []

@@ -51,16 +51,16 @@ def test_whole_datasets_are_decoded_once(whole: FrameCache, planted: Planted) ->
     np.testing.assert_allclose(whole.actions, actions, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["bc", "strap", "ft", "mt"])
+@pytest.mark.parametrize("recipe", ["bc", "strap", "ft", "mt"])
 def test_a_shared_cache_trains_the_same_weights(
-    whole: FrameCache, run: Path, tmp_path: Path, method: str
+    whole: FrameCache, run: Path, tmp_path: Path, recipe: str
 ) -> None:
-    data = open_training_data(run, whole_prior=method in ("ft", "mt"))
+    data = open_training_data(run, whole_prior=recipe in ("ft", "mt"))
     own = build_cache(data, tmp_path / "own", OPTIONS)
     part = select_clips(whole, data, language="words")
     assert part.to_json() == own.to_json()
     assert np.array_equal(part.states, own.states)
-    settings = replace(QUICK, method=method)
+    settings = replace(QUICK, recipe=recipe)
     for name, cache in (("a", own), ("b", part)):
         train(cache, tmp_path / name, policy=SMALL, training=settings, device="cpu", quiet=True)
     ours, theirs = (read_tensors(tmp_path / name / "resume.safetensors") for name in "ab")

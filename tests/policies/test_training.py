@@ -33,7 +33,7 @@ from strap.training.windows import choose_held_out, prior_windows, training_wind
 from .conftest import OPTIONS
 
 SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoints=4, features=8)
-QUICK = TrainingSettings(method="bc", steps=4, batch=2, warmup=2, learning_rate=1e-3, log_every=2)
+QUICK = TrainingSettings(recipe="bc", steps=4, batch=2, warmup=2, learning_rate=1e-3, log_every=2)
 
 
 def test_the_cache_holds_what_the_datasets_hold(cache: FrameCache, planted: Planted) -> None:
@@ -229,7 +229,7 @@ def test_two_steps_and_a_resume_are_four_steps(
         more = {"chunk": 4, "channels": (8, 16), "groups": 4, "norm": "group", "normalize": "all"}
         settings = replace(settings, history=2, **more)
     own = {"ema": True, "holdout": 1, "eval_every": 2} if kind == "diffusion" else {}
-    quick = replace(QUICK, method="strap", **own)
+    quick = replace(QUICK, recipe="strap", **own)
     train(cache, tmp_path / "four", policy=settings, training=quick, quiet=True)
     two = replace(quick, steps=2)
     train(cache, tmp_path / "two", policy=settings, training=two, quiet=True)
@@ -271,7 +271,7 @@ def test_overfitting_one_demonstration_reaches_near_zero_error(
     # One mode: a mixture hedges between gripper signs long after it knows the rest.
     settings = replace(SMALL, vision="frozen", dropout=0.0, attention_dropout=0.0, width=64)
     settings = replace(settings, history=5, chunk=5, modes=1)
-    steps = TrainingSettings(method="bc", steps=450, batch=32, learning_rate=2e-3, warmup=50)
+    steps = TrainingSettings(recipe="bc", steps=450, batch=32, learning_rate=2e-3, warmup=50)
     done = train(cache, tmp_path / "k", policy=settings, training=steps, quiet=True)
     assert done.loss < -10
     policy = load_policy(tmp_path / "k", device="cpu")
@@ -393,15 +393,15 @@ def test_a_policy_sees_no_further_than_the_run_kept(
     for clip in (clip for clip in cache.clips if clip.role == "prior"):
         assert any(clip.start == max(0, found.start - 5) for found in cache.retrieved)
     long = replace(SMALL, history=8, chunk=8)
-    training = TrainingSettings(method="strap", steps=1, batch=2)
+    training = TrainingSettings(recipe="strap", steps=1, batch=2)
     with pytest.raises(StrapError, match=r"keeps 5 frames before and 5 after .* --history 7"):
         train(cache, tmp_path / "a", policy=long, training=training, quiet=True)
-    bc = replace(training, method="bc")
+    bc = replace(training, recipe="bc")
     assert train(cache, tmp_path / "b", policy=long, training=bc, quiet=True).step == 1
 
 
 def test_fine_tuning_has_two_phases(frozen: FrameCache, run: Path, tmp_path: Path) -> None:
-    quick = replace(QUICK, method="ft", pretrain_steps=2)
+    quick = replace(QUICK, recipe="ft", pretrain_steps=2)
     assert [quick.rate(step) for step in range(4)] == [5e-4, 1e-3, 5e-4, 1e-3]
     falling = replace(quick, decay=True, warmup=1)
     assert [falling.rate(step) for step in range(4)] == pytest.approx([1e-3, 5e-4, 1e-3, 5e-4])
@@ -452,7 +452,7 @@ def test_the_best_weights_of_a_killed_training_are_not_those_of_the_next(
 
 
 def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
-    settings = TrainingSettings(method="bc", steps=1, batch=2)
+    settings = TrainingSettings(recipe="bc", steps=1, batch=2)
     with (
         alone(tmp_path / LOCK, "training"),
         pytest.raises(StrapError, match="another process is training into"),

@@ -99,6 +99,25 @@ def test_correlations_of_scores_and_gains(summary: Summary, records: list[ScoreR
     assert rows[2] == "| recall | – | – | – | – |"  # all the same: nothing to rank
 
 
+def test_equal_gains_rank_alike(tmp_path: Path, records: list[ScoreRecord]) -> None:
+    """As floats .3 − .2 and .8 − .7 differ, and so do their ranks."""
+    text = TASKS.replace('episodes = "0:4"', 'episodes = "0:10"')
+    experiment = read_small(tmp_path, text)
+    for name, successes in {
+        "Mug/BC-seed1": 2,
+        "Mug/STRAP-k10-seed1": 3,
+        "Book/BC-seed1": 7,
+        "Book/STRAP-k10-seed1": 8,
+        "Pot/BC-seed1": 5,
+        "Pot/STRAP-k10-seed1": 4,
+    }.items():
+        outcomes = [number < successes for number in range(10)]
+        write_cell(tmp_path / "work", cell_named(experiment, name), outcomes)
+    cells = list_cells(experiment)
+    summary = Summary(experiment, cells, read_results(cells, tmp_path / "work"))
+    assert [gain.gain for gain in scored_gains(summary, records)] == [0.1, 0.1, -0.1]
+
+
 def test_cells_without_scores_are_left_out(summary: Summary, records: list[ScoreRecord]) -> None:
     found = scored_gains(summary, records[2:])
     assert [(gain.column.top_k, gain.task) for gain in found] == [

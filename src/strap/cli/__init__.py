@@ -26,7 +26,7 @@ COMMANDS = {
     "train": "train a policy on your demonstrations and what was retrieved for them",
     "evaluate": "roll a policy out in the simulator",
     "serve": "let a policy act for robots, over openpi's websocket protocol",
-    "experiment": "run a table of tasks × methods × seeds, and report it",
+    "experiment": "run a table of tasks × methods × K × encoders × seeds, and report it",
     "embed": "turn a dataset's frames into vectors, once",
     "store": "look after embedding stores: info, verify, merge, gc, sketch",
     "segment": "cut demonstrations into sub-trajectories",

@@ -105,20 +105,20 @@ def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128)
     with showing() as progress:
         cache = build_cache(data, out / "maps", options, progress=progress)
     lines = []
-    for method in ("bc", "strap"):
+    for recipe in ("bc", "strap"):
         training = replace(
             training_preset(vision="frozen"),
-            method=method,
+            recipe=recipe,
             steps=steps,
             holdout=1,
             eval_every=max(1, steps // 6),
             log_every=max(1, steps // 6),
         )
         policy = policy_preset(vision="frozen")
-        print(f"training {method}, {steps} steps", flush=True)
-        done = train(cache, out / f"{method}-{steps}", policy=policy, training=training)
+        print(f"training {recipe}, {steps} steps", flush=True)
+        done = train(cache, out / f"{recipe}-{steps}", policy=policy, training=training)
         lines.append(
-            f"  {method:5s}  {done.held_out:7.3f} after {done.step} steps, best {done.best:7.3f} "
+            f"  {recipe:5s}  {done.held_out:7.3f} after {done.step} steps, best {done.best:7.3f} "
             f"after {done.best_step}"
         )
     head = "policies: −log likelihood of the actions of a demonstration held out (lower is better)"

@@ -17,7 +17,7 @@ EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
 
 @dataclass(frozen=True)
 class Command:
-    """Run a table of tasks × methods × K × seeds, and report it.
+    """Run a table of tasks × methods × K × encoders × seeds, and report it.
 
     Every stage is a `strap` command in a process of its own. What is finished is never repeated:
     killed, the same command goes on, and several may work in one folder. docs/experiments.md says

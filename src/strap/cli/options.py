@@ -70,14 +70,14 @@ def make_segmentation(
 
     Args:
         segmentation: how to cut. stops: where the end effector (or, where the dataset has none,
-            the joints) rest; window: equal pieces; full: whole demonstrations; manual: boundaries
+            the joints) rest; window: equal spans; full: whole demonstrations; manual: boundaries
             from a file
         epsilon: stops: a frame whose movement to the next is below this is a stop; auto: chosen
-            from the demonstrations (default: the paper's 0.005, for joints auto)
+            from the demonstrations (default: 0.005, as in the released code; for joints auto)
         unit: epsilon is a movement per step, or per second (then the dataset's frame rate is used)
         norm: how a movement is measured over the position columns
-        min_length: stops: shorter chunks are merged with the next one
-        window: window: frames per piece
+        min_length: stops: shorter segments are merged with the next one
+        window: window: frames of a segment
         position: which proprioception is the position: NAME, NAME[0:3], NAME[1:] or NAME[0,2,5],
             with columns as Python counts them
         boundaries: manual: a JSON file, {trajectory id: [first frame of each further segment, …]},

@@ -42,7 +42,7 @@ class Command:
     GROUPS: ClassVar = {
         "what is given, what is made": ("data", "out", "json"),
         "what it learns from": (
-            *("method", "prior", "tasks", "episodes", "alpha", "match_weights", "choices"),
+            *("recipe", "prior", "tasks", "episodes", "alpha", "match_weights", "choices"),
             *("pretrain_steps", "finetune_steps", "holdout", "windows", "cameras"),
             *("proprioception", "image_size"),
         ),
@@ -65,9 +65,7 @@ class Command:
     """a run folder, a dataset or the name of one on the hub, or a frame cache"""
     out: Path | None = None
     """the checkpoint folder (default, for a run: its folder `policy`)"""
-    method: Annotated[Literal["bc", "ft", "mt", "strap"] | None, tyro.conf.arg(name="recipe")] = (
-        None
-    )
+    recipe: Literal["bc", "ft", "mt", "strap"] | None = None
     """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
     (default: strap on a run, bc on a dataset)"""
     preset: Literal["fixed", "paper", "released"] = "fixed"
@@ -138,8 +136,8 @@ class Command:
     pixels: Literal["imagenet", "unit"] | None = None
     """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit; default:
     the preset's)"""
-    crop: Literal["clip", "frame"] | None = None
-    """clip: one random crop for all frames of a window; frame: one for each (default: the
+    crop: Literal["window", "frame"] | None = None
+    """window: one random crop for all its frames; frame: one for each (default: the
     preset's)"""
     windows: Literal["segment", "context"] | None = None
     """segment: learn the actions of a retrieved segment's frames; context: those of every frame
@@ -186,10 +184,10 @@ class Command:
         imagenet = self.imagenet
         if imagenet is None and self.init is None:
             imagenet = imagenet_preset(self.preset, kind=self.kind, vision=vision)
-        method = self.method or ("strap" if cache.retrieved else "bc")
+        recipe = self.recipe or ("strap" if cache.retrieved else "bc")
         training = replace(
             training,
-            method=method,
+            recipe=recipe,
             holdout=self.holdout,
             seed=self.seed,
             alpha=self.alpha,
@@ -200,7 +198,7 @@ class Command:
             **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
             **self._given("weight_decay", "crop", "windows"),
         )
-        if method == "strap" and chosen is not None and chosen.fingerprint and not self.json:
+        if recipe == "strap" and chosen is not None and chosen.fingerprint and not self.json:
             print(chosen)
         done = train(
             cache,
@@ -214,14 +212,14 @@ class Command:
             device=self.device,
             quiet=self.json,
         )
-        self._report(done, method)
+        self._report(done, recipe)
 
-    def _report(self, done: Trained, method: str) -> None:
+    def _report(self, done: Trained, recipe: str) -> None:
         if self.json:
             values = {"held_out": done.held_out, "best": done.best, "best_step": done.best_step}
-            print_json({"path": str(done.path), "method": method, "step": done.step, **values})
+            print_json({"path": str(done.path), "recipe": recipe, "step": done.step, **values})
             return
-        print(f"{method}: {done.step} steps → {done.path}")
+        print(f"{recipe}: {done.step} steps → {done.path}")
         if done.best is not None:
             print(
                 f"held-out −log π: {done.held_out:.4g} at the end, best {done.best:.4g} "
@@ -264,7 +262,7 @@ class Command:
         source = open_training_data(
             self.data,
             prior=self.prior,
-            whole_prior=self.method in ("ft", "mt"),
+            whole_prior=self.recipe in ("ft", "mt"),
             selection=self.choosing,
             opening=self.opening,
             choices=self.choices,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from scipy.stats import binomtest
+import numpy as np
+from scipy.stats import binomtest, permutation_test
 
 Start = TypeVar("Start", bound=Hashable)
 """where a rollout begins: an initial state's number, or that with the task and the seed"""
@@ -44,3 +45,18 @@ def mcnemar(first: Mapping[Start, bool], second: Mapping[Start, bool]) -> Compar
     p_value = float(binomtest(one, one + two).pvalue) if one + two else 1.0
     both, neither = pairs.count((True, True)), pairs.count((False, False))
     return Comparison(both, one, two, neither, p_value)
+
+
+def sign_flips(differences: Sequence[float]) -> float:
+    """Return p of the mean difference of tasks: each might as well have had the other sign.
+
+    Two-sided; exact for up to 13 tasks. It takes tasks, not rollouts, as what is drawn by chance,
+    so it tells whether a method may help on another task.
+
+    >>> sign_flips([0.1, 0.2, 0.3])
+    0.25
+    """
+    found = permutation_test(
+        (np.array(differences),), np.mean, permutation_type="samples", n_resamples=2**13, rng=0
+    )
+    return float(found.pvalue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import mean
 
 from strap.errors import StrapError
@@ -59,7 +60,7 @@ def scored_gains(summary: Summary, records: Sequence[ScoreRecord]) -> list[Score
                 gains = [_rate(cell) - _rate(others[cell.cell.repetition]) for cell in cells]
                 kept = [scored[cell.cell.name] for cell in cells]
                 means = {name: mean(map(read, kept)) for name, read in SCORES.items()}
-                found.append(ScoredGain(column, task, mean(gains), means))
+                found.append(ScoredGain(column, task, float(mean(gains)), means))
     return found
 
 
@@ -96,8 +97,9 @@ def _of(gains: Sequence[ScoredGain], column: Column) -> list[ScoredGain]:
     return [gain for gain in gains if gain.column == column]
 
 
-def _rate(result: CellResult) -> float:
-    return mean(result.successes.values())
+def _rate(result: CellResult) -> Fraction:
+    """Return the share of successes, exact: equal gains must have equal ranks."""
+    return Fraction(sum(result.successes.values()), len(result.successes))
 
 
 def _correlate(gains: Sequence[ScoredGain], name: str) -> list[str]:

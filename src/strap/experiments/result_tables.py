@@ -9,7 +9,7 @@ from dataclasses import astuple
 from typing import Any
 
 from strap.experiments.cells import Column
-from strap.experiments.summary import Paired, SuccessCount, Summary, count_pairs
+from strap.experiments.summary import MIN_TASKS, Paired, SuccessCount, Summary, count_pairs
 
 MISSING = "missing"
 
@@ -34,8 +34,11 @@ def format_markdown(summary: Summary) -> str:
         lines += [
             "## Paired tests",
             "",
-            "Rollouts of the same task, demonstrations, seed and initial state; p is McNemar's "
-            "exact test.",
+            "Rollouts of the same task, demonstrations, seed and initial state. *points*: the "
+            "difference of the success rates in per cent; *only it*: initial states that only the "
+            "method solved; *p over states*: McNemar's exact test; *p over tasks*: the sign-flip "
+            f"test of the tasks' differences, where there are {MIN_TASKS} or more. Neither is "
+            "corrected for the number of comparisons.",
             "",
             *_markdown_table(_comparison_rows(summary, paired)),
             "",
@@ -106,10 +109,11 @@ def _percent(rate: float | None) -> str:
 
 def _comparison_rows(summary: Summary, paired: Sequence[Paired]) -> list[list[str]]:
     rows = [
-        ["method", "against", "pairs", "points", "only it", "only the other", "p", "worst task"]
+        ["method", "against", "pairs", "points", "only it", "only the other"]
+        + ["p over states", "p over tasks", "worst task"]
     ]
     for pair in paired:
-        worst = pair.worst_task
+        worst, over_tasks = pair.worst_task, pair.p_over_tasks
         rows.append(
             [
                 summary.label(pair.column),
@@ -118,7 +122,8 @@ def _comparison_rows(summary: Summary, paired: Sequence[Paired]) -> list[list[st
                 f"{100 * pair.difference:+.1f}",
                 str(pair.comparison.first_only),
                 str(pair.comparison.second_only),
-                f"{pair.comparison.p_value:.3g}",
+                f"{pair.comparison.p_value:.2g}",
+                "–" if over_tasks is None else f"{over_tasks:.2g}",
                 f"{worst[0]} {100 * worst[1]:+.0f}" if worst else "–",
             ]
         )

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from strap.evaluation.statistics import Comparison, mcnemar, wilson
+from strap.evaluation.statistics import Comparison, mcnemar, sign_flips, wilson
 from strap.experiments.cellfolders import CellResult
 from strap.experiments.cells import Cell, Column
 from strap.experiments.description import Experiment
 
 Start = tuple[str, str, int, int]
 """task, demonstrations, seed, initial state"""
+MIN_TASKS = 6
+"""from which on a difference over tasks can have p < 0.05"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,13 @@ class Paired:
     def difference(self) -> float:
         """How much larger the column's share of successes is."""
         return difference_of(self.comparison)
+
+    @property
+    def p_over_tasks(self) -> float | None:
+        """The sign-flip test's p of the tasks' differences; None of fewer than six tasks."""
+        if len(self.by_task) < MIN_TASKS:
+            return None
+        return sign_flips([difference_of(comparison) for comparison in self.by_task.values()])
 
     @property
     def worst_task(self) -> tuple[str, float] | None:

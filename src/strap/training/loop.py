@@ -144,11 +144,11 @@ class _Trainer:
         settings, cache = self.settings, self.cache
         if match_weights == "cost":
             match_weights = weigh_by_cost(cache.retrieved)
-        require_context(cache, settings.method, self.policy_settings)
+        require_context(cache, settings.recipe, self.policy_settings)
         held = choose_held_out(cache, settings.holdout, settings.seed)
         complete = self.policy_settings if settings.windows == "context" else None
         windows = training_windows(
-            cache, settings.method, held_out=held, match_weights=match_weights, complete=complete
+            cache, settings.recipe, held_out=held, match_weights=match_weights, complete=complete
         )
         self.origin = describe_origin(init) if init is not None else None
         self.identity = self._identity(module, match_weights, sorted(held))

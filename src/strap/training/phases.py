@@ -22,11 +22,11 @@ def plan_phases(
 
     Args:
         cache: the data.
-        windows: the windows of the method (`training_windows`).
-        settings: the method and how long each phase is.
+        windows: the windows of the recipe (`training_windows`).
+        settings: the recipe and how long each phase is.
     """
     probabilities = windows.probabilities(settings.alpha)
-    if settings.method == "ft":
+    if settings.recipe == "ft":
         prior = prior_windows(cache)
         first = np.concatenate([prior.probabilities(), np.zeros(len(windows))])
         second = np.concatenate([np.zeros(len(prior)), probabilities])

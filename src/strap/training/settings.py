@@ -8,18 +8,18 @@ from typing import Literal, get_args
 
 from strap.errors import StrapError, unknown
 from strap.policies.settings import Kind, Preset, Vision
-from strap.training.windows import Anchors, Method
+from strap.training.windows import Anchors, Recipe
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
-Crop = Literal["clip", "frame"]
+Crop = Literal["window", "frame"]
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """The defaults are the paper's, but for the warm-up."""
 
-    method: Method = "strap"
+    recipe: Recipe = "strap"
     """bc: target; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved"""
     steps: int = 60_000
     batch: int = 32
@@ -40,7 +40,7 @@ class TrainingSettings:
     ema: bool = False
     """keep an exponential average of the weights, and run that"""
     seed: int = 1234
-    crop: Crop = "clip"
+    crop: Crop = "window"
     """one random crop for all frames of a window, or one each, as robomimic has it (frame)"""
     windows: Anchors = "segment"
     """act on the frames of a retrieved segment, the trajectory around them; or on all that have
@@ -60,8 +60,8 @@ class TrainingSettings:
     on a GPU, from 20,000 steps on"""
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise unknown("method", self.method, get_args(Method))
+        if self.recipe not in get_args(Recipe):
+            raise unknown("recipe", self.recipe, get_args(Recipe))
         if self.precision not in get_args(Precision):
             raise unknown("precision", self.precision, get_args(Precision))
         if self.compile not in get_args(Compile):
@@ -85,9 +85,9 @@ class TrainingSettings:
                 f"{self.steps} steps in all"
             )
 
-        if self.finetune_steps and self.method not in ("mt", "strap"):
+        if self.finetune_steps and self.recipe not in ("mt", "strap"):
             raise StrapError(
-                f"finetune_steps is {self.finetune_steps}: the method {self.method} has none; it "
+                f"finetune_steps is {self.finetune_steps}: the recipe {self.recipe} has none; it "
                 "is for mt and strap, and ft has pretrain_steps"
             )
         if self.finetune_steps and not 0 < self.finetune_steps < self.steps:
@@ -99,7 +99,7 @@ class TrainingSettings:
     @property
     def first_phase(self) -> int:
         """Steps before the phase on the target alone; 0 where there is one phase."""
-        if self.method != "ft":
+        if self.recipe != "ft":
             return self.steps - self.finetune_steps if self.finetune_steps else 0
         return self.steps // 2 if self.pretrain_steps is None else self.pretrain_steps
 

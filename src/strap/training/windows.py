@@ -14,7 +14,7 @@ from strap.errors import StrapError, unknown
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache, RetrievedSpan
 
-Method = Literal["bc", "ft", "mt", "strap"]
+Recipe = Literal["bc", "ft", "mt", "strap"]
 Anchors = Literal["segment", "context"]
 RELEASED_CONTEXT = (5, 5)
 """frames that the authors' files keep before and after a retrieved segment"""
@@ -52,9 +52,9 @@ class Windows:
         return np.asarray(weight * factor)
 
 
-def require_context(cache: FrameCache, method: Method, policy: PolicySettings) -> None:
+def require_context(cache: FrameCache, recipe: Recipe, policy: PolicySettings) -> None:
     """Raise where a policy looks further around a retrieved segment than frames were kept."""
-    if method != "strap" or cache.context is None:
+    if recipe != "strap" or cache.context is None:
         return
     history, chunk = cache.context
     before, after = policy.history - 1, policy.chunk + policy.first_action - 1
@@ -80,35 +80,35 @@ def choose_held_out(cache: FrameCache, count: int, seed: int) -> frozenset[str]:
 
 def training_windows(
     cache: FrameCache,
-    method: Method,
+    recipe: Recipe,
     *,
     held_out: frozenset[str] = frozenset(),
     match_weights: Sequence[float] | None = None,
     complete: PolicySettings | None = None,
 ) -> Windows:
-    """Return the windows of a method; for `ft` those of its second phase (see `prior_windows`).
+    """Return the windows of a recipe; for `ft` those of its second phase (see `prior_windows`).
 
     Every frame of the target is one; with `strap` so is every frame of every match (twice where it
     was found twice), except matches that were found for a held-out demonstration.
 
     Args:
         cache: the data.
-        method: whose windows.
+        recipe: whose windows.
         held_out: target demonstrations that are left out.
         match_weights: one per match.
         complete: instead of the frames of a match, act on those at which such a policy finds all
             that it sees and predicts among the frames kept around the match.
     """
-    if method not in get_args(Method):
-        raise unknown("method", method, get_args(Method))
+    if recipe not in get_args(Recipe):
+        raise unknown("recipe", recipe, get_args(Recipe))
     parts = [
         _clip_windows(cache, index, 1.0)
         for index, clip in enumerate(cache.clips)
         if clip.role == "target" and clip.id not in held_out
     ]
-    if method == "strap":
+    if recipe == "strap":
         parts += _matches(cache, held_out, match_weights, complete)
-    if method == "mt":
+    if recipe == "mt":
         parts.append(prior_windows(cache))
     return join_windows(parts)
 
@@ -122,7 +122,7 @@ def prior_windows(cache: FrameCache) -> Windows:
     ]
     if not parts:
         raise StrapError(
-            "the methods ft and mt need a prior: train on a run, or give --prior DATASET"
+            "the recipes ft and mt need a prior: train on a run, or give --prior DATASET"
         )
     return join_windows(parts)
 
@@ -146,7 +146,7 @@ def _matches(
 ) -> list[Windows]:
     if not cache.retrieved:
         raise StrapError(
-            "the method strap needs retrieved segments: train on a run of `strap retrieve`, or "
+            "the recipe strap needs retrieved segments: train on a run of `strap retrieve`, or "
             "choose --recipe bc"
         )
     if weights is not None and len(weights) != len(cache.retrieved):

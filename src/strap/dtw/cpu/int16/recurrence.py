@@ -60,7 +60,12 @@ def _lower_cost(square: np.float32, error: np.float32, is_cosine: bool) -> Any:
 
 @njit
 def _accumulate_frames(
-    queries: PackedQueries, rows: slice, frames: range, workspace: Workspace, state: Singles
+    queries: PackedQueries,
+    group: int,
+    frames: range,
+    workspace: Workspace,
+    D: Singles,
+    out: Singles,
 ) -> None:
     """Continue the recurrence over the frames just multiplied, for a group's rows under `strap`.
 
@@ -70,27 +75,32 @@ def _accumulate_frames(
         D(n, m) = cost(n, m) + min(D(n − 1, m − 1), D(n − 1, m − 2))
 
     Where a query begins, a path starts: there the row's gate is 0, elsewhere it is ∞, and the
-    smaller of gate and predecessor is taken. `state` [4 R' + 1] keeps D of all rows for the last
-    three frames, a column further on, and the least of all frames; it begins at ∞.
+    smaller of gate and predecessor is taken.
+
+    Args:
+        queries, workspace: with the group's products.
+        group: which.
+        frames: which of the trajectory were multiplied.
+        D: [3 R' + 1] of all rows for the last three frames, a column further on; ∞ at first.
+        out: what is lowered, the least D(N, m) of each query [q].
     """
-    alpha, factors, slack = queries.terms[0, rows], queries.terms[1, rows], queries.terms[2, rows]
-    gates, costs = queries.terms[3, rows], workspace.costs[: rows.stop - rows.start]
-    least = state[3, rows.start + 1 : rows.stop + 1]
+    top, bottom = queries.blocks[group] * BLOCK_ROWS, queries.blocks[group + 1] * BLOCK_ROWS
+    rows, rows_above = slice(top + 1, bottom + 1), slice(top, bottom)
+    alpha, factors = queries.terms[0, top:bottom], queries.terms[1, top:bottom]
+    slack, gates = queries.terms[2, top:bottom], queries.terms[3, top:bottom]
+    terms, products = workspace.terms, workspace.products
+    costs = workspace.costs[: bottom - top]
     for i, m in enumerate(frames):
-        beta, scale, error_bound = (
-            workspace.terms[0, i],
-            workspace.terms[1, i],
-            workspace.terms[2, i],
-        )
+        beta, scale, error_bound = terms[0, i], terms[1, i], terms[2, i]
         for n in range(costs.shape[0]):
-            square = (alpha[n] + beta) + np.float32(workspace.products[i, n]) * (factors[n] * scale)
+            square = (alpha[n] + beta) + np.float32(products[i, n]) * (factors[n] * scale)
             costs[n] = _lower_cost(square, slack[n] + error_bound, queries.is_cosine)
-        before, before_that = state[(m - 1) % 3, rows], state[(m - 2) % 3, rows]
-        now = state[m % 3, rows.start + 1 : rows.stop + 1]
+        now = D[m % 3, rows]
+        before, before_that = D[(m - 1) % 3, rows_above], D[(m - 2) % 3, rows_above]
         for n in range(costs.shape[0]):
             now[n] = costs[n] + min(gates[n], min(before[n], before_that[n]))
-        for n in range(costs.shape[0]):
-            least[n] = min(least[n], now[n])
+        for q in range(queries.groups[group], queries.groups[group + 1]):
+            out[q] = min(out[q], D[m % 3, queries.ends[q]])
 
 
 @njit
@@ -109,7 +119,7 @@ def _bound_trajectory(
     are too large, or none.
     """
     M, n_rows, products = frames.shape[0], queries.terms.shape[1], workspace.products
-    state = np.full((4, n_rows + 1), np.float32(np.inf))
+    D = np.full((3, n_rows + 1), np.float32(np.inf))
     costs = np.empty((n_rows, 0 if steps.is_strap else M), np.float32)
     for first in range(0, M, LOADED_FRAMES):
         count = load(queries, frames, sketch_scales, first, workspace)
@@ -120,17 +130,14 @@ def _bound_trajectory(
                 continue
             top, bottom = queries.blocks[group], queries.blocks[group + 1]
             gemm.multiply(workspace.integers, count, queries.packed, top, bottom, products)
-            row, end = top * BLOCK_ROWS, bottom * BLOCK_ROWS
             if steps.is_strap:
-                frames_now = range(first, first + count)
-                _accumulate_frames(queries, slice(row, end), frames_now, workspace, state)
+                _accumulate_frames(queries, group, range(first, first + count), workspace, D, out)
             else:
+                row, end = top * BLOCK_ROWS, bottom * BLOCK_ROWS
                 part = costs[row:end, first : first + count]
                 fill_lower_costs(queries, row, workspace.terms, products, np.float32(1), part)
     for q in range(out.shape[0]):
-        if steps.is_strap:
-            out[q] = state[3, queries.ends[q]]
-        elif wanted[q]:
+        if wanted[q] and not steps.is_strap:
             out[q] = cheapest_cost(costs[queries.begins[q] : queries.ends[q]], steps.moves)
     return True
 

@@ -1,0 +1,42 @@
+"""Compiled functions are kept on disk as long as what they call stays as it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import strap
+
+CALL = """
+import numpy as np
+from strap.dtw.cpu.float32_bounds import _center_all
+frames, squares = np.array([[3.0, 4.0]]), np.empty(1)
+_center_all(frames, np.zeros(2), 1.0, np.empty((1, 2), np.float32), squares)
+print(squares[0], sum(_center_all.stats.cache_hits.values()))
+"""
+
+
+def test_code_is_compiled_again_when_what_it_calls_in_another_module_has_changed(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(
+        Path(strap.__file__).parent,
+        tmp_path / "strap",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+
+    def call() -> str:
+        words = [sys.executable, "-c", CALL]
+        return subprocess.run(
+            words, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert call() == "25.0 0\n"
+    assert call() == "25.0 1\n"
+    called = tmp_path / "strap/dtw/cpu/rounding.py"
+    text = called.read_text()
+    assert text.count("mean[k]) * scale") == 1
+    called.write_text(text.replace("mean[k]) * scale", "mean[k]) * scale * 2"))
+    assert call() == "100.0 0\n"
