@@ -118,18 +118,6 @@ def align_within(costs: Floats, steps: StepSet, least: int, most: int) -> tuple[
 
 
 @njit
-def _keep_smaller(out: NDArray[Any], other: NDArray[Any]) -> None:
-    for m in range(out.shape[0]):
-        out[m] = min(out[m], other[m])
-
-
-@njit
-def _add(out: NDArray[Any], costs: NDArray[Any]) -> None:
-    for m in range(out.shape[0]):
-        out[m] = out[m] + costs[m]
-
-
-@njit
 def accumulate_costs(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
     """Return D [n, 2 + m] of local costs [n m].
 
@@ -146,8 +134,11 @@ def accumulate_costs(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
         for s in range(moves.shape[0]):
             dn, dm = moves[s]
             if 0 < dn <= n:
-                _keep_smaller(row, D[n - dn, MAX_COLUMN_STEP - dm : MAX_COLUMN_STEP - dm + M])
-        _add(row, costs[n])
+                above = D[n - dn, MAX_COLUMN_STEP - dm : MAX_COLUMN_STEP - dm + M]
+                for m in range(M):
+                    row[m] = min(row[m], above[m])
+        for m in range(M):
+            row[m] += costs[n, m]
         for s in range(moves.shape[0]):
             dn, dm = moves[s]
             if dn == 0:  # along the row: each column after the one before
