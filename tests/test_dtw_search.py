@@ -136,7 +136,7 @@ def bounds_of(tile_bounds, trajectories):
 
 
 def costs_of(queries, trajectories, steps, metric):
-    found = [[best_match(q, t, steps, metric) for t in trajectories] for q in queries]
+    found = [[best_match(q, t, steps=steps, metric=metric) for t in trajectories] for q in queries]
     return np.array([[np.inf if match is None else match.cost for match in row] for row in found])
 
 

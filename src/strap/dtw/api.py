@@ -152,15 +152,8 @@ def _trace(
 
 def align_with(options: SearchOptions) -> Align:
     """Return what aligns one query with one trajectory exactly: the definition, or compiled."""
-    aligner = _load_pair_aligner(options.backend)
-
-    def align(query: Frames, trajectory: Frames, lengths: Lengths | None) -> Alignment | None:
-        found: Alignment | None = aligner.best_match(
-            query, trajectory, options.steps, options.metric, lengths
-        )
-        return found
-
-    return align
+    best_match = _load_pair_aligner(options.backend).best_match
+    return partial(best_match, steps=options.steps, metric=options.metric)
 
 
 def _load_pair_aligner(backend: str) -> ModuleType:

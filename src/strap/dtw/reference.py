@@ -102,7 +102,7 @@ def _accumulate(costs: Floats, steps: str, *, is_free: bool) -> tuple[Floats, In
 
 
 def best_match(
-    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
+    query: Frames, trajectory: Frames, lengths: Lengths | None = None, *, steps: str, metric: str
 ) -> Alignment | None:
     """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     costs = local_costs(query, trajectory, metric)
@@ -141,7 +141,7 @@ def search(
         for q, query in enumerate(queries):
             if exclude is not None and index in exclude[q]:
                 continue
-            match = best_match(query, frames, options.steps, options.metric)
+            match = best_match(query, frames, steps=options.steps, metric=options.metric)
             if match is not None:
                 found[q].append((match.cost, index, match.stop, -match.start))
     tops = [TopK.of(sorted(matches)[: options.k]) for matches in found]

@@ -124,22 +124,6 @@ def _center_all(frames: Frames, mean: Frames, scale: Real, out: Singles, squares
 
 
 @njit
-def _fill_cost_row(
-    alpha: np.float32, beta: Singles, products: Singles, is_cosine: bool, row: Singles
-) -> None:
-    """Write lower bounds of a row's local costs; see `_bound_pairs`. Below 0 they are 0."""
-    zero = np.float32(0)
-    for m in range(row.shape[0]):
-        row[m] = (alpha + beta[m]) + products[m]
-    if is_cosine:
-        for m in range(row.shape[0]):
-            row[m] = np.float32(0.5) * max(row[m], zero)
-    else:
-        for m in range(row.shape[0]):
-            row[m] = np.sqrt(max(row[m], zero))
-
-
-@njit
 def _bound_pairs(
     alpha: Singles,
     beta: Singles,
@@ -158,5 +142,8 @@ def _bound_pairs(
         span = slice(offsets[i], offsets[i + 1])
         costs = np.empty((alpha.shape[0], offsets[i + 1] - offsets[i]), np.float32)
         for n in range(alpha.shape[0]):
-            _fill_cost_row(alpha[n], beta[span], products[n, span], is_cosine, costs[n])
+            row, betas, others = costs[n], beta[span], products[n, span]
+            for m in range(row.shape[0]):
+                square = max((alpha[n] + betas[m]) + others[m], np.float32(0))
+                row[m] = np.float32(0.5) * square if is_cosine else np.sqrt(square)
         out[i] = cheapest_cost(costs, moves)

@@ -13,7 +13,7 @@ from strap.dtw.types import Alignment, Floats, Frames, Ints, Lengths
 
 
 def best_match(
-    query: Frames, trajectory: Frames, steps: str, metric: str, lengths: Lengths | None = None
+    query: Frames, trajectory: Frames, lengths: Lengths | None = None, *, steps: str, metric: str
 ) -> Alignment | None:
     """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
     frames, step = as_doubles(query, metric), step_set(steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -201,10 +201,11 @@ class TopKSelector:
 
     def _align_on_host(self, query: Ints, position: Ints) -> None:
         request, options = self._request, self._options
+        align_pair = partial(best_match, steps=options.steps, metric=options.metric)
 
         def align(q: int, p: int) -> tuple[float, int, int]:
             frames = request.fetch(int(self._ids[p]))
-            match = best_match(request.queries[q], frames, options.steps, options.metric)
+            match = align_pair(request.queries[q], frames)
             return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
 
         with ThreadPoolExecutor(processors()) as pool:
