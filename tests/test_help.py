@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import product
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import tyro
@@ -12,6 +14,8 @@ import tyro
 from strap.cli import main
 from strap.cli.help import format_help, options_of
 from strap.cli.page import format_page, list_commands
+from strap.policies.settings import Kind, Preset, Vision, imagenet_preset, policy_preset
+from strap.training.settings import training_preset
 
 ALL = list_commands()
 PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
@@ -72,6 +76,32 @@ def test_a_default_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     shown = " ".join(capsys.readouterr().out.split())
     assert "how many matches to keep in all (default: 100); auto:" in shown
     assert "--rule even|released even: exactly" in shown
+
+
+def test_defaults_of_training_are_those_of_the_presets() -> None:
+    texts = {option.name: option.text for option in options_of(ALL["train"])}
+    for preset, kind, vision in product(*map(get_args, (Preset, Kind, Vision))):
+        training = training_preset(preset, kind=kind, vision=vision)
+        policy = policy_preset(preset, kind=kind, vision=vision)
+        imagenet = imagenet_preset(preset, kind=kind, vision=vision)
+        of_training = (
+            "steps",
+            "batch",
+            "learning_rate",
+            "warmup",
+            "weight_decay",
+            "crop",
+            "windows",
+        )
+        of_policy = ("normalize", "initial", "attention", "min_std", "pixels")
+        values: dict[str, object] = {name: getattr(training, name) for name in of_training}
+        values |= {name: getattr(policy, name) for name in of_policy}
+        values |= {"imagenet": imagenet or "none", "qkv_bias": "on" if policy.qkv_bias else "off"}
+        is_default = (preset, kind, vision) == ("fixed", "transformer", "resnet")
+        for name, value in values.items():
+            told = re.split(r"[ ,;)]+", texts[name].partition("(default: ")[2])
+            shown = "0" if value == 0 else str(value)
+            assert shown in (told[:1] if is_default else told), (preset, kind, vision, name, value)
 
 
 @pytest.mark.parametrize(

@@ -80,15 +80,16 @@ class Command:
     """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
     choosing: Choosing = field(default_factory=Selection)
     steps: int | None = None
-    """optimiser steps (default: the preset's)"""
+    """optimiser steps (default: 60000; diffusion 25000, frozen 6000)"""
     batch: int | None = None
-    """windows per step (default: the preset's)"""
+    """windows per step (default: 32; diffusion 256, frozen 32)"""
     learning_rate: float | None = None
-    """the greatest one, after the warm-up (default: the preset's)"""
+    """the greatest one, after the warm-up (default: 0.0001; frozen 0.001)"""
     warmup: int | None = None
-    """steps over which the learning rate rises (default: the preset's)"""
+    """steps over which the learning rate rises (default: 1000, diffusion 500; presets paper and
+    released 10000, diffusion 0; frozen 100)"""
     weight_decay: float | None = None
-    """AdamW's (default: the preset's)"""
+    """AdamW's (default: 1e-05; diffusion of the presets paper and released 0)"""
     alpha: float | None = None
     """the target's share of every batch (default: every frame is as likely as any other)"""
     match_weights: str | None = None
@@ -115,34 +116,37 @@ class Command:
     """actions the policy predicts; a run must keep as many frames after its matches (`strap
     retrieve --chunk`)"""
     normalize: Literal["none", "proprioception", "all"] | None = None
-    """what is normalised by the data's statistics (default: the preset's)"""
+    """what is normalised by the data's statistics (default: proprioception, diffusion all; presets
+    paper and released none)"""
     ema: bool = False
     """keep and run an exponential average of the weights"""
     init: Path | None = None
     """a checkpoint to begin with: its weights and its normalisation"""
     imagenet: str | None = None
     """ResNet-18 weights to begin with: a file (torchvision, timm or transformers) or a hub id
-    (default: the preset's)"""
+    (default: none; diffusion of the presets paper and released microsoft/resnet-18)"""
     initial: Literal["normal", "backbone"] | None = None
     """which weights are drawn from N(0, 0.02) at first: normal, those of the whole transformer, and
-    FiLM begins with 0; backbone, those of its blocks alone (default: the preset's)"""
+    FiLM begins with 0; backbone, those of its blocks alone (default: normal; presets paper and
+    released backbone)"""
     attention: Literal["full", "causal"] | None = None
     """causal: the action that is executed is read from a token that sees the oldest frame alone
-    (default: the preset's)"""
+    (default: full; preset released causal)"""
     qkv_bias: Literal["on", "off"] | None = None
-    """whether queries, keys and values have biases (default: the preset's)"""
+    """whether queries, keys and values have biases (default: on; presets paper and released off)"""
     min_std: float | None = None
-    """the least standard deviation of the mixture's components (default: the preset's)"""
+    """the least standard deviation of the mixture's components (default: 0.05; presets paper and
+    released 0.005)"""
     pixels: Literal["imagenet", "unit"] | None = None
-    """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit; default:
-    the preset's)"""
+    """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit) (default:
+    imagenet; presets paper and released unit)"""
     crop: Literal["window", "frame"] | None = None
-    """window: one random crop for all its frames; frame: one for each (default: the
-    preset's)"""
+    """window: one random crop for all its frames; frame: one for each (default:
+    window; presets paper and released frame)"""
     windows: Literal["segment", "context"] | None = None
     """segment: learn the actions of a retrieved segment's frames; context: those of every frame
     whose history and actions are among the frames kept around it, and everywhere what is repeated
-    behind a trajectory's end (default: the preset's)"""
+    behind a trajectory's end (default: segment; presets paper and released context)"""
     text_encoder: str | None = None
     """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
     (default: minilm; clip for transformers of --preset paper or released)"""
