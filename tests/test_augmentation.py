@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import strap
 from strap.augmentation import estimate_size
 from strap.conversion import convert
+from strap.datasets.robomimic import write_robomimic
 from strap.datasets.slicing import slice_trajectory
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
@@ -140,6 +141,36 @@ def test_images_are_turned_to_lie_as_the_targets(tmp_path: Path) -> None:
     assert back.orientation == "flipped"
     expected = upright["demo_0"].frames("agentview_rgb", 1, 25)
     assert np.array_equal(back.frames("agentview_rgb"), expected)
+
+
+def test_what_lies_on_pixels_is_turned_with_the_images(tmp_path: Path) -> None:
+    """And nothing else, such as a camera's pose or actions in chunks."""
+    numbers = np.random.default_rng(0)
+    arrays = {
+        "obs/view_image": numbers.integers(0, 255, (6, 12, 10, 3)).astype(np.uint8),
+        "next_obs/view_image": numbers.integers(0, 255, (6, 3, 12, 10)).astype(np.uint8),
+        "obs/view_distance": numbers.normal(size=(6, 12, 10)),
+        "obs/other_depth": numbers.normal(size=(6, 1, 8, 8)),
+        "camera_pose": numbers.normal(size=(6, 4, 4)),
+        "action_chunk": numbers.normal(size=(6, 8, 7)),
+        "obs/cloud": numbers.normal(size=(6, 40, 3)),
+    }
+    with h5py.File(tmp_path / "flipped.hdf5", "w") as file:
+        file.create_group("data").attrs["image_orientation"] = "flipped"
+        for name, array in {**arrays, "actions": np.zeros((6, 2))}.items():
+            file[f"data/demo_0/{name}"] = array
+    flipped = strap.open_dataset(tmp_path / "flipped.hdf5")
+    out = write_robomimic(tmp_path / "upright.hdf5", flipped, orientation="upright")
+    axes = {
+        "obs/view_image": 1,
+        "next_obs/view_image": 2,
+        "obs/view_distance": 1,
+        "obs/other_depth": 2,
+    }
+    with h5py.File(out) as file:
+        for name, array in arrays.items():
+            expected = np.flip(array, axes[name]) if name in axes else array
+            assert np.array_equal(file[f"data/demo_0/{name}"][:], expected), name
 
 
 def test_without_matches_there_is_the_target(planted: Planted, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from tests import forks
+from tests.datasets.writers import episodes, write_lerobot_v21
 
 import strap
 from strap.cli import main
@@ -72,6 +73,42 @@ def test_weights_of_a_changed_dataset(planted: Planted, matches: Matches) -> Non
     long = Match(matches[0].query, Segment("demo_0", 0, 999), 0.0, 1, "", matches[0].dataset)
     with pytest.raises(StrapError, match=r"demo_0\[0:999\] goes past"):
         frame_weights(strap.open_dataset(planted.prior), Matches((long,)))
+
+
+def test_frames_are_numbered_from_0_in_a_file_made_of_a_part_of_a_lerobot_dataset(
+    planted: Planted, tmp_path: Path
+) -> None:
+    lerobot = strap.open_dataset(convert(strap.open_dataset(planted.prior), tmp_path / "lerobot"))
+    part = convert(lerobot, tmp_path / "part.hdf5", ids=list(lerobot.ids)[4:6])
+    table = frame_weights(strap.open_dataset(part), Matches(()))
+    assert table["index"].to_pylist() == list(range(len(table)))
+
+
+@pytest.mark.parametrize("version", ["hdf5", "v3.0", "v2.1"])
+def test_weights_name_the_frames_that_a_selection_leaves_out(
+    planted: Planted, tmp_path: Path, version: str
+) -> None:
+    """LeRobot takes frames that are not named at weight 1; the retrieved ones may be among them."""
+    whole = strap.open_dataset(planted.prior)
+    lengths = [trajectory.length for trajectory in whole]
+    if version == "v3.0":
+        whole = strap.open_dataset(convert(whole, tmp_path / "lerobot"))
+    if version == "v2.1":
+        folder = write_lerobot_v21(tmp_path / "v21", episodes(lengths))
+        (folder / "data/chunk-000/episode_000001.parquet").unlink()
+        whole = strap.open_dataset(folder, missing="skip")
+    begins = np.cumsum(lengths) - lengths
+    spans = {}
+    for key in whole.ids:
+        number = int(key.rpartition("_")[2])
+        spans[key] = range(begins[number], begins[number] + lengths[number])
+    ids = list(whole.ids)
+    match = Match(Segment(ids[3], 0, 4), Segment(ids[7], 2, 6), 0.0, 1, "", whole.name)
+    table = frame_weights(whole.select(ids[3:5]), Matches((match,)), is_target=True)
+    weights = dict(zip(table["index"].to_pylist(), table["weight"].to_pylist(), strict=True))
+    assert set(weights) == {index for span in spans.values() for index in span}
+    expected = {*spans[ids[3]], *spans[ids[4]], *spans[ids[7]][2:6]}
+    assert {index for index, weight in weights.items() if weight} == expected
 
 
 def test_filter(planted: Planted, matches: Matches, tmp_path: Path) -> None:
@@ -197,6 +234,8 @@ def test_convert_some(planted: Planted, tmp_path: Path) -> None:
         convert(dataset, tmp_path / "x", format="rlds")  # type: ignore[arg-type]
     with pytest.raises(StrapError, match=r"unknown trajectory 'demo_99'|there are 12"):
         convert(dataset, tmp_path / "y.hdf5", ids=["demo_99"])
+    with pytest.raises(StrapError, match="unknown trajectory 'demo_4': did you mean 'demo_3'"):
+        convert(dataset.select(["demo_3"]), tmp_path / "z.hdf5", ids=["demo_4"])
 
 
 def test_inspect(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import strap
 
+KILLED_BEFORE_CODE_IS_WRITTEN = """
+import os
+import numba.core.caching
+numba.core.caching.IndexDataCacheFile._save_data = lambda *_: os._exit(9)
+"""
 CALL = """
 import numpy as np
 from strap.dtw.cpu.float32_bounds import _center_all
@@ -27,16 +32,19 @@ def test_code_is_compiled_again_when_what_it_calls_in_another_module_has_changed
         ignore=shutil.ignore_patterns("__pycache__"),
     )
 
-    def call() -> str:
-        words = [sys.executable, "-c", CALL]
-        return subprocess.run(
-            words, cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout
+    def call(before: str = "") -> str:
+        words = [sys.executable, "-c", before + CALL]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True).stdout
 
     assert call() == "25.0 0\n"
     assert call() == "25.0 1\n"
+    (tmp_path / "strap/dtw/.#an-editors-lock.py").symlink_to("nobody")
     called = tmp_path / "strap/dtw/cpu/rounding.py"
     text = called.read_text()
     assert text.count("mean[k]) * scale") == 1
     called.write_text(text.replace("mean[k]) * scale", "mean[k]) * scale * 2"))
+    assert call(KILLED_BEFORE_CODE_IS_WRITTEN) == ""
     assert call() == "100.0 0\n"
+    assert call() == "100.0 1\n"
+    kept = list((tmp_path / "strap/dtw/cpu/__pycache__").glob("*._center_all-*"))
+    assert len(kept) == 2  # the older index and code are gone

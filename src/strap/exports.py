@@ -95,14 +95,21 @@ def frame_weights(
     Only matches that name this dataset count.
 
     Frames that were not retrieved are listed with weight 0, because LeRobot takes frames that a
-    file does not name at weight 1.
+    file does not name at weight 1; so are those of trajectories that a selection leaves out.
+
+    Args:
+        dataset: the target or a prior.
+        matches: what was retrieved.
+        weights: of each match; by default 1.
+        is_target: whether the dataset's trajectories count 1 themselves.
     """
     import pyarrow as pa
 
     found = _segments_in(dataset, matches, weights)
+    own = set(dataset.ids) if is_target else set()
     indices, values = [], []
-    for first, trajectory_id, length in _numbered(dataset):
-        trajectory_weights = np.full(length, 1.0 if is_target else 0.0, np.float32)
+    for first, trajectory_id, length in _numbered(dataset.whole):
+        trajectory_weights = np.full(length, 1.0 if trajectory_id in own else 0.0, np.float32)
         for start, stop, weight in found.get(trajectory_id, ()):
             if stop > length:
                 raise StrapError(
@@ -156,10 +163,14 @@ def _segments_in(
 
 
 def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
-    """Yield (first frame's index over the whole dataset, trajectory id, length)."""
+    """Yield (first frame's index over the whole dataset, trajectory id, length).
+
+    LeRobot says it; a file of another format that was made of a LeRobot dataset has its old one.
+    """
     count = 0
     for trajectory in dataset:
-        first = int(trajectory.attributes.get("dataset_from_index", count))
+        said = trajectory.attributes.get("dataset_from_index", count)
+        first = int(said) if dataset.format.startswith("lerobot") else count
         yield first, trajectory.id, trajectory.length
         count = first + trajectory.length
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
+
+from strap.provenance import fingerprint_json
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -33,18 +36,39 @@ def _compiled(function: F, **options: Any) -> F:
     numba itself looks at the function's own file alone, and not at what it calls in others.
     """
     compiled = numba.njit(cache=True, nogil=True, **options)(function)
-    kept: Any = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if hasattr(kept, "_source_stamp"):  # not where numba is told to compile nothing
-        kept._source_stamp = (kept._source_stamp, _stamp_modules())
+    kept = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if hasattr(kept, "_index_path"):  # not where numba is told to compile nothing
+        _name_by_stamp(kept)
     return cast("F", compiled)
 
 
+def _name_by_stamp(kept: Any) -> None:
+    """Let the modules' stamp begin the names of a function's files; remove those of older stamps.
+
+    A stamp inside them would not do: numba writes an index before the code that it names, so a
+    process that is killed in between would leave one that names older code.
+    """
+    stamp, folder = _stamp_modules(), Path(kept._cache_path)
+    index = folder / f"{stamp}.{kept._index_name}"
+    if not index.exists():
+        name = kept._index_name.rpartition("-")[0]  # without the line
+        for file in folder.glob(f"{'?' * len(stamp)}.{name}-*"):
+            if not file.name.startswith(stamp):
+                with suppress(OSError):
+                    file.unlink()
+    kept._index_path = str(index)
+    kept._data_name_pattern = f"{stamp}.{kept._data_name_pattern}"
+
+
 @cache
-def _stamp_modules() -> list[tuple[str, int, int]]:
-    """Return names, times and sizes of the modules whose compiled functions call each other."""
-    folder = Path(__file__).parent / "dtw"
-    found = [(file.relative_to(folder).as_posix(), file.stat()) for file in folder.rglob("*.py")]
-    return sorted((name, state.st_mtime_ns, state.st_size) for name, state in found)
+def _stamp_modules() -> str:
+    """Return a hash of names, times and sizes of the modules whose functions call each other."""
+    folder, states = Path(__file__).parent / "dtw", []
+    for file in sorted(folder.rglob("*.py")):
+        with suppress(FileNotFoundError):  # an editor's link to nothing
+            state = file.stat()
+            states.append([file.relative_to(folder).as_posix(), state.st_mtime_ns, state.st_size])
+    return fingerprint_json(states)[:12]
 
 
 def intrinsic(function: Callable[..., object]) -> Any:

@@ -326,6 +326,17 @@ def test_at_the_deadline_a_training_that_finished_unnoticed_is_still_evaluated(
     assert len(evaluated) == 14
 
 
+def test_at_the_deadline_what_is_trained_is_evaluated_though_its_frames_are_gone(
+    bench: Bench,
+) -> None:
+    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
+    for frames in (bench.work / "frames").iterdir():
+        shutil.rmtree(frames) if frames.is_dir() else frames.unlink()
+    outcome = bench.run(RunSettings(evaluations=1, share_gpu=False, seconds=0))
+    evaluated = [name for name in outcome.finished if name.startswith("evaluate")]
+    assert len(evaluated) == 14
+
+
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
     bench.run(RunSettings(checkpoints=True, share_gpu=False))
     assert len(list(bench.work.glob("policies/*/*/result.txt"))) == 14

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.policies.toy import make
 
 from strap.errors import StrapError
@@ -15,6 +19,7 @@ from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluati
 from strap.evaluation.comparison import as_json, in_words
 from strap.evaluation.records import read_records
 from strap.evaluation.results import check_interface, run_episodes
+from strap.evaluation.statistics import sign_flips
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy
 from strap.training import FrameCache, TrainingSettings, train
@@ -213,6 +218,16 @@ def test_wilson_and_mcnemar_are_the_textbooks() -> None:
     assert (pair.both, pair.first_only, pair.second_only, pair.neither) == (2, 6, 0, 2)
     assert pair.p_value == pytest.approx(2 / 2**6)
     assert mcnemar(first, first).p_value == 1.0
+
+
+@given(differences=st.lists(st.fractions(-1, 1, max_denominator=20), min_size=1, max_size=8))
+def test_sign_flips_are_counted_exactly(differences: list[Fraction]) -> None:
+    found = abs(sum(differences))
+    sums = [
+        abs(sum(sign * difference for sign, difference in zip(signs, differences, strict=True)))
+        for signs in product((1, -1), repeat=len(differences))
+    ]
+    assert sign_flips(differences) == sum(total >= found for total in sums) / len(sums)
 
 
 def test_two_evaluations_are_compared_state_by_state(policy: Policy, tmp_path: Path) -> None:

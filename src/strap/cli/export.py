@@ -99,8 +99,10 @@ def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) 
     """A file for the target and one for each prior; a prior that is the target has one with it."""
     found = (chosen.matches, chosen.weights)
     written = [write_weights(out / "target.parquet", target, *found, is_target=True)]
+    named = {target.name}
     for index, prior in enumerate(priors):
-        if prior.name != target.name:
+        if prior.name not in named:
+            named.add(prior.name)
             file = out / f"prior-{index}-{Path(prior.label).stem}.parquet"
             written.append(write_weights(file, prior, *found))
     return written

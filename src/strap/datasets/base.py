@@ -94,11 +94,23 @@ class Dataset:
             except KeyError as error:
                 if trajectory_id in self.reader.ids:
                     raise
-                message = _no_such(trajectory_id, self.reader.ids)
-                raise StrapError(f"'{self.path}': {message}") from error
+                raise self._no_such(trajectory_id) from error
+
+    def _no_such(self, trajectory_id: str) -> StrapError:
+        ids = self.ids
+        if len(ids) <= 12:
+            return StrapError(f"'{self.path}': {unknown('trajectory', trajectory_id, ids)}")
+        return StrapError(
+            f"'{self.path}': unknown trajectory '{trajectory_id}': there are {len(ids)}, from "
+            f"{ids[0]} to {ids[-1]}"
+        )
 
     def select(self, ids: Sequence[str]) -> Dataset:
-        """Return this dataset with these trajectories alone."""
+        """Return this dataset with these of its trajectories alone."""
+        known = set(self.ids)
+        for trajectory_id in ids:
+            if trajectory_id not in known:
+                raise self._no_such(trajectory_id)
         return replace(self, reader=Selected(self.whole.reader, tuple(ids)))
 
     @property
@@ -145,12 +157,6 @@ class Selected:
         if trajectory_id not in self.ids:
             raise KeyError(trajectory_id)
         return self.whole.read(trajectory_id)
-
-
-def _no_such(trajectory_id: str, ids: Sequence[str]) -> str:
-    if len(ids) <= 12:
-        return str(unknown("trajectory", trajectory_id, ids))
-    return f"unknown trajectory '{trajectory_id}': there are {len(ids)}, from {ids[0]} to {ids[-1]}"
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:

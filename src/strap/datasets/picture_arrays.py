@@ -5,7 +5,7 @@ Whether an array is pictures is told by its shape, its type and, where these lea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel
 """parts of the names of cameras"""
 NO_PICTURE_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
 """parts of the names of arrays that have three channels and are no colours"""
+PIXEL_NAMES = ("depth", "seg", "mask", "normal", "flow", "image", "img", "rgb")
+"""parts of the names of arrays that have numbers for each pixel"""
+MOST_CHANNELS = 4
 SMALLEST = 8
 """pixels of a side: what is smaller, channels first, may be a matrix"""
 
@@ -36,6 +39,25 @@ def is_picture_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any
     is_named = any(part in word for part in PICTURE_NAMES)
     is_large = shape[2] == 3 or min(shape[1] or 0, shape[2] or 0) >= SMALLEST
     return is_named and is_large and not any(part in word for part in NO_PICTURE_NAMES)
+
+
+def find_pixel_rows(
+    name: str, shape: Sequence[int], camera_sizes: Collection[tuple[int, ...]]
+) -> int | None:
+    """Return the axis of an array [t …] along which rows of pixels lie, None where there is none.
+
+    Args:
+        name: the array's; depth maps, segmentations and the like are pixels by theirs.
+        shape: its shape, the time left out: [h w], or with channels before or after.
+        camera_sizes: [h w] of the cameras beside it; what has such a size is pixels too.
+    """
+    if len(shape) not in (2, 3):
+        return None
+    is_first = len(shape) == 3 and shape[2] > MOST_CHANNELS >= shape[0]
+    size = tuple(shape[1:] if is_first else shape[:2])
+    word = name.lower()
+    is_named = any(part in word for part in PIXEL_NAMES) and min(size) >= SMALLEST
+    return 1 + is_first if is_named or size in camera_sizes else None
 
 
 def as_pictures(array: LazyArray, where: str) -> LazyArray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.datasets.creation import creating_hdf5
+from strap.datasets.picture_arrays import find_pixel_rows
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.locks import alone
@@ -173,11 +174,17 @@ def _write_demo(
     _copy(demo, "actions", trajectory.actions)
     keys = observation_keys([*trajectory.cameras, *trajectory.proprioception])
     for name, array in trajectory.cameras.items():
-        _copy(demo, f"obs/{keys[name]}", array, flip=turn)
+        _copy(demo, f"obs/{keys[name]}", array, turned=1 if turn else None)
     for name, array in trajectory.proprioception.items():
         _copy(demo, f"obs/{keys[name]}", array)
+    sizes = {array.shape[1:3] for array in trajectory.cameras.values()}
     for name, array in trajectory.extras.items():
-        _copy(demo, name, array, flip=turn and _is_image(array))
+        _copy(
+            demo,
+            name,
+            array,
+            turned=find_pixel_rows(name, array.shape[1:], sizes) if turn else None,
+        )
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
 
@@ -193,16 +200,12 @@ def observation_keys(names: Sequence[str]) -> dict[str, str]:
     return {name: key if key and counts[key] == 1 else name for name, key in short.items()}
 
 
-def _is_image(array: LazyArray) -> bool:
-    """Return whether an array lies along rows, as cameras and depth maps do, which are turned."""
-    return len(array.shape) >= 3
-
-
-def _copy(demo: h5py.Group, name: str, array: LazyArray, *, flip: bool = False) -> None:
+def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None = None) -> None:
+    """Copy an array; `turned` is the axis of pixel rows that are turned over."""
     target = demo.create_dataset(name, shape=array.shape, dtype=array.dtype)
     for start in range(0, len(array), FRAMES_PER_COPY):
         rows = array[start : start + FRAMES_PER_COPY]
-        target[start : start + FRAMES_PER_COPY] = rows[:, ::-1] if flip else rows
+        target[start : start + FRAMES_PER_COPY] = rows if turned is None else np.flip(rows, turned)
 
 
 def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:

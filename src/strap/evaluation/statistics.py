@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeVar
 
-import numpy as np
-from scipy.stats import binomtest, permutation_test
+from scipy.stats import binomtest
 
 Start = TypeVar("Start", bound=Hashable)
 """where a rollout begins: an initial state's number, or that with the task and the seed"""
@@ -47,16 +48,21 @@ def mcnemar(first: Mapping[Start, bool], second: Mapping[Start, bool]) -> Compar
     return Comparison(both, one, two, neither, p_value)
 
 
-def sign_flips(differences: Sequence[float]) -> float:
+def sign_flips(differences: Sequence[Fraction]) -> float:
     """Return p of the mean difference of tasks: each might as well have had the other sign.
 
-    Two-sided; exact for up to 13 tasks. It takes tasks, not rollouts, as what is drawn by chance,
-    so it tells whether a method may help on another task.
+    Two-sided and exact. It takes tasks, not rollouts, as what is drawn by chance, so it tells
+    whether a method may help on another task.
 
-    >>> sign_flips([0.1, 0.2, 0.3])
+    >>> sign_flips([Fraction(1, 10), Fraction(2, 10), Fraction(3, 10)])
     0.25
     """
-    found = permutation_test(
-        (np.array(differences),), np.mean, permutation_type="samples", n_resamples=2**13, rng=0
-    )
-    return float(found.pvalue)
+    ways = {Fraction(0): 1}  # sum -> in how many ways it comes about
+    for difference in differences:
+        before, ways = ways, defaultdict(int)
+        for total, count in before.items():
+            ways[total + difference] += count
+            ways[total - difference] += count
+    found = abs(sum(differences, Fraction(0)))
+    as_large = sum(count for total, count in ways.items() if abs(total) >= found)
+    return float(Fraction(as_large, 2 ** len(differences)))

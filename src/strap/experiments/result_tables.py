@@ -199,11 +199,14 @@ def format_csv(summary: Summary) -> str:
 def format_comparison_csv(summary: Summary) -> str:
     """Return one line per pair of columns and task, and one for all tasks together."""
     head = ["method", "against", "task", "pairs", "both", "only_it", "only_other", "neither", "p"]
+    head.append("p_over_tasks")
     rows: list[list[Any]] = [head]
     for paired in summary.comparisons():
         names = [summary.label(paired.column), summary.label(paired.reference)]
         for task, comparison in {**paired.by_task, "all": paired.comparison}.items():
-            rows.append([*names, task, count_pairs(comparison), *astuple(comparison)])
+            over_tasks = paired.p_over_tasks if task == "all" else None
+            counts = [count_pairs(comparison), *astuple(comparison)]
+            rows.append([*names, task, *counts, "" if over_tasks is None else over_tasks])
     return _format_rows(rows)
 
 

@@ -123,38 +123,36 @@ class Scheduler:
         changed = False
         busy = Counter(running.stage.kind for running in self.running.values())
         for name, stage in list(self.waiting.items()):
-            if any(
-                need in self.outcome.failed or need in self.outcome.blocked for need in stage.needs
-            ):
-                self.outcome.blocked.add(name)
-                del self.waiting[name]
-                changed = True
-                continue
-            ready = self.outcome.finished.issuperset(stage.needs)
-            settled = self.outcome.ended | self.outcome.postponed
-            ready = ready and settled.issuperset(stage.after)
             is_full = busy[stage.kind] >= self.slots.get(stage.kind, 1)
-            if not ready or (is_full and not stage.is_finished()):
+            if stage.is_finished():  # whatever became of what it needed
+                self.outcome.finished.add(name)
+            elif self._is_blocked(stage):
+                self.outcome.blocked.add(name)
+            elif self._is_ready(stage) and not is_full and self._try_begin(stage):
+                busy[stage.kind] += 1
+            else:
                 continue
-            began = self._try_begin(stage)
-            if began is not None:
-                del self.waiting[name]
-                changed = True
-                busy[stage.kind] += began
+            del self.waiting[name]
+            changed = True
         return changed
 
-    def _try_begin(self, stage: Stage) -> int | None:
-        """Begin a stage; return 1, 0 where it is finished, None where another runner is at it."""
-        if not stage.is_finished():
-            lock = try_lock(stage.lock)
-            if lock is None:
-                return None
-            if not stage.is_finished():  # since the first look
-                self.running[stage.name] = self._start(stage, lock)
-                return 1
+    def _is_blocked(self, stage: Stage) -> bool:
+        return any(n in self.outcome.failed or n in self.outcome.blocked for n in stage.needs)
+
+    def _is_ready(self, stage: Stage) -> bool:
+        settled = self.outcome.ended | self.outcome.postponed
+        return self.outcome.finished.issuperset(stage.needs) and settled.issuperset(stage.after)
+
+    def _try_begin(self, stage: Stage) -> bool:
+        """Begin a stage; return False where another runner is at it, or has just finished it."""
+        lock = try_lock(stage.lock)
+        if lock is None:
+            return False
+        if stage.is_finished():
             lock.release()
-        self.outcome.finished.add(stage.name)
-        return 0
+            return False
+        self.running[stage.name] = self._start(stage, lock)
+        return True
 
     def _start(self, stage: Stage, lock: Lock) -> _Running:
         with writing(stage.log), stage.log.open("ab") as log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from strap.evaluation.statistics import Comparison, mcnemar, sign_flips, wilson
@@ -56,7 +57,7 @@ class Paired:
     @property
     def difference(self) -> float:
         """How much larger the column's share of successes is."""
-        return difference_of(self.comparison)
+        return float(difference_of(self.comparison))
 
     @property
     def p_over_tasks(self) -> float | None:
@@ -68,7 +69,7 @@ class Paired:
     @property
     def worst_task(self) -> tuple[str, float] | None:
         """The task on which the column does worst against the reference, and by how much."""
-        found = {task: difference_of(comparison) for task, comparison in self.by_task.items()}
+        found = {task: float(difference_of(counts)) for task, counts in self.by_task.items()}
         return min(found.items(), key=lambda item: item[1]) if found else None
 
 
@@ -188,6 +189,6 @@ def count_pairs(comparison: Comparison) -> int:
     return comparison.both + comparison.first_only + comparison.second_only + comparison.neither
 
 
-def difference_of(comparison: Comparison) -> float:
+def difference_of(comparison: Comparison) -> Fraction:
     """Return the first's share of successes less the second's."""
-    return (comparison.first_only - comparison.second_only) / count_pairs(comparison)
+    return Fraction(comparison.first_only - comparison.second_only, count_pairs(comparison))

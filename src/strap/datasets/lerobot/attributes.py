@@ -12,13 +12,11 @@ def read_attributes(layout: Layout, row: int) -> dict[str, Any]:
     """Return tasks, feature names, place in the dataset and provenance of an episode."""
     found: dict[str, Any] = {
         "episode_index": int(layout.columns["episode_index"][row]),
+        "dataset_from_index": int(layout.columns["dataset_from_index"][row]),
         "feature_names": {
             f.name: labels for f in layout.features.values() if (labels := _labels(f.names))
         },
     }
-    first = layout.columns.get("dataset_from_index")
-    if first is not None and first[row] >= 0:
-        found["dataset_from_index"] = int(first[row])
     if len(layout.columns["tasks"][row]) > 1:
         found["tasks"] = list(layout.columns["tasks"][row])
     provenance = {

@@ -45,8 +45,8 @@ Columns = dict[str, Any]
 def list_episodes(root: Path, *, per_episode_files: bool, videos: Sequence[str]) -> Columns:
     """Return what `meta/` says of every episode, in the order of `episode_index`.
 
-    `episode_index`, `length`, `tasks`; of v3.0 also where its files lie (−1 or NaN where that is
-    not said), for the data and for each of `videos`, and `provenance/…`.
+    `episode_index`, `length`, `tasks`, `dataset_from_index`; of v3.0 also where its files lie (−1
+    or NaN where that is not said), for the data and for each of `videos`, and `provenance/…`.
     """
     if per_episode_files:
         columns = _from_lines(root / "meta/episodes.jsonl")
@@ -58,10 +58,14 @@ def list_episodes(root: Path, *, per_episode_files: bool, videos: Sequence[str])
     if len(np.unique(index)) != len(index):
         raise StrapError(f"'{root}': meta/ lists an episode twice; download its meta folder again")
     order = np.argsort(index, kind="stable")
-    return {
+    ordered: Columns = {
         name: values[order] if isinstance(values, np.ndarray) else [values[i] for i in order]
         for name, values in columns.items()
     }
+    lengths = ordered["length"]
+    said = ordered.get("dataset_from_index", np.full(len(lengths), -1))
+    ordered["dataset_from_index"] = np.where(said < 0, np.cumsum(lengths) - lengths, said)
+    return ordered
 
 
 def list_tasks(root: Path, *, per_episode_files: bool) -> dict[int, str]:

@@ -102,7 +102,8 @@ class Layout:
     fps: Fraction
     features: Mapping[str, Feature]
     columns: Mapping[str, Any]
-    """per-episode columns: `episode_index`, `length`, `tasks`, and in v3.0 the file columns"""
+    """per-episode columns: `episode_index`, `length`, `tasks`, `dataset_from_index`, and in v3.0
+    the file columns"""
     tasks: Mapping[int, str]
     rows: Mapping[int, int]
     """episode index -> its row in `columns`"""
