@@ -38,6 +38,26 @@ def test_options_are_those_of_the_real_commands(
     assert "unknown option of strap train 'dekay': did you mean 'decay'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "command"),
+    [
+        ("steps = 10", 'steps = "many"', "train"),
+        ('episodes = "0:4"', 'episodes = "0:4"\nacting = "smaple"', "evaluate"),
+        ("videos = false", 'videos = "no"', "evaluate"),
+    ],
+)
+def test_wrong_values_are_told_before_anything_runs(
+    tmp_path: Path, right: str, wrong: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert right in TEXT
+    file = write_experiment(tmp_path, TEXT.replace(right, wrong, 1))
+    words = ["experiment", str(file), "--out", str(tmp_path / "work")]
+    assert main([*words, "--list"]) == 2
+    assert command in capsys.readouterr().err
+    assert main(words) == 2
+    assert not (tmp_path / "work").exists()
+
+
 def test_a_report_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_experiment(tmp_path)
     experiment = read_experiment(file)

@@ -337,6 +337,25 @@ def test_at_the_deadline_what_is_trained_is_evaluated_though_its_frames_are_gone
     assert len(evaluated) == 14
 
 
+@pytest.mark.parametrize("change", ["options", "data"])
+def test_what_was_trained_otherwise_is_not_evaluated(bench: Bench, change: str) -> None:
+    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
+    before = bench.experiment
+    if change == "options":
+        bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
+    else:
+        (bench.data / "target/more").write_text("another demonstration")
+    with pytest.raises(StrapError, match="was trained by other options or on other data"):
+        bench.run()
+    assert not any(bench.work.glob("cells/*/*/episodes.jsonl"))
+    if change == "options":
+        bench.experiment = before
+    else:
+        (bench.data / "target/more").unlink()
+    bench.run()
+    bench.check_complete()
+
+
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
     bench.run(RunSettings(checkpoints=True, share_gpu=False))
     assert len(list(bench.work.glob("policies/*/*/result.txt"))) == 14

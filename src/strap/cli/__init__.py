@@ -98,8 +98,6 @@ def overview() -> str:
 
 
 def _call(name: str, words: Sequence[str]) -> int:
-    import tyro
-
     from strap.cli.help import (
         format_help,
         require_known_words,
@@ -117,9 +115,15 @@ def _call(name: str, words: Sequence[str]) -> int:
     if not subcommands(chosen):
         require_known_words(program, chosen, rest)
         require_positionals_first(program, chosen, rest)
+    return int(parse(command, name, words).run() or 0)
+
+
+def parse(command: Any, name: str, words: Sequence[str]) -> Any:
+    """Return a command with the values of these words; wrong ones are told, and SystemExit."""
+    import tyro
+
     config = (tyro.conf.FlagCreatePairsOff,)
-    call = tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
-    return int(call.run() or 0)
+    return tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
 
 
 class _Printable(io.TextIOBase):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
+from strap.cli import parse
 from strap.cli.help import options_of
+from strap.errors import StrapError
 
 EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
 """whose options an experiment's file may hold"""
@@ -94,6 +97,7 @@ class Command:
 
         data = open_data(experiment, self.data or self.file.parent, must_exist=not self.list)
         planner = Planner(data, work, known, workers=self.workers)
+        _require_values(replace(planner, _stages={}).plan(cells), planner.program)
         if self.list:
             print(format_plan(cells, planner, self.kept, self.stages))
             return 0
@@ -124,6 +128,27 @@ class Command:
             )
             return 1
         return 0
+
+
+def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
+    """Raise where a command does not take its values: after hours of training it would be late.
+
+    One command of each kind and options is looked at; tasks and seeds make no difference.
+    """
+    seen = set()
+    for stage in stages:
+        name, *words = stage.command[len(program) :]
+        kind = (stage.kind, stage.cell and stage.cell.column)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        try:
+            parse(import_module(f"strap.cli.{name}").Command, name, words)
+        except SystemExit as error:
+            raise StrapError(
+                f"`strap {name}` does not take these options of [{stage.kind}], see above: "
+                "correct the file of the experiment"
+            ) from error
 
 
 def _tell(line: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from strap.atomic import read_json
 from strap.errors import StrapError
 from strap.experiments.cellfolders import (
     copy_cell,
@@ -87,6 +88,7 @@ def run_cells(
     if not missing:
         return Outcome()
     stages = planner.plan(missing)
+    _require_own_policies(stages, planner)
     with sharing_gpu(enabled=settings.share_gpu) as environment:
         chosen = _of_kinds(stages, settings.stages)
         if len(chosen) < len(stages):
@@ -107,6 +109,23 @@ def run_cells(
         if _is_finished(cell, planner):
             _put_away(cell, planner, settings)
     return outcome
+
+
+def _require_own_policies(stages: Iterable[Stage], planner: Planner) -> None:
+    """Raise where a policy that is to be evaluated was trained by another command."""
+    places = {"DATA": planner.data.path, "WORK": planner.work}
+    for stage in stages:
+        if stage.kind != "train" or not (stage.note.is_file() and stage.output.exists()):
+            continue
+        now = as_relative(stage.command[len(planner.program) :], places)
+        noted = read_json(stage.note).get("command")
+        if noted != now:
+            raise StrapError(
+                f"'{stage.output}' was trained by other options or on other data than the "
+                f"experiment says, by `strap {shlex.join(noted)}` instead of "
+                f"`strap {shlex.join(now)}`: remove that folder to train it again, choose another "
+                "--out, or undo the change"
+            )
 
 
 def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
