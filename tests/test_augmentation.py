@@ -173,6 +173,34 @@ def test_what_lies_on_pixels_is_turned_with_the_images(tmp_path: Path) -> None:
             assert np.array_equal(file[f"data/demo_0/{name}"][:], expected), name
 
 
+def test_a_segment_of_another_shape_is_not_written_with_the_others(
+    planted: Planted, tmp_path: Path
+) -> None:
+    target = strap.open_dataset(planted.target)
+    for name, kind in (("actions", "array"), ("obs/ee_pos", "proprioception")):
+        odd = Path(shutil.copy(planted.prior, tmp_path / f"{kind}.hdf5"))
+        with h5py.File(odd, "r+") as file:
+            wider = np.pad(file[f"data/demo_1/{name}"][:], ((0, 0), (0, 1)))
+            del file[f"data/demo_1/{name}"]
+            file[f"data/demo_1/{name}"] = wider
+        prior = strap.open_dataset(odd)
+        found = [Segment("demo_1", 2, 9), Segment("demo_0", 2, 9)]
+        matches = [Match(Segment("demo_0", 0, 9), s, 1.0, 1, "", prior.name) for s in found]
+        with pytest.raises(StrapError, match=rf"'demo_1\[2:9\]' has {kind} .* leave it out"):
+            strap.augment(target, [prior], Matches(tuple(matches)), tmp_path / "a.hdf5")
+        assert not (tmp_path / "a.hdf5").exists()
+
+
+def test_several_frame_rates_in_one_file_are_told(planted: Planted, tmp_path: Path) -> None:
+    slow = Path(shutil.copy(planted.prior, tmp_path / "slow.hdf5"))
+    with h5py.File(slow, "r+") as file:
+        file["data"].attrs["fps"] = 10.0
+    prior = strap.open_dataset(slow)
+    match = Match(Segment("demo_0", 0, 9), Segment("demo_1", 2, 9), 1.0, 1, "", prior.name)
+    with pytest.warns(UserWarning, match=r"several frame rates .* 20 Hz \('demo_0'\), 10 Hz"):
+        strap.augment(strap.open_dataset(planted.target), prior, Matches((match,)), tmp_path / "a")
+
+
 def test_without_matches_there_is_the_target(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
     out = strap.augment(target, [prior], Matches(()), tmp_path / "a.hdf5")

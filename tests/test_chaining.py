@@ -238,6 +238,72 @@ def test_a_target_that_is_its_own_prior_is_remarked(
     assert "is target and prior" not in capsys.readouterr().err
 
 
+def test_a_prior_that_is_given_twice_is_searched_once(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = tmp_path / "link.hdf5"
+    link.symlink_to(planted.prior)
+    words = ["--target", planted.target, "--encoder", "pixels", "--prior", planted.prior]
+    retrieved(tmp_path / "once", *words)
+    capsys.readouterr()
+    retrieved(tmp_path / "twice", *words, link)
+    assert f"prior '{link}' is given twice: used once" in capsys.readouterr().err
+    assert open_run(tmp_path / "twice").matches == open_run(tmp_path / "once").matches
+
+
+def test_a_run_of_linked_files_is_used_as_any_other(planted: Planted, tmp_path: Path) -> None:
+    links = []
+    for file in (planted.target, planted.prior):
+        links.append(tmp_path / f"a-{file.name}")
+        links[-1].symlink_to(file)
+    words = ["--target", links[0], "--prior", links[1], "--encoder", "pixels"]
+    retrieved(tmp_path / "run", *words)
+    out = tmp_path / "weights"
+    assert main(["export", str(tmp_path / "run"), "--as", "weights", "--out", str(out)]) == 0
+
+
+def test_boundaries_of_another_dataset_are_remarked(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "segments.json"
+    assert main(["segment", str(planted.target), "--out", str(cut)]) == 0
+    words = [
+        "--segmentation",
+        "manual",
+        "--boundaries",
+        str(cut),
+        "--out",
+        str(tmp_path / "b.json"),
+    ]
+    assert main(["segment", str(planted.target), *words]) == 0
+    assert "was cut for" not in capsys.readouterr().err
+    moved = shutil.copy(planted.target, tmp_path / "moved.hdf5")
+    assert main(["segment", str(moved), *words]) == 0
+    assert f"'{cut}' was cut for '{planted.target}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--history", "-1"], "history is -1: it must be at least 0"),
+        (["--chunk", "-3"], "chunk is -3: it must be at least 0"),
+        (["--method", "random", "--seed", "-1"], "seed is -1: it must be at least 0"),
+        (["--matches-per-trajectory", "0"], "matches_per_trajectory is 0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_noticed_before_the_work(
+    planted: Planted,
+    tmp_path: Path,
+    words: list[str],
+    problem: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = ["--target", str(planted.target), "--prior", str(planted.prior), "--encoder", "pixels"]
+    assert main(["retrieve", *data, *words, "--out", str(tmp_path / "run")]) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from strap.conversion import convert
 from strap.datasets import robomimic
 from strap.errors import StrapError
 from strap.exports import frame_weights, stretches, write_filter, write_manifest
+from strap.lazy_arrays import lazy
 from strap.synthetic import Planted
-from strap.types import Match, Matches, Segment
+from strap.types import Match, Matches, Segment, Source, Trajectory
 
 
 @pytest.fixture
@@ -238,6 +240,53 @@ def test_convert_some(planted: Planted, tmp_path: Path) -> None:
         convert(dataset.select(["demo_3"]), tmp_path / "z.hdf5", ids=["demo_4"])
 
 
+def test_a_trajectory_is_converted_once(planted: Planted, tmp_path: Path) -> None:
+    dataset = strap.open_dataset(planted.prior)
+    with pytest.raises(StrapError, match="named twice"):
+        convert(dataset, tmp_path / "x.hdf5", ids=["demo_3", "demo_3"])
+
+
+def test_a_frame_rate_is_given_where_none_is_known(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((4, 2))
+    out = convert(strap.open_dataset(tmp_path / "a.hdf5"), tmp_path / "b.hdf5", fps=15)
+    again = convert(strap.open_dataset(out), tmp_path / "c.hdf5", fps=30)
+    assert [strap.open_dataset(file)["demo_0"].fps for file in (out, again)] == [15, 15]
+
+
+def test_rewards_and_ends_of_lerobot_are_those_of_robomimic(tmp_path: Path) -> None:
+    own = Trajectory(
+        id="a",
+        length=3,
+        instruction="",
+        cameras={},
+        proprioception={},
+        actions=lazy(np.zeros((3, 2))),
+        source=Source(tmp_path, "a"),
+        extras={
+            "next.reward": lazy(np.array([0.0, 0.5, 1.0], np.float32)),
+            "next.done": lazy(np.array([[False], [True], [True]])),
+        },
+    )
+    out = robomimic.write_robomimic(tmp_path / "a.hdf5", [own])
+    with h5py.File(out) as file:
+        assert file["data/demo_0/rewards"][:].tolist() == [0.0, 0.5, 1.0]
+        assert file["data/demo_0/dones"][:].tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["actions", "actions/x", "obs", "obs/ee_pos"])
+def test_an_array_whose_place_is_taken_is_left_out(
+    planted: Planted, tmp_path: Path, name: str
+) -> None:
+    own = strap.open_dataset(planted.target)["demo_0"]
+    odd = replace(own, extras={**own.extras, name: lazy(np.zeros(own.length))})
+    with pytest.warns(UserWarning, match=f"'{name}' is left out"):
+        out = robomimic.write_robomimic(tmp_path / "a.hdf5", [odd])
+    back = strap.open_dataset(out)["demo_0"]
+    assert np.array_equal(back.actions[:], own.actions[:])
+    assert set(back.proprioception) == set(own.proprioception)
+
+
 def test_inspect(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sheet = tmp_path / "sheet.png"
     assert main(["inspect", str(planted.target), "--sheet", str(sheet)]) == 0
@@ -249,8 +298,6 @@ def test_inspect(planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_text_that_hdf5_cannot_hold(planted: Planted, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     from strap.datasets.robomimic import write_robomimic
 
     dataset = strap.open_dataset(planted.target)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Match, Matches, Segment, Trajectory, short_name
 
+Shape: TypeAlias = tuple[int, ...]
+"""of one frame's array"""
 VIDEO_SHARE = 0.02
 """of its images' bytes that a video takes: LIBERO at 128 pixels 0.012; larger pictures less"""
 
@@ -125,7 +127,7 @@ def fetch_augmented(
 ) -> None:
     """Fetch what `augment` reads, where datasets are the hub's: all cameras that they share."""
     located = matches.locate(prior)
-    cameras = Common.of(target, located, matches).cameras
+    cameras = list(Common.of(target, located, matches).cameras)
     target.fetch(cameras, progress)
     for name, dataset in located.items():
         found = {m.segment.trajectory_id: None for m in matches if m.dataset == name}
@@ -225,14 +227,15 @@ def _origin(
 
 @dataclass(frozen=True)
 class Common:
-    """The cameras and proprioception that target and every prior share, as the target calls them.
+    """The arrays that target and every prior share, as the target calls them, and their shapes.
 
     Datasets of different formats spell proprioception differently: `ee_pos` in one is
     `observation.ee_pos` in another.
     """
 
-    cameras: tuple[str, ...]
-    proprioception: tuple[str, ...]
+    cameras: Mapping[str, Shape]
+    proprioception: Mapping[str, Shape]
+    actions: Shape
 
     @classmethod
     def of(cls, target: Dataset, located: Mapping[str, Dataset], matches: Matches) -> Common:
@@ -252,22 +255,36 @@ class Common:
         states = _shared(
             "proprioception", ours, [_respelled(o.proprioception, ours) for o in others]
         )
-        return cls(cameras, states)
+        return cls(cameras, states, first.actions.shape[1:])
 
     def restrict(self, trajectory: Trajectory) -> Trajectory:
         """Return the trajectory with these arrays only, by the target's names."""
         states = _respelled(trajectory.proprioception, self.proprioception)
-        try:
-            return replace(
-                trajectory,
-                cameras={name: trajectory.cameras[name] for name in self.cameras},
-                proprioception={name: states[name] for name in self.proprioception},
-            )
-        except KeyError as error:
+        _require_shapes(trajectory.id, "camera", trajectory.cameras, self.cameras)
+        _require_shapes(trajectory.id, "proprioception", states, self.proprioception)
+        actions = {"actions": trajectory.actions}
+        _require_shapes(trajectory.id, "array", actions, {"actions": self.actions})
+        return replace(
+            trajectory,
+            cameras={name: trajectory.cameras[name] for name in self.cameras},
+            proprioception={name: states[name] for name in self.proprioception},
+        )
+
+
+def _require_shapes(
+    trajectory_id: str, kind: str, arrays: Mapping[str, LazyArray], shapes: Mapping[str, Shape]
+) -> None:
+    for name, shape in shapes.items():
+        if name not in arrays:
             raise StrapError(
-                f"trajectory '{trajectory.id}' lacks {error} that others of its dataset have; "
-                "leave it out"
-            ) from error
+                f"trajectory '{trajectory_id}' lacks {kind} '{name}' that others of its dataset "
+                "have; leave it out"
+            )
+        if arrays[name].shape[1:] != shape:
+            raise StrapError(
+                f"trajectory '{trajectory_id}' has {kind} '{name}' of shape "
+                f"{arrays[name].shape[1:]} per frame, others of its dataset {shape}; leave it out"
+            )
 
 
 def _check_actions(target: Trajectory, prior: Trajectory) -> None:
@@ -282,12 +299,12 @@ def _check_actions(target: Trajectory, prior: Trajectory) -> None:
 
 def _shared(
     kind: str, ours: Mapping[str, LazyArray], theirs: Sequence[Mapping[str, LazyArray]]
-) -> tuple[str, ...]:
+) -> dict[str, Shape]:
     def fits(name: str) -> bool:
         shape = ours[name].shape[1:]
         return all(name in other and other[name].shape[1:] == shape for other in theirs)
 
-    kept = tuple(name for name in ours if fits(name))
+    kept = {name: ours[name].shape[1:] for name in ours if fits(name)}
     left_out = [name for name in ours if name not in kept]
     if left_out:
         warnings.warn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,11 @@ def format_of(out: Path, format: Format | None = None) -> Format:
     """Return the format to write: as said, else robomimic for `.hdf5` and LeRobot for a folder."""
     if format is not None and format not in get_args(Format):
         raise unknown("output format", format, get_args(Format))
+    if format is None and out.suffix == ".zarr":
+        raise StrapError(
+            f"cannot write '{out}': Zarr is read only; name a .hdf5 file (robomimic) or a folder "
+            "(LeRobot)"
+        )
     return format or ("robomimic" if out.suffix in SUFFIXES else "lerobot")
 
 
@@ -42,7 +48,7 @@ def convert(
         out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is whole.
         format: `robomimic` or `lerobot`, instead of by the name.
         ids: only these trajectories.
-        fps: LeRobot: the frame rate, where the dataset does not say.
+        fps: the frame rate, where the dataset does not say.
         codec: LeRobot: `h264` or `av1`.
         progress: called with (what, done, total).
     """
@@ -50,23 +56,27 @@ def convert(
     from strap.datasets.robomimic import write_robomimic
 
     out = Path(out).expanduser()
+    out = out if out.name else out.resolve()  # `.` has no name
     chosen = list(ids or dataset.ids)
+    if len(set(chosen)) < len(chosen):
+        raise StrapError("a trajectory is named twice: name each once")
     if not chosen:
         raise StrapError(f"dataset '{dataset.path}' is empty: there is nothing to convert")
     selected = dataset.select(chosen)
     selected.fetch(progress=progress)
-    trajectories, first = with_labels(selected), selected[chosen[0]]
+    first = selected[chosen[0]]
     source = {
         "dataset": dataset.name,
         "format": dataset.format,
         "fingerprint": dataset.fingerprint(),
         "ids": chosen,
         "first": first.identity(),
+        **({} if first.fps or fps is None else {"fps": fps}),
     }
     if format_of(out, format) == "lerobot":
         return write_lerobot(
             out,
-            trajectories,
+            with_labels(selected),
             fps=fps,
             codec=codec,
             source=source,
@@ -76,7 +86,7 @@ def convert(
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
     return write_robomimic(
         out,
-        trajectories,
+        (replace(each, fps=each.fps or fps) for each in with_labels(selected)),
         total=len(chosen),
         metadata=metadata,
         orientation=first.orientation,

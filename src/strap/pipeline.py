@@ -107,6 +107,9 @@ class RetrievalOptions:
         """Return these options with what the method decides where nothing was said."""
         if self.method not in METHODS:
             raise unknown("retrieval method", self.method, METHODS)
+        for name in ("history", "chunk"):
+            if getattr(self, name) < 0:
+                raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 0")
         if self.max_roughness is not None and not self.max_roughness > 0:
             raise StrapError(f"max_roughness is {self.max_roughness}: it must be above 0")
         if self.augmented not in get_args(Augmented):
@@ -171,7 +174,7 @@ def run_retrieval(
     options.features().require_judgeable(options.method, cut, metric)
     ours = RetrievalInput.open(target, options.opening, options.target_selection, progress)
     opening, chosen = options.opening, options.prior_selection
-    priors = [RetrievalInput.open(path, opening, chosen, progress) for path in prior]
+    priors = _distinct([RetrievalInput.open(path, opening, chosen, progress) for path in prior])
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     ours.dataset.fetch(cameras=(), progress=progress)
@@ -196,6 +199,15 @@ def run_retrieval(
         manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
         write_json(out / "manifest.json", manifest)
         return replace(open_run(out), reused=False)
+
+
+def _distinct(priors: Sequence[RetrievalInput]) -> list[RetrievalInput]:
+    """Return each prior once, whatever paths lead to it; say so where one was given twice."""
+    found: dict[str, RetrievalInput] = {}
+    for prior in priors:
+        if found.setdefault(prior.dataset.name, prior) is not prior:
+            warnings.warn(f"prior '{prior.dataset.path}' is given twice: used once", stacklevel=3)
+    return list(found.values())
 
 
 def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:

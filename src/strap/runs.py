@@ -54,9 +54,15 @@ class Run:
         saved: dict[str, Any] = dict(arguments["opening"])
         saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
         opening = OpenOptions(**saved)
-        target = _selection(arguments, "target").apply(opening.open(arguments["target"]))
+        try:
+            opened = [opening.open(path) for path in (arguments["target"], *arguments["prior"])]
+        except StrapError as error:
+            raise StrapError(
+                f"'{self.path}' was made from a dataset that fails: {error}"
+            ) from error
+        target = _selection(arguments, "target").apply(opened[0])
         chosen = _selection(arguments, "prior")
-        priors = [chosen.apply(opening.open(path)) for path in arguments["prior"]]
+        priors = [chosen.apply(prior) for prior in opened[1:]]
         for dataset in (target, *priors):
             if dataset.fingerprint() != self.manifest["inputs"].get(dataset.name):
                 raise StrapError(

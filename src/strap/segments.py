@@ -117,6 +117,7 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
     if segmentation.method == "stops":
         cuts = _cut_at_stops(dataset, segmentation)
     else:
+        _remark_origin(dataset, segmentation)
         found = [segment for trajectory in dataset for segment in cut(trajectory, segmentation)]
         cuts = Cuts(found, segmentation)
     if not cuts.segments:
@@ -124,6 +125,19 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
     for note in (*cuts.notes, *_odd_stops(cuts)):
         warnings.warn(note, stacklevel=2)
     return cuts
+
+
+def _remark_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> None:
+    """Say so where boundaries were made for a dataset of another place, whose ids may be alike."""
+    file = segmentation.boundaries
+    if segmentation.method != "manual" or file is None or not isinstance(dataset, Dataset):
+        return
+    content = read_json(file)
+    origin = content.get("dataset") if isinstance(content, dict) else None
+    if isinstance(origin, str) and origin != dataset.name:
+        warnings.warn(
+            f"'{file}' was cut for '{origin}', and is used for '{dataset.path}'", stacklevel=3
+        )
 
 
 def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:

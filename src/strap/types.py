@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
@@ -34,6 +34,8 @@ class Source:
     """every file the trajectory's content lies in; when none has changed, neither has it"""
     commit: str = ""
     """the hub's, by which the content is known without the files"""
+    stamp_dataset: Callable[[], str] | None = None
+    """of a trajectory that shares its files with others: returns what changes with any of them"""
 
     def stamp(self) -> str:
         """Return the commit, or sizes and times of the files.
@@ -42,6 +44,8 @@ class Source:
         """
         if self.commit:
             return self.commit
+        if self.stamp_dataset is not None:
+            return self.stamp_dataset()
         stats = [file.stat() for file in self.files or (self.path,) if file.exists()]
         return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
 

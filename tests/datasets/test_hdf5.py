@@ -119,6 +119,21 @@ def test_libero_names_its_task_in_the_file_name(tmp_path: Path) -> None:
     assert instruction_from_name(Path("pick_up_a_book_demo.hdf5")) == "pick up a book"
 
 
+def test_an_instruction_that_ends_with_a_quotation(tmp_path: Path) -> None:
+    for text, read in (('say "hello"', 'say "hello"'), ('"open it"', "open it"), ('"', '"')):
+        file = write(tmp_path / "a.hdf5", demos=1, demo_attrs={"language_instruction": text})
+        assert strap.open_dataset(file)["demo_0"].instruction == read
+
+
+def test_a_demonstration_may_say_that_it_has_no_instruction(tmp_path: Path) -> None:
+    attributes = {"language_instruction": "of the whole file"}
+    file = write(tmp_path / "a.hdf5", demos=1, data_attrs=attributes)
+    assert strap.open_dataset(file)["demo_0"].instruction == "of the whole file"
+    attributes = {"data_attrs": attributes, "demo_attrs": {"language_instruction": ""}}
+    file = write(tmp_path / "b.hdf5", demos=1, **attributes)
+    assert strap.open_dataset(file)["demo_0"].instruction == ""
+
+
 def test_orientation_is_explicit(tmp_path: Path, planted: Planted) -> None:
     libero = strap.open_dataset(planted.target)
     assert libero.format == "libero"

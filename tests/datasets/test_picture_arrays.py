@@ -133,6 +133,23 @@ def test_a_state_outside_the_observation_of_rlds(
 
 
 @pytest.mark.parametrize("write", [write_hdf5, write_buffer])
+def test_pictures_a_little_above_1_are_not_taken_for_dark_ones(write, tmp_path: Path) -> None:
+    images = (BYTES / 255).astype(np.float32)
+    images[COUNT // 2] *= 1.25
+    dataset = strap.open_dataset(write(tmp_path, images))
+    with pytest.raises(StrapError, match=r"wrist_image' has pixels from 0 to 1\.\d+ .* undo"):
+        dataset[dataset.ids[0]].frames("wrist_image")
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_buffer])
+def test_one_dark_frame_does_not_decide(write, tmp_path: Path) -> None:
+    images = BYTES.astype(np.float32)
+    images[COUNT // 2] = 0
+    dataset = strap.open_dataset(write(tmp_path, images))
+    assert dataset[dataset.ids[0]].frames("wrist_image").tolist() == images.tolist()
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_buffer])
 def test_normalised_pictures_are_named(write, tmp_path: Path) -> None:
     dataset = strap.open_dataset(write(tmp_path, (BYTES / 127.5 - 1).astype(np.float32)))
     own = dataset[dataset.ids[0]]

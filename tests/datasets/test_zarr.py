@@ -9,6 +9,7 @@ import importlib.util
 import io
 import json
 import lzma
+import os
 import pickle
 import random
 import shutil
@@ -85,6 +86,15 @@ def test_pictures_kept_as_floats(tmp_path: Path) -> None:
     frames = opened(path)["episode_000000"].frames("camera0_rgb")
     assert frames.dtype == np.uint8
     np.testing.assert_array_equal(frames, arrays()["camera0_rgb"][:9])
+
+
+def test_a_changed_chunk_is_a_changed_trajectory(tmp_path: Path) -> None:
+    path = write_zarr(tmp_path / "buffer.zarr", arrays(), ENDS)
+    before = opened(path)["episode_000001"].source.stamp()
+    assert opened(path)["episode_000001"].source.stamp() == before
+    chunk = next(file for file in (path / "data/action").iterdir() if file.name[0] != ".")
+    os.utime(chunk, ns=(1, 1))
+    assert opened(path)["episode_000001"].source.stamp() != before
 
 
 def test_not_a_buffer(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
 from strap.datasets import Dataset
 from strap.exports import write_filter, write_manifest, write_weights
-from strap.runs import Run, open_run
+from strap.folders import require_apart, require_ending
+from strap.runs import AUGMENTED, REPORT, Run, open_run
 
 Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
 
@@ -48,6 +49,7 @@ class Command:
         """Open the run and its datasets, write, and say what was written."""
         run = open_run(self.run_folder)
         target, priors = run.datasets()
+        self._require_output(run, [target, *priors])
         chosen = choose_matches(run.path, run.matches, self.choices)
         written = [self.out]
         if self.kind in ("lerobot", "robomimic"):
@@ -77,6 +79,15 @@ class Command:
             print_json({"as": self.kind, "written": files, "choices": chosen.to_json()})
         else:
             print("\n".join([*map(str, written), *([str(chosen)] if chosen.fingerprint else [])]))
+
+    def _require_output(self, run: Run, datasets: list[Dataset]) -> None:
+        """Raise where what is written would replace what is read."""
+        endings = {"filter": (".json",), "robomimic": (".hdf5", ".h5", "")}
+        if self.kind in endings:
+            require_ending(self.out, endings[self.kind])
+        require_apart(self.out, [dataset.path for dataset in datasets])
+        own = ("manifest.json", "matches.parquet", "segments.json", REPORT, *AUGMENTED.values())
+        require_apart(self.out, [run.path / name for name in own])
 
     def _note_choices(self, run: Run, chosen: Chosen) -> list[Path]:
         """Write beside the output which choices it was made by; remove a note of earlier ones."""

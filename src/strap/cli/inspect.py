@@ -12,6 +12,7 @@ from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
+from strap.folders import require_ending
 from strap.inspection import inspect, write_contact_sheet
 
 
@@ -39,6 +40,7 @@ class Command:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             found = inspect(dataset)
             if self.sheet:
+                require_ending(self.sheet, (".png",))
                 write_contact_sheet(dataset, self.sheet, progress=progress)
         if self.json:
             print_json({**asdict(found), "path": str(found.path), "sheet": str(self.sheet or "")})

@@ -12,6 +12,7 @@ from strap.cli.options import Choosing, Cutting, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
+from strap.folders import require_ending
 from strap.segments import Cuts, cut_dataset, write_segments
 
 
@@ -34,6 +35,7 @@ class Command:
 
     def run(self) -> None:
         """Segment, write, and list the segments."""
+        require_ending(self.out, (".json",))
         with showing(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             dataset.fetch(cameras=(), progress=progress)

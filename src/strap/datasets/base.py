@@ -131,8 +131,10 @@ class Dataset:
         whole = self.whole.reader
         if commit := getattr(whole, "commit", ""):
             return fingerprint_json([commit, list(getattr(whole, "skipped", ()))])
-        root = self.path if self.path.is_dir() else self.path.parent
-        return fingerprint_files(self.reader.files, root)
+        if self.path.is_dir():
+            return fingerprint_files(self.reader.files, self.path)
+        file = self.path.resolve()  # as `name` does: a link's own name is none of its content
+        return fingerprint_files([file], file.parent)
 
 
 @dataclass(frozen=True)

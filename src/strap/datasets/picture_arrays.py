@@ -6,6 +6,7 @@ Whether an array is pictures is told by its shape, its type and, where these lea
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,9 @@ PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel
 """parts of the names of cameras"""
 NO_PICTURE_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
 """parts of the names of arrays that have three channels and are no colours"""
-PIXEL_NAMES = ("depth", "seg", "mask", "normal", "flow", "image", "img", "rgb")
-"""parts of the names of arrays that have numbers for each pixel"""
 MOST_CHANNELS = 4
+DECIDING_FRAMES = 9
+"""of an episode, by which it is told whether its floats go to 1 or to 255"""
 SMALLEST = 8
 """pixels of a side: what is smaller, channels first, may be a matrix"""
 
@@ -47,17 +48,16 @@ def find_pixel_rows(
     """Return the axis of an array [t …] along which rows of pixels lie, None where there is none.
 
     Args:
-        name: the array's; depth maps, segmentations and the like are pixels by theirs.
+        name: the array's; a depth map is told by it too, whatever its size.
         shape: its shape, the time left out: [h w], or with channels before or after.
-        camera_sizes: [h w] of the cameras beside it; what has such a size is pixels too.
+        camera_sizes: [h w] of the cameras beside it; what has such a size lies on pixels.
     """
     if len(shape) not in (2, 3):
         return None
     is_first = len(shape) == 3 and shape[2] > MOST_CHANNELS >= shape[0]
     size = tuple(shape[1:] if is_first else shape[:2])
-    word = name.lower()
-    is_named = any(part in word for part in PIXEL_NAMES) and min(size) >= SMALLEST
-    return 1 + is_first if is_named or size in camera_sizes else None
+    is_depth = "depth" in name.lower() and min(size) >= SMALLEST and max(size) <= 4 * min(size)
+    return 1 + is_first if is_depth or size in camera_sizes else None
 
 
 def as_pictures(array: LazyArray, where: str) -> LazyArray:
@@ -69,23 +69,28 @@ def as_pictures(array: LazyArray, where: str) -> LazyArray:
     if array.dtype == np.uint8 and not is_first:
         return array
     height, width = array.shape[2:4] if is_first else array.shape[1:3]
+    scale = cache(partial(_scale, array))
 
     def read(start: int, stop: int) -> Array:
         frames = array.read(start, stop)
         if array.dtype != np.uint8:
-            frames = _as_bytes(frames, _scale(array), where, f"in frames {start}:{stop}")
+            frames = _as_bytes(frames, scale(), where, f"in frames {start}:{stop}")
         return np.ascontiguousarray(np.moveaxis(frames, 1, 3)) if is_first else frames
 
     return LazyArray((array.shape[0], height, width, 3), np.dtype(np.uint8), read)
 
 
 def _scale(array: LazyArray) -> float:
-    """Return what makes grey levels of the values; floats up to 1 are shares of 255."""
+    """Return what makes grey levels of the values; floats up to about 1 are shares of 255.
+
+    Some frames of the whole episode decide, not those that are asked for: a dark one must not be
+    stretched. Values up to 2 are shares that go too far, which is an error where they are read.
+    """
     if array.dtype.kind != "f" or not len(array):
         return 1.0
-    # One frame of the episode decides, not the range: a dark frame must not be stretched.
-    middle = array.read(len(array) // 2, len(array) // 2 + 1)
-    return 255.0 if middle.max(initial=0) <= 1 else 1.0
+    places = np.unique(np.linspace(0, len(array) - 1, DECIDING_FRAMES).astype(int))
+    largest = max(array.read(place, place + 1).max(initial=0) for place in places)
+    return 255.0 if largest <= 2 else 1.0
 
 
 def _as_bytes(frames: Array, scale: float, where: str, part: str) -> Array:

@@ -109,7 +109,7 @@ def _write(
             file.attrs[PLAN] = read_json(parts / "plan.json")
         data = file.create_group("data")
         count = frames = 0
-        rate: float | None = None
+        rates: dict[float, str] = {}
         for count, trajectory in enumerate(trajectories, 1):
             progress("writing", count - 1, total or count)
             name = f"demo_{count - 1}"
@@ -120,10 +120,18 @@ def _write(
                     part.copy("demo", data, name)
             file.check()
             frames += trajectory.length
-            rate = rate or trajectory.fps
+            if trajectory.fps:
+                rates.setdefault(trajectory.fps, trajectory.id)
         if not count:
             raise StrapError(f"nothing to write to '{out}': there is no trajectory")
-        _write_metadata(data, metadata or {}, frames, count, orientation, rate)
+        _write_metadata(data, metadata or {}, frames, count, orientation, next(iter(rates), None))
+        if len(rates) > 1:
+            listing = ", ".join(f"{rate:g} Hz ('{key}')" for rate, key in rates.items())
+            warnings.warn(
+                f"'{out}' holds trajectories of several frame rates and names the first alone: "
+                f"{listing}",
+                stacklevel=3,
+            )
         for name, members in {**(masks or {}), "all": range(count)}.items():
             file[f"mask/{name}"] = np.array([f"demo_{i}".encode() for i in members], dtype="S16")
         progress("writing", count, count)
@@ -179,12 +187,13 @@ def _write_demo(
         _copy(demo, f"obs/{keys[name]}", array)
     sizes = {array.shape[1:3] for array in trajectory.cameras.values()}
     for name, array in trajectory.extras.items():
-        _copy(
-            demo,
-            name,
-            array,
-            turned=find_pixel_rows(name, array.shape[1:], sizes) if turn else None,
-        )
+        if name in demo or name == "obs" or name.startswith("actions/"):
+            warnings.warn(
+                f"'{name}' is left out: robomimic's layout has something else there", stacklevel=4
+            )
+            continue
+        rows = find_pixel_rows(name, array.shape[1:], sizes)
+        _copy(demo, name, array, turned=rows if turn else None)
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
 
@@ -209,11 +218,19 @@ def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None =
 
 
 def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:
-    """Write the rewards and dones that robomimic's loader needs: none, and the last frame."""
-    if "rewards" not in demo:
-        demo["rewards"] = np.zeros(trajectory.length, np.float32)
-    if "dones" not in demo:
-        demo["dones"] = (np.arange(trajectory.length) == trajectory.length - 1).astype(np.uint8)
+    """Write the rewards and dones that robomimic's loader needs, by LeRobot's where it has them.
+
+    Else no rewards, and the last frame is done.
+    """
+    ends = np.arange(trajectory.length) == trajectory.length - 1
+    for name, lerobots, absent in (
+        ("rewards", "next.reward", np.zeros(trajectory.length, np.float32)),
+        ("dones", "next.done", ends.astype(np.uint8)),
+    ):
+        if name not in demo:
+            known = trajectory.extras.get(lerobots)
+            values = absent if known is None else known[:].reshape(trajectory.length, -1)[:, 0]
+            demo[name] = values.astype(absent.dtype)
 
 
 def _write_attributes(demo: h5py.Group, trajectory: Trajectory) -> None:

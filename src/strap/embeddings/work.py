@@ -59,7 +59,6 @@ class Work:
         self._images_seen = 0
         self._unknown = sum(key not in session.places for key in dataset.ids)
         self._waiting: list[list[str]] = []
-        self._stamp = dataset.fingerprint()
 
     @property
     def images(self) -> int:
@@ -103,13 +102,8 @@ class Work:
         return bool(self._waiting)
 
     def stamp(self, trajectory: Trajectory) -> str:
-        """Return the stamp of the trajectory's files, or of all the dataset's where none are named.
-
-        The same file read the other way up holds other images.
-        """
-        source = trajectory.source
-        files = source.stamp() if source.files or source.path.is_file() else self._stamp
-        return f"{files} {trajectory.orientation}"
+        """Return the stamp of its files. Read the other way up, they hold other images."""
+        return f"{trajectory.source.stamp()} {trajectory.orientation}"
 
     def _scan(self) -> Iterator[list[Trajectory]]:
         """Yield the groups in the dataset's order; of n parts, every n-th of them."""

@@ -82,6 +82,12 @@ class MatchOptions:
             raise StrapError(f"threshold is {self.threshold}: it must lie between 0 and 1")
         if self.max_cost is not None and not self.max_cost >= 0:
             raise StrapError(f"max_cost is {self.max_cost}: it must be at least 0")
+        if self.seed < 0:
+            raise StrapError(f"seed is {self.seed}: it must be at least 0")
+        if self.matches_per_trajectory < 1:
+            raise StrapError(
+                f"matches_per_trajectory is {self.matches_per_trajectory}: it must be at least 1"
+            )
         if self.padding < 1:
             raise StrapError(f"padding is {self.padding}: it must be at least 1 frame")
 

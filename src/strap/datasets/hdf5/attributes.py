@@ -56,7 +56,8 @@ class Attributes:
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = "".join(value)
         if isinstance(value, str):
-            return value.strip().strip('"')
+            text = value.strip()
+            return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
         if value is None:
             return ""
         raise StrapError(
@@ -172,6 +173,9 @@ def instruction(data: Attributes, demo: Attributes) -> str:
             for key in ("lang", "env_lang", LANGUAGE_ATTRIBUTES[0])
         ),
     ]
+    own = demo.values.get(LANGUAGE_ATTRIBUTES[0])
+    if isinstance(own, str) and not own and not places[0][2]:
+        return ""  # it says that it has none, as files of ours do
     texts = (attributes.text(name, value) for attributes, name, value in places)
     from_name = instruction_from_name(data.file) if dialect(data) == "libero" else ""
     return next(filter(None, texts), from_name)

@@ -41,6 +41,7 @@ from strap.datasets.zarr.layout import PICTURE_CODECS, ArrayLayout, read_layout
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.lazy_arrays import LazyArray
+from strap.provenance import fingerprint_files
 from strap.types import Array, Orientation, Source, Trajectory
 
 ENDS = "meta/episode_ends"
@@ -84,6 +85,10 @@ class ZarrReader:
         walked = os.walk(self.path)
         return tuple(sorted(Path(folder) / name for folder, _, names in walked for name in names))
 
+    @cached_property
+    def _stamp_of_files(self) -> str:
+        return fingerprint_files(self.files, self.path)
+
     def read(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory, its arrays unread."""
         number = self._number(trajectory_id)
@@ -110,7 +115,7 @@ class ZarrReader:
             cameras=cameras,
             proprioception=proprioception,
             actions=self._whole(actions, self.action),
-            source=Source(self.path, trajectory_id),
+            source=Source(self.path, trajectory_id, stamp_dataset=lambda: self._stamp_of_files),
             fps=self.fps,
             orientation=self.orientation,
             extras=extras,

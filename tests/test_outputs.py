@@ -1,0 +1,68 @@
+"""What a command writes never replaces what it reads, nor a file of another kind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from strap.cli import main
+from strap.synthetic import Planted
+
+PLACES = ["OWN/target.hdf5", "OWN/prior.hdf5", "RUN/manifest.json", "RUN/matches.parquet"]
+
+
+@pytest.fixture(scope="module")
+def run(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("outputs")
+    own = Path(shutil.copytree(planted.prior.parent, folder / "own"))
+    words = ["--target", str(own / "target.hdf5"), "--prior", str(own / "prior.hdf5")]
+    words += ["--encoder", "pixels", "--report", "none", "--stores", str(folder / "stores")]
+    assert main(["retrieve", *words, "--top-k", "4", "--out", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("kind", ["robomimic", "lerobot", "manifest", "weights", "filter"])
+@pytest.mark.parametrize("place", [*PLACES, "OWN/target.hdf5/inside", "RUN/augmented.hdf5"])
+def test_an_export_does_not_replace_what_it_reads(
+    run: Path, kind: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = run.parent / "own"
+    before = {file: file.read_bytes() for file in run.parent.rglob("*") if file.is_file()}
+    out = place.replace("OWN", str(own)).replace("RUN", str(run))
+    assert main(["export", str(run), "--as", kind, "--out", out]) == 2
+    told = capsys.readouterr().err
+    assert "choose another --out" in told or "must end in" in told
+    assert {file: file.read_bytes() for file in run.parent.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [(["segment", "DATA", "--out"], ".json"), (["inspect", "DATA", "--sheet"], ".png")],
+)
+def test_a_file_of_another_kind_is_not_replaced(
+    own_planted: Planted, words: list[str], ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = own_planted.target.read_bytes()
+    words = [str(own_planted.target) if word == "DATA" else word for word in words]
+    assert main([*words, str(own_planted.target)]) == 2
+    assert f"its name must end in {ending}" in capsys.readouterr().err
+    assert own_planted.target.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("out", "problem"), [(".", "exists already"), ("out.zarr", "Zarr is read only")]
+)
+def test_a_conversion_says_where_it_does_not_write(
+    planted: Planted,
+    tmp_path: Path,
+    out: str,
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["convert", str(planted.target), out]) == 2
+    assert problem in capsys.readouterr().err
