@@ -26,13 +26,13 @@ from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, RetrievalInput, prepare_features
 from strap.folders import cache_folder
-from strap.locks import LOCK, alone, is_free
+from strap.locks import LOCK, alone
 from strap.progress import Clock, Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.retrieval.states import retrieve_states
-from strap.runs import AUGMENTED, REPORT, Run, open_run
+from strap.runs import AUGMENTED, REPORT, Run, find_finished, open_run
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
@@ -189,7 +189,7 @@ def run_retrieval(
         inputs[str(file)] = fingerprint_json(read_json(file))
     with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
         remove_leftovers(out)
-        if done := _finished(out, arguments, inputs, overwrite=overwrite):
+        if done := find_finished(out, arguments, inputs, overwrite=overwrite):
             return done
         (out / "manifest.json").unlink(missing_ok=True)
         (out / REPORT).unlink(missing_ok=True)
@@ -333,30 +333,3 @@ def _arguments(
         "named_stores": [str(store.path) if store else "" for store in stores],
         **json.loads(json.dumps(plain)),  # as it will be read back
     }
-
-
-def _finished(
-    out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
-) -> Run | None:
-    """Return the run that lies there, when it is what would be made; None when it must be made."""
-    if not (out / "manifest.json").is_file():
-        if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
-            raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
-        return None
-    try:
-        run = open_run(out)
-    except StrapError:
-        if overwrite:  # whatever it was
-            return None
-        raise
-    old = run.manifest.get("arguments", {})
-    changed = [key for key in arguments if old.get(key) != arguments[key]]
-    if changed and not overwrite:
-        what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
-        raise StrapError(
-            f"'{out}' holds a run with other arguments ({what}): choose another --out, or pass "
-            "--overwrite to replace it"
-        )
-    if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
-        return None
-    return run if run.augmented or arguments["augmented"] == "none" else None

@@ -23,6 +23,7 @@ from strap.atomic import read_json
 from strap.datasets import Dataset, OpenOptions
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
+from strap.locks import is_free
 from strap.types import Matches
 
 AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
@@ -91,6 +92,33 @@ def open_run(path: str | Path) -> Run:
             "`strap retrieve` again with --overwrite"
         )
     return Run(path, Matches.from_parquet(path / "matches.parquet"), manifest, reused=True)
+
+
+def find_finished(
+    out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
+) -> Run | None:
+    """Return the run that lies there, when it is what would be made; None when it must be made."""
+    if not (out / "manifest.json").is_file():
+        if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
+            raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
+        return None
+    try:
+        run = open_run(out)
+    except StrapError:
+        if overwrite:  # whatever it was
+            return None
+        raise
+    old = run.manifest.get("arguments", {})
+    changed = [key for key in arguments if old.get(key) != arguments[key]]
+    if changed and not overwrite:
+        what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
+        raise StrapError(
+            f"'{out}' holds a run with other arguments ({what}): choose another --out, or pass "
+            "--overwrite to replace it"
+        )
+    if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
+        return None
+    return run if run.augmented or arguments["augmented"] == "none" else None
 
 
 def _wrong_in(manifest: Any) -> str | None:

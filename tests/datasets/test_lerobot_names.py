@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from tests.datasets.lerobot_damage import INFO, LENGTHS, edit_info, read_all
 from tests.datasets.writers import Episode, episodes, number_of, write_lerobot_v21
 
 import strap
+from strap.datasets.labels import OBJECT, SKILL
 from strap.datasets.lerobot import write_lerobot
+from strap.datasets.lerobot.features import MAX_KEY_BYTES
+from strap.datasets.lerobot.layout import IMAGES
 from strap.errors import StrapError
+from strap.lazy_arrays import lazy
+from strap.types import Source, Trajectory
 
 SO100 = ["shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper"]
 
@@ -170,3 +176,143 @@ def test_a_robot_with_joints_alone_from_segment_to_export(
     again = strap.open_dataset(tmp_path / "out")
     assert len(again) == 4
     assert again[again.ids[0]].attributes["feature_names"]["observation.state"] == SO100
+
+
+FRAMES = 4
+
+
+def recorded(
+    id: str = "demo_0",
+    *,
+    cameras: tuple[str, ...] = ("front",),
+    states: tuple[str, ...] = ("ee_pos",),
+    dtype: str = "f4",
+    extras: dict[str, np.ndarray] | None = None,
+) -> Trajectory:
+    """Return a trajectory whose cameras are of one grey each: 0, 100, …."""
+    pictures = {
+        name: np.full((FRAMES, 16, 16, 3), 100 * i, np.uint8) for i, name in enumerate(cameras)
+    }
+    return Trajectory(
+        id=id,
+        length=FRAMES,
+        instruction="stack the bowls",
+        cameras={name: lazy(frames) for name, frames in pictures.items()},
+        proprioception={name: lazy(np.ones((FRAMES, 3), np.float32)) for name in states},
+        actions=lazy(np.arange(FRAMES * 2).reshape(FRAMES, 2).astype(dtype)),
+        source=Source(Path("nowhere"), id),
+        fps=10.0,
+        extras={name: lazy(array) for name, array in (extras or {}).items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (
+            {"cameras": ("front", "observation.images.front")},
+            "cameras 'front' and 'observation.images.front' both",
+        ),
+        ({"cameras": ("a/front", "a.front")}, "cameras 'a/front' and 'a.front' both"),
+        (
+            {"cameras": ("observation.top", "observation.images.observation.top")},
+            "cameras 'observation.top' and 'observation.images.observation.top' both",
+        ),
+        ({"states": ("arm/pos", "arm.pos")}, "proprioception 'arm/pos' and 'arm.pos' both"),
+        ({"states": ("pos", "observation.pos")}, "proprioception 'pos' and 'observation.pos' both"),
+        ({"states": ("images/front",)}, "camera and proprioception 'front' and 'images/front' bo"),
+    ],
+)
+def test_arrays_of_one_feature_are_an_error(
+    names: dict[str, tuple[str, ...]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(StrapError, match=f"'demo_0': {message}.*leave one out, or rename it"):
+        write_lerobot(tmp_path / "out", [recorded(**names)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_of_one_feature_in_a_later_trajectory(tmp_path: Path) -> None:
+    later = recorded("demo_1", cameras=("front", "observation.images.front"))
+    with pytest.raises(StrapError, match="'demo_1': cameras 'front' and 'observation"):
+        write_lerobot(tmp_path / "out", [recorded(), later])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "grey"), [("front", 0), ("observation.images.front", 100), ("wrist", 200)]
+)
+def test_of_two_cameras_of_one_feature_the_chosen_one_is_written(
+    chosen: str, grey: int, tmp_path: Path
+) -> None:
+    own = recorded(cameras=("front", "observation.images.front", "wrist"))
+    out = write_lerobot(tmp_path / "out", [own], cameras=[chosen])
+    again = strap.open_dataset(out)["episode_000000"]
+    (name,) = again.cameras
+    assert abs(again.frames(name).astype(int) - grey).max() < 5
+
+
+NUMBERS = np.arange(FRAMES, dtype=np.float32)
+TAKEN = [
+    *("timestamp", "frame_index", "episode_index", "index", "task_index"),
+    *("action", "observation.state", "observation.ee_pos", "observation.images.front"),
+]
+
+
+def test_extras_without_a_column_are_named_in_one_warning(tmp_path: Path) -> None:
+    rows = {"a/c": NUMBERS, "a.c": -NUMBERS, **dict.fromkeys(TAKEN, NUMBERS)}
+    unfit = {"depth": np.zeros((FRAMES, 2, 2)), "note": np.full(FRAMES, "x")}
+    both = [recorded(extras={**rows, **unfit}), recorded("demo_1", extras=rows)]
+    with pytest.warns(UserWarning, match="left out of the dataset") as seen:
+        out = write_lerobot(tmp_path / "out", both)
+    (told,) = (str(warning.message) for warning in seen)
+    listing = [f"{name} (no row of numbers per frame)" for name in unfit]
+    listing += [f"{name} (name taken: rename it)" for name in ("a.c", *TAKEN)]
+    assert told == f"left out of the dataset: {', '.join(listing)}"
+    assert list(strap.open_dataset(out)["episode_000001"].extras) == ["a.c"]
+    assert strap.open_dataset(out)["episode_000001"].extras["a.c"][:].tolist() == NUMBERS.tolist()
+
+
+def test_lerobot_to_lerobot_warns_of_no_bookkeeping(v3: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = write_lerobot(tmp_path / "out", strap.open_dataset(v3))
+    assert list(strap.open_dataset(out)["episode_000000"].extras) == ["next.reward", "next.done"]
+
+
+def test_skill_labels_are_not_left_out(tmp_path: Path) -> None:
+    labels = {SKILL: np.full(FRAMES, "grasp"), OBJECT: np.full(FRAMES, "bowl")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = write_lerobot(tmp_path / "out", [recorded(extras=labels)])
+    assert (out / "meta/skills.parquet").is_file()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "native"),
+    [(">f4", "float32"), (">f8", "float64"), (">i8", "int64"), (">f2", "float32")],
+)
+def test_big_endian_numbers_are_written_as_native_ones(
+    dtype: str, native: str, tmp_path: Path
+) -> None:
+    own = recorded(dtype=dtype, extras={"reward": NUMBERS.astype(dtype)})
+    out = write_lerobot(tmp_path / "out", [own])
+    features = json.loads((out / INFO).read_text())["features"]
+    assert features["action"]["dtype"] == features["reward"]["dtype"] == native
+    again = strap.open_dataset(out)["episode_000000"]
+    np.testing.assert_array_equal(again.actions[:], own.actions[:])
+    np.testing.assert_array_equal(again.extras["reward"][:], NUMBERS)
+
+
+@pytest.mark.parametrize(
+    "name", ["con\\x", "n" * 250, "é" * 125], ids=["backslash", "long", "long in bytes"]
+)
+def test_a_camera_whose_name_is_no_folder_is_an_error(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StrapError, match=r"camera '.*no backslash and at most 220 bytes; rename"):
+        write_lerobot(tmp_path / "out", [recorded(cameras=(name,))])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_camera_of_the_longest_name(tmp_path: Path) -> None:
+    name = "n" * (MAX_KEY_BYTES - len(IMAGES))
+    out = write_lerobot(tmp_path / "out", [recorded(cameras=(name,))])
+    assert list(strap.open_dataset(out)["episode_000000"].cameras) == [name]

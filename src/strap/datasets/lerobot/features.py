@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from strap.datasets.lerobot.layout import BOOKKEEPING, IMAGES
-from strap.errors import StrapError
+from strap.datasets.labels import OBJECT, SKILL
+from strap.datasets.lerobot.layout import BOOKKEEPING, IMAGES, is_folder_name
+from strap.errors import StrapError, shorten
 from strap.lazy_arrays import LazyArray
 from strap.types import Array, Trajectory
 
 STATE = "observation.state"
+MAX_KEY_BYTES = 220
+"""of a video feature's name; file systems take 255, and unfinished videos have longer names"""
 _BOOKKEEPING_TYPES = dict.fromkeys(BOOKKEEPING, "int64") | {"timestamp": "float32"}
 
 
@@ -37,33 +40,97 @@ class NumericColumn:
 
 def camera_key(name: str) -> str:
     """Return `observation.images.wrist` for `wrist`; a name that is a key already stays."""
-    plain = name.replace("/", ".")
+    plain = _dotted(name).removeprefix(IMAGES)
     return plain if plain.startswith("observation.") else IMAGES + plain
 
 
-def columns_of(trajectory: Trajectory) -> dict[str, NumericColumn]:
-    """Return the numeric features of a trajectory.
+def cameras_by_key(trajectory: Trajectory, chosen: Iterable[str] | None) -> dict[str, str]:
+    """Return the camera of every video feature: the chosen ones, or all.
+
+    Two cameras of one feature are an error.
+    """
+    names = trajectory.cameras if chosen is None else chosen
+    return _by_key(trajectory, "cameras", names, camera_key)
+
+
+def require_folder_name(key: str, camera: str) -> None:
+    """Raise where a video feature has a name that no folder of a LeRobot dataset has."""
+    if not is_folder_name(key) or len(key.encode()) > MAX_KEY_BYTES:
+        raise StrapError(
+            f"camera '{shorten(camera)}' becomes the folder '{shorten(key)}': in LeRobot datasets "
+            f"its name has no backslash and at most {MAX_KEY_BYTES} bytes; rename the camera or "
+            "leave it out"
+        )
+
+
+def columns_of(trajectory: Trajectory, cameras: Iterable[str]) -> dict[str, NumericColumn]:
+    """Return the numeric features of a trajectory that is written with these cameras.
 
     Actions become `action`. Proprioception `ee_pos` becomes `observation.ee_pos` (a name that
     begins with `observation.` stays), and where there is no `observation.state` yet, all of it side
     by side becomes that, since LeRobot's policies ask for it. Other per-frame arrays keep their
-    names, `/` written as `.`; arrays of more than one dimension per frame have no column.
+    names, `/` written as `.`; those whose name another feature has, and arrays of more than one
+    dimension per frame, have no column.
     """
     names = _labels_by_key(trajectory)
-    states = {
-        state_key(name): array for name, array in trajectory.proprioception.items() if _fits(array)
-    }
+    videos = cameras_by_key(trajectory, cameras)
+    states = _states_by_key(trajectory, videos)
     found: dict[str, NumericColumn] = {}
     if states and STATE not in states:
         found[STATE] = _joined(states)
     for name, array in states.items():
         found[name] = _column(name, array, names.get(name), optional=False)
     found["action"] = _column("action", trajectory.actions, names.get("action"), optional=False)
+    taken = {*videos, *BOOKKEEPING}
     for name, array in trajectory.extras.items():
-        plain = name.replace("/", ".")
-        if _fits(array) and plain not in found and plain not in BOOKKEEPING:
-            found[plain] = _column(plain, array, names.get(name), optional=True)
+        key = _dotted(name)
+        if _fits(array) and key not in found and key not in taken:
+            found[key] = _column(key, array, names.get(name), optional=True)
     return found
+
+
+def arrays_left_out(trajectory: Trajectory, columns: Mapping[str, NumericColumn]) -> dict[str, str]:
+    """Return the arrays that none of the trajectory's columns holds, each with the reason.
+
+    Skill labels are none of them: they have a table of their own.
+    """
+    arrays = [*trajectory.proprioception.items(), *trajectory.extras.items()]
+    found = {name: "no row of numbers per frame" for name, array in arrays if not _fits(array)}
+    unclaimed = {column.name for column in columns.values() if column.optional}
+    for name in trajectory.extras:
+        if name not in found and _dotted(name) not in unclaimed:
+            found[name] = "name taken: rename it"
+        elif name not in found:
+            unclaimed.remove(_dotted(name))  # of two by one name the first is written
+    labels = {SKILL, OBJECT} if trajectory.extras.keys() >= {SKILL, OBJECT} else ()
+    return {name: reason for name, reason in found.items() if name not in labels}
+
+
+def _states_by_key(trajectory: Trajectory, videos: Mapping[str, str]) -> dict[str, LazyArray]:
+    fitting = [name for name, array in trajectory.proprioception.items() if _fits(array)]
+    found = _by_key(trajectory, "proprioception", fitting, state_key)
+    for key in found.keys() & videos:
+        raise _collision(trajectory, "camera and proprioception", videos[key], found[key], key)
+    return {key: trajectory.proprioception[name] for key, name in found.items()}
+
+
+def _by_key(
+    trajectory: Trajectory, kind: str, names: Iterable[str], key_of: Callable[[str], str]
+) -> dict[str, str]:
+    """Return the name behind every feature; raise where two names become one feature."""
+    found: dict[str, str] = {}
+    for name in names:
+        key = key_of(name)
+        if found.setdefault(key, name) != name:
+            raise _collision(trajectory, kind, found[key], name, key)
+    return found
+
+
+def _collision(trajectory: Trajectory, kind: str, one: str, other: str, key: str) -> StrapError:
+    return StrapError(
+        f"trajectory '{trajectory.id}': {kind} '{one}' and '{other}' both become LeRobot's feature "
+        f"'{key}': leave one out, or rename it"
+    )
 
 
 def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
@@ -76,8 +143,13 @@ def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
 
 def state_key(name: str) -> str:
     """Return `observation.ee_pos` for `ee_pos`; a name that is a key already stays."""
-    plain = name.replace("/", ".")
+    plain = _dotted(name)
     return plain if plain.startswith("observation.") else f"observation.{plain}"
+
+
+def _dotted(name: str) -> str:
+    """Return the name without slashes, which no LeRobot feature may have."""
+    return name.replace("/", ".")
 
 
 def _fits(array: LazyArray) -> bool:
@@ -91,10 +163,11 @@ def _column(name: str, array: LazyArray, names: Any, *, optional: bool) -> Numer
             f"'{name}' has shape {array.shape} and type {array.dtype}: LeRobot tables take numbers "
             "of at most one dimension per frame"
         )
-    dtype = np.dtype(np.float32) if array.dtype == np.float16 else array.dtype
+    dtype = array.dtype.newbyteorder("=")
+    dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
     return NumericColumn(
         name,
-        dtype=str(dtype.newbyteorder("=")),
+        dtype=str(dtype),
         shape=array.shape[1:] or (1,),
         names=names if optional or names else _numbered(name, array),
         optional=optional,

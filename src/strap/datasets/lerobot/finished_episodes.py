@@ -122,16 +122,18 @@ def write_episode(
     encodings: Mapping[str, Encoding],
     fps: Fraction,
 ) -> FinishedEpisode:
-    """Write one episode: rows, videos, and last the record that says it is finished."""
-    columns = columns_of(trajectory)
+    """Write one episode: rows, videos, and last the record that says it is finished.
+
+    `encodings` has those of the cameras that are written, by their names in the trajectory.
+    """
+    columns = columns_of(trajectory, encodings)
     stats: dict[str, Stats] = {}
     sizes: dict[str, int] = {}
-    for camera in trajectory.cameras:
+    for camera, encoding in encodings.items():
         key = camera_key(camera)
-        if key in encodings:
-            file = workplace.video_file(index, key)
-            stats[key] = _write_video(file, trajectory, camera, encodings[key])
-            sizes[key] = file.stat().st_size
+        file = workplace.video_file(index, key)
+        stats[key] = _write_video(file, trajectory, camera, encoding)
+        sizes[key] = file.stat().st_size
     stats |= _write_table(workplace.table_file(index), trajectory, columns, index, task, first, fps)
     record = {
         "id": trajectory.id,

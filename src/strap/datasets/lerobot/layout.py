@@ -37,6 +37,7 @@ __all__ = [
     "PROVENANCE",
     "Feature",
     "Layout",
+    "is_folder_name",
     "load_layout",
     "rational_fps",
 ]
@@ -278,7 +279,7 @@ def _feature(name: str, spec: Any, file: Path) -> Feature:
     if dtype in ("video", "image"):
         shape = _height_width_channels(where, shape, spec.get("names"))
         require_at_most(shape[0] * shape[1], MAX_PICTURE_PIXELS, f"pixels in {name!r}", file)
-    if dtype == "video" and re.search(r"[/\\\0]|^\.{0,2}$", name):
+    if dtype == "video" and not is_folder_name(name):
         raise StrapError(
             f"{where} is a video, so its name is that of a folder; it must have no slashes: "
             "rename it"
@@ -288,6 +289,11 @@ def _feature(name: str, spec: Any, file: Path) -> Feature:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         require_at_most(size, MAX_FRAME_BYTES, f"bytes per frame in {name!r}", file)
     return feature
+
+
+def is_folder_name(name: str) -> bool:
+    """Return whether a video feature may have the name: the folder of its files has it too."""
+    return re.search(r"[/\\\0]|^\.{0,2}$", name) is None
 
 
 def _require_distinct_cameras(features: Mapping[str, Feature], file: Path) -> None:

@@ -9,15 +9,18 @@ from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from strap.atomic import discard, read_json, remove_leftovers, replacing, write_json, writing
+from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.datasets.base import Codec
 from strap.datasets.labels import Label, labels_of, write_labels
+from strap.datasets.lerobot.data_files import CHUNKS_SIZE, DATA_PATH, write_data_files
 from strap.datasets.lerobot.description import Placement, write_description
 from strap.datasets.lerobot.encoding import GOP, Encoding, join
-from strap.datasets.lerobot.features import camera_key, columns_of
+from strap.datasets.lerobot.features import (
+    arrays_left_out,
+    cameras_by_key,
+    columns_of,
+    require_folder_name,
+)
 from strap.datasets.lerobot.finished_episodes import (
     FinishedEpisode,
     Workplace,
@@ -33,11 +36,9 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Trajectory
 
-CHUNKS_SIZE = 1000
 DATA_MB, VIDEO_MB = 100, 200
 ORIGIN = "meta/strap.json"
 """from what a dataset was written, so that the same call again finds it done"""
-DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
@@ -89,6 +90,8 @@ def write_lerobot(
         total = len(trajectories)
     rate = _rate(first, fps)
     encodings = _encodings(first, cameras, codec, rate, crf, gop)
+    columns = columns_of(first, cameras_by_key(first, cameras).values())
+    required = {c.name: c.shape for c in columns.values() if not c.optional}
     plan = {
         **_plan(first, rate, encodings),
         "source": source,
@@ -102,7 +105,8 @@ def write_lerobot(
             discard(partial_folder(out))
             return out
         workplace = Workplace(out, plan)
-        job = _Job(workplace, first, rate, encodings, video_files_size_in_mb, fps is None)
+        one_rate = fps is None
+        job = _Job(workplace, required, rate, encodings, cameras, video_files_size_in_mb, one_rate)
         for trajectory in _chain(first, stream):
             job.add(trajectory)
             progress("writing", len(job.episodes), total or len(job.episodes))
@@ -130,9 +134,10 @@ class _Job:
     def __init__(
         self,
         workplace: Workplace,
-        first: Trajectory,
+        required: Mapping[str, tuple[int, ...]],
         fps: Fraction,
         encodings: Mapping[str, Encoding],
+        cameras: Sequence[str] | None,
         video_mb: float,
         one_rate: bool,
     ) -> None:
@@ -143,7 +148,9 @@ class _Job:
         self.tasks: dict[str, int] = {}
         self.labels: dict[str, Sequence[Label]] = {}
         self.placements: dict[str, list[Placement]] = {key: [] for key in encodings}
-        self._required = {c.name: c.shape for c in columns_of(first).values() if not c.optional}
+        self._required = required
+        self._cameras = cameras
+        self._left_out: dict[str, str] = {}
         self._groups: dict[str, list[FinishedEpisode]] = {key: [] for key in encodings}
         self._files = dict.fromkeys(encodings, 0)
         self._video_bytes = video_mb * 2**20
@@ -152,12 +159,14 @@ class _Job:
 
     def add(self, trajectory: Trajectory) -> None:
         """Write an episode, or find it written."""
-        self._check(trajectory)
+        cameras = cameras_by_key(trajectory, self._cameras)
+        self._check(trajectory, cameras)
         index = len(self.episodes)
         first = self.episodes[-1].first + self.episodes[-1].length if self.episodes else 0
         task = self.tasks.setdefault(trajectory.instruction, len(self.tasks))
+        encodings = {cameras[key]: encoding for key, encoding in self.encodings.items()}
         episode = find_finished(self.workplace, trajectory, index, task, first) or write_episode(
-            self.workplace, trajectory, index, task, first, self.encodings, self.fps
+            self.workplace, trajectory, index, task, first, encodings, self.fps
         )
         self.episodes.append(episode)
         if labels := labels_of(trajectory):
@@ -172,13 +181,18 @@ class _Job:
         """Write what remains: the last video files, the tables, the description."""
         for key in self._groups:
             self._join(key)
+        if self._left_out:
+            listing = ", ".join(f"{name} ({why})" for name, why in self._left_out.items())
+            warnings.warn(f"left out of the dataset: {listing}", stacklevel=3)
         columns, dropped = _common_columns(self.workplace, self.episodes)
         if dropped:
             warnings.warn(
                 f"{', '.join(dropped)}: not alike in all trajectories, left out of the dataset",
                 stacklevel=3,
             )
-        placements = {"data": _write_data(self.workplace, self.episodes, columns, data_mb * 2**20)}
+        placements = {
+            "data": write_data_files(self.workplace, self.episodes, columns, data_mb * 2**20)
+        }
         placements |= {f"videos/{key}": found for key, found in self.placements.items()}
         info = {
             "codebase_version": "v3.0",
@@ -212,7 +226,7 @@ class _Job:
         for video in videos:
             video.unlink(missing_ok=True)
 
-    def _check(self, trajectory: Trajectory) -> None:
+    def _check(self, trajectory: Trajectory, cameras: Mapping[str, str]) -> None:
         """Raise where an episode lacks a feature of the first."""
         if trajectory.length < 1:
             raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
@@ -220,17 +234,19 @@ class _Job:
         if self._one_rate and rate is not None and rational_fps(rate) != self.fps:
             raise StrapError(
                 f"trajectory '{trajectory.id}' runs at {rate:g} Hz, the first at "
-                f"{float(self.fps):g}: LeRobot keeps one rate; give fps to write all at that"
+                f"{float(self.fps):g}: LeRobot keeps one rate; write robomimic's format, or say "
+                "one for all (strap convert --fps)"
             )
-        cameras = {camera_key(name): array.shape for name, array in trajectory.cameras.items()}
+        sizes = {key: trajectory.camera(name).shape[1:3] for key, name in cameras.items()}
         for key, e in self.encodings.items():
-            if cameras.get(key, ())[1:3] != (e.height, e.width):
-                raise _differs(trajectory, key, cameras.get(key), (e.height, e.width))
-        columns = columns_of(trajectory)
+            if sizes.get(key) != (e.height, e.width):
+                raise _differs(trajectory, key, sizes.get(key), (e.height, e.width))
+        columns = columns_of(trajectory, cameras.values())
         for name, shape in self._required.items():
             found = columns[name].shape if name in columns else None
             if found != shape:
                 raise _differs(trajectory, name, found, shape)
+        self._left_out |= arrays_left_out(trajectory, columns)
 
 
 def _differs(
@@ -247,7 +263,7 @@ def _rate(first: Trajectory, fps: float | None) -> Fraction:
     rate = fps if fps is not None else first.fps
     if rate is None or not 0 < rate < 1e5:
         raise StrapError(
-            f"trajectory '{first.id}' has frame rate {rate}: give the recording's rate with fps=…"
+            f"trajectory '{first.id}' has frame rate {rate}: give the recording's (--fps)"
         )
     return rational_fps(rate)
 
@@ -261,9 +277,10 @@ def _encodings(
     gop: int,
 ) -> dict[str, Encoding]:
     found: dict[str, Encoding] = {}
-    for name in first.cameras if cameras is None else cameras:
+    for key, name in cameras_by_key(first, cameras).items():
+        require_folder_name(key, name)
         height, width = first.camera(name).shape[1:3]
-        found[camera_key(name)] = Encoding(codec, fps, height, width, crf, gop)
+        found[key] = Encoding(codec, fps, height, width, crf, gop)
     return found
 
 
@@ -297,50 +314,6 @@ def _common_columns(
 
 def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(a["dtype"] == b["dtype"] and a["shape"] == b["shape"])
-
-
-def _write_data(
-    workplace: Workplace,
-    episodes: Sequence[FinishedEpisode],
-    columns: Mapping[str, Any],
-    limit: float,
-) -> list[Placement]:
-    """Write the data files, a row group per episode, a new file when the rows reach the limit."""
-    placements: list[Placement] = []
-    groups: list[list[FinishedEpisode]] = [[]]
-    size = 0
-    for episode in episodes:
-        n_bytes = _row_bytes(workplace, episode, columns)
-        if groups[-1] and size + n_bytes > limit:
-            groups.append([])
-            size = 0
-        groups[-1].append(episode)
-        size += n_bytes
-    for number, group in enumerate(groups):
-        chunk, file = divmod(number, CHUNKS_SIZE)
-        target = workplace.dataset / DATA_PATH.format(chunk_index=chunk, file_index=file)
-        _write_data_file(target, (_rows(workplace, episode, columns) for episode in group))
-        placements += [Placement(chunk, file)] * len(group)
-    return placements
-
-
-def _rows(workplace: Workplace, episode: FinishedEpisode, columns: Mapping[str, Any]) -> pa.Table:
-    bookkeeping = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
-    return pq.read_table(workplace.table_file(episode.index), columns=[*columns, *bookkeeping])
-
-
-def _row_bytes(workplace: Workplace, episode: FinishedEpisode, columns: Mapping[str, Any]) -> int:
-    return int(_rows(workplace, episode, columns).nbytes)
-
-
-def _write_data_file(target: Path, tables: Iterator[pa.Table]) -> None:
-    writer: pq.ParquetWriter | None = None
-    with replacing(target) as temporary:
-        for table in tables:
-            writer = writer or pq.ParquetWriter(temporary, table.schema, compression="snappy")
-            writer.write_table(table)
-        if writer:
-            writer.close()
 
 
 def _chain(first: Trajectory, rest: Iterator[Trajectory]) -> Iterator[Trajectory]:
