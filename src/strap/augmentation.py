@@ -67,6 +67,7 @@ def augment(
         return write_lerobot(
             out,
             parts,
+            robot_type=target.robot_type,
             source=_origin(target, priors, matches, history, chunk),
             total=len(target) + len(matches),
             progress=progress,

@@ -79,6 +79,7 @@ def convert(
             with_labels(selected),
             fps=fps,
             codec=codec,
+            robot_type=dataset.robot_type,
             source=source,
             total=len(chosen),
             progress=progress,

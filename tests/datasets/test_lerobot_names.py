@@ -14,6 +14,7 @@ from tests.datasets.lerobot_damage import INFO, LENGTHS, edit_info, read_all
 from tests.datasets.writers import Episode, episodes, number_of, write_lerobot_v21
 
 import strap
+from strap.conversion import convert
 from strap.datasets.labels import OBJECT, SKILL
 from strap.datasets.lerobot import write_lerobot
 from strap.datasets.lerobot.features import MAX_KEY_BYTES
@@ -270,6 +271,12 @@ def test_extras_without_a_column_are_named_in_one_warning(tmp_path: Path) -> Non
     assert told == f"left out of the dataset: {', '.join(listing)}"
     assert list(strap.open_dataset(out)["episode_000001"].extras) == ["a.c"]
     assert strap.open_dataset(out)["episode_000001"].extras["a.c"][:].tolist() == NUMBERS.tolist()
+
+
+def test_a_converted_dataset_names_its_robot(tmp_path: Path) -> None:
+    made = write_lerobot(tmp_path / "a", [recorded()], robot_type="panda")
+    again = convert(strap.open_dataset(made), tmp_path / "b")
+    assert strap.open_dataset(again).robot_type == "panda"
 
 
 def test_lerobot_to_lerobot_warns_of_no_bookkeeping(v3: Path, tmp_path: Path) -> None:

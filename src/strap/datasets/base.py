@@ -69,6 +69,12 @@ class Dataset:
         """What the format stores once per dataset."""
         return self.reader.metadata
 
+    @property
+    def robot_type(self) -> str | None:
+        """The robot that LeRobot's metadata name, where they do."""
+        named = self.metadata.get("robot_type") if self.format.startswith("lerobot") else None
+        return named if isinstance(named, str) else None
+
     def fetch(self, cameras: Sequence[str] | None = None, progress: Progress = silent) -> None:
         """Fetch what these trajectories lack here, where the dataset is one of the hub's.
 
