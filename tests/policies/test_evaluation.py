@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +20,12 @@ from tests.policies.toy import make
 from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.comparison import as_json, in_words
-from strap.evaluation.records import read_records
-from strap.evaluation.results import check_interface, run_episodes
+from strap.evaluation.records import OUTCOME, read_description, read_records
+from strap.evaluation.results import check_interface, evaluate, run_episodes
 from strap.evaluation.statistics import sign_flips
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy
+from strap.policies.checkpoints import FILES
 from strap.training import FrameCache, TrainingSettings, train
 
 SETTINGS = EvaluationSettings(episodes=5, horizon=6, workers=2)
@@ -77,6 +81,46 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     other = {**IDENTITY, "checkpoint": "b"}
     with pytest.raises(StrapError, match="another checkpoint: choose another --out"):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, other)
+
+
+@pytest.mark.parametrize("changes", [{"acting": "sample", "execute": 3}, {"demos": "4b1d"}])
+def test_rollouts_of_other_settings_are_not_pooled(
+    policy: Policy, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Neither where a setting comes nor where it goes."""
+    one, plain, changed = replace(SETTINGS, episodes=1, videos=False), IDENTITY, IDENTITY | changes
+    for name, begun, resumed in (("a", plain, changed), ("b", changed, plain)):
+        out = tmp_path / name
+        run_episodes(policy, "reach", one, make, (str(tmp_path),), out, begun)
+        message = f"another {', '.join(changes)}: choose another --out"
+        with pytest.raises(StrapError, match=message):
+            run_episodes(policy, "reach", SETTINGS, make, (str(tmp_path),), out, resumed)
+        run_episodes(policy, "reach", one, make, (str(tmp_path),), out, begun)
+        assert len((out / "episodes.jsonl").read_text().splitlines()) == 1
+
+
+def test_demonstrations_are_known_by_what_they_hold(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / FILES["last"]).touch()
+    told: list[Any] = []
+    task = SimpleNamespace(name="reach", index=0, instruction="reach")
+    for name, stand_in in (
+        ("strap.libero.tasks.find_task", lambda *_: task),
+        ("strap.libero.rendering.backend.select_backend", lambda: None),
+        ("strap.evaluation.results.load_policy", lambda *_, **__: policy),
+        ("strap.evaluation.results.check_interface", lambda _: None),
+        ("strap.evaluation.results.run_episodes", lambda *call: told.append(call[6]["demos"])),
+    ):
+        monkeypatch.setattr(name, stand_in)
+    for folder, content in (("a", b"1"), ("b", b"2"), ("c", b"1")):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "demos.hdf5"
+        file.write_bytes(content)
+        evaluate(tmp_path, replace(SETTINGS, demos=str(file)))
+    assert told[0] == told[2] != told[1]
+    with pytest.raises(StrapError, match=r"cannot read '.*none\.hdf5' \(No such file.*check the"):
+        evaluate(tmp_path, replace(SETTINGS, demos=str(tmp_path / "none.hdf5")))
 
 
 def test_rollouts_may_begin_with_a_later_state(policy: Policy, tmp_path: Path) -> None:
@@ -248,6 +292,85 @@ def test_two_evaluations_are_compared_state_by_state(policy: Policy, tmp_path: P
         compare(runs[0], third)
     with pytest.raises(StrapError, match="holds no evaluation"):
         open_evaluation(tmp_path)
+
+
+def write_evaluation(out: Path, rows: list[Any], **about: Any) -> Path:
+    out.mkdir()
+    (out / "evaluation.json").write_text(json.dumps({**IDENTITY, "seed": 2, **about}))
+    (out / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return out
+
+
+def row_from(state: int, /, **changes: Any) -> dict[str, Any]:
+    row = {"state": state, "seed": 200_000 + state, "success": True, "partial": 1.0, "seconds": 3}
+    return {key: value for key, value in {**row, **changes}.items() if value is not ...}
+
+
+def test_rollouts_that_began_elsewhere_are_not_compared(tmp_path: Path) -> None:
+    rows = [row_from(state) for state in range(8)]
+    fixed, same, begun = (
+        open_evaluation(write_evaluation(tmp_path / name, rows, **about))
+        for name, about in (("a", {}), ("b", {}), ("c", {"demos": "4b1d"}))
+    )
+    assert compare(fixed, same).both == 8
+    for first, second in ((fixed, begun), (begun, fixed)):
+        with pytest.raises(StrapError, match=r"differ in demos .*4b1d.*the same initial states"):
+            compare(first, second)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (5, "'5' is no episode"),
+        (None, "'null' is no episode"),
+        ([], r"'\[\]' is no episode"),
+        ({}, "it has no state"),
+        (row_from(1, partial=...), "it has no partial"),
+        (row_from(1, success=...), "it has no success"),
+        (row_from(1, state="x"), "state is 'x', not a whole number from 0 on"),
+        (row_from(1, state=0.9), "state is 0.9, not"),
+        (row_from(1, state=True), "state is True, not"),
+        (row_from(1, success="false"), "success is 'false', not true or false"),
+        (row_from(1, success=2), "success is 2, not"),
+        (row_from(1, partial=float("nan")), "partial is nan, not a number from 0 to 1"),
+        (row_from(1, partial=1.5), "partial is 1.5, not"),
+        (row_from(1, seed="x"), "seed is 'x', not a whole number"),
+        (row_from(1, seed=700_001), "seed is 700001, but .* of seed 2 has 200001"),
+        (row_from(0, success=False), "state 0 is on an earlier line too, recorded otherwise"),
+    ],
+)
+def test_rows_that_no_rollout_wrote_are_refused(
+    policy: Policy, tmp_path: Path, row: Any, message: str
+) -> None:
+    out = write_evaluation(tmp_path / "out", [row_from(0), row])
+    found = (
+        rf"episodes\.jsonl' is damaged, line 2: {message}.*; put back a copy of it, or remove it"
+    )
+    with pytest.raises(StrapError, match=found):
+        open_evaluation(out)
+    own, identity = replace(SETTINGS, seed=2), {**IDENTITY, "seed": 2}
+    with pytest.raises(StrapError, match=found):  # and nothing is run
+        run_episodes(policy, "reach", own, make, (str(tmp_path),), out, identity)
+
+
+def test_only_a_last_line_may_be_cut_off(tmp_path: Path) -> None:
+    out = write_evaluation(tmp_path / "out", [row_from(0), row_from(0, seconds=4), row_from(1)])
+    assert len(open_evaluation(out).records) == 2  # equal but for the seconds
+    file = out / "episodes.jsonl"
+    whole = file.read_bytes()
+    for end in (b'{"state": 3, "succ', b"\xff\xfe", b"\n \n"):
+        file.write_bytes(whole + end)
+        assert sorted(read_records(out, seed=2, required=OUTCOME)) == [0, 1]
+    for line in (b'{"state": 3, "succ\n', b"\xff\xfe\n"):
+        file.write_bytes(line + whole)
+        with pytest.raises(StrapError, match=r"is damaged, line 1: '.*' is no episode"):
+            read_records(out)
+    for about in ("[]", '{"seed": "x"}'):
+        (out / "evaluation.json").write_text(about)
+        with pytest.raises(
+            StrapError, match=r"evaluation\.json' describes no evaluation: put back"
+        ):
+            read_description(out)
 
 
 def test_a_policy_for_another_robot_is_refused(policy: Policy) -> None:

@@ -3,38 +3,133 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from strap.atomic import read_json
-from strap.errors import StrapError
+from strap.errors import StrapError, printable, shorten
 
 FPS = 20
 """of the videos"""
 DESCRIPTION = "evaluation.json"
 """which checkpoint, task and settings"""
+OUTCOME = ("state", "success", "partial")
+"""what an episode must tell to be counted"""
+
+RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "state": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
+    "seed": (lambda value: type(value) is int, "a whole number"),
+    "success": (lambda value: type(value) is bool, "true or false"),
+    "partial": (
+        lambda value: type(value) in (int, float) and 0 <= value <= 1,
+        "a number from 0 to 1",
+    ),
+}
+"""field of an episode -> whether a value is possible, and which are"""
 
 
-def read_records(out: Path) -> dict[int, Mapping[str, Any]]:
-    """Return finished episodes by initial state; an unfinished last line is left out."""
+def rollout_seed(seed: int, state: int) -> int:
+    """Return the seed of one rollout from its evaluation's seed and its initial state."""
+    return seed * 100_000 + state
+
+
+def read_records(
+    out: Path, *, seed: int | None = None, required: Collection[str] = ("state", "success")
+) -> dict[int, Mapping[str, Any]]:
+    """Return finished episodes by initial state; a last line that a kill cut off is left out.
+
+    Args:
+        out: an evaluation's folder.
+        seed: the evaluation's seed: an episode that names another is refused.
+        required: what every episode must tell.
+    """
     file = out / "episodes.jsonl"
-    rows = {}
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+    rows: dict[int, Mapping[str, Any]] = {}
+    lines = _read_lines(file)
+    for number, line in enumerate(lines, start=1):
+        value = _parse(line)
+        is_cut_off = value is None and number == len(lines)
+        if is_cut_off or not line.strip():
             continue
-        rows[int(row["state"])] = row
+        try:
+            if not isinstance(value, dict):
+                raise ValueError(
+                    f"'{_shown(line.decode(errors='backslashreplace'))}' is no episode"
+                )
+            _check_row(value, seed, required)
+            known = rows.setdefault(value["state"], value)
+            if {**known, "seconds": 0} != {**value, "seconds": 0}:
+                raise ValueError(
+                    f"state {value['state']} is on an earlier line too, recorded otherwise"
+                )
+        except ValueError as error:
+            raise StrapError(
+                f"'{file}' is damaged, line {number}: {error}; put back a copy of it, or remove it "
+                "and evaluate again"
+            ) from error
     return rows
 
 
+def _read_lines(file: Path) -> list[bytes]:
+    """Return a file's lines, the last of them unfinished or empty; none of a missing file."""
+    try:
+        return file.read_bytes().split(b"\n") if file.is_file() else []
+    except OSError as error:
+        raise StrapError(
+            f"cannot read '{file}' ({error.strerror}): make it readable, or put back a copy of it"
+        ) from error
+
+
+def _parse(line: bytes) -> Any:
+    """Return a line's JSON; None where it has none."""
+    try:
+        return json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_row(row: Mapping[str, Any], seed: int | None, required: Collection[str]) -> None:
+    """Raise ValueError where no rollout of the evaluation can have been so."""
+    for name in required:
+        if name not in row:
+            raise ValueError(f"it has no {name}")
+    for name, (is_possible, possible) in RULES.items():
+        if name in row and not is_possible(row[name]):
+            raise ValueError(f"{name} is {_shown(repr(row[name]))}, not {possible}")
+    if seed is None or "seed" not in row:
+        return
+    expected = rollout_seed(seed, row["state"])
+    if row["seed"] != expected:
+        raise ValueError(
+            f"seed is {row['seed']}, but from state {row['state']} an evaluation of seed {seed} "
+            f"has {expected}"
+        )
+
+
+def _shown(text: str) -> str:
+    return printable(shorten(text))
+
+
+def read_description(out: Path) -> dict[str, Any]:
+    """Return an evaluation's checkpoint, task and settings."""
+    file = out / DESCRIPTION
+    about = read_json(file)
+    if not isinstance(about, dict) or type(about.get("seed", 0)) is not int:
+        raise StrapError(
+            f"'{file}' describes no evaluation: put back a copy of it, or remove '{out}' and "
+            "evaluate again"
+        )
+    return about
+
+
 def require_same_task(first: Path, second: Path) -> None:
-    """Raise where two evaluations are not of the same task."""
-    one, two = (read_json(out / DESCRIPTION) for out in (first, second))
-    for key in ("suite", "task", "horizon"):
+    """Raise where two evaluations are not of the same task, begun from the same states."""
+    one, two = (read_description(out) for out in (first, second))
+    for key in ("suite", "task", "horizon", "demos"):
         if one.get(key) != two.get(key):
             raise StrapError(
-                f"'{first}' and '{second}' differ in {key} ({one.get(key)}, {two.get(key)}): only "
-                "evaluations of the same task can be compared"
+                f"'{first}' and '{second}' differ in {key} ({one.get(key, 'none')}, "
+                f"{two.get(key, 'none')}): only evaluations of the same task from the same initial "
+                "states can be compared; evaluate one of them like the other"
             )

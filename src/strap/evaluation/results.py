@@ -17,9 +17,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.atomic import read_json, remove_leftovers, write_json, writing
+from strap.atomic import remove_leftovers, write_json, writing
 from strap.errors import StrapError
-from strap.evaluation.records import DESCRIPTION, FPS, read_records, require_same_task
+from strap.evaluation.records import (
+    DESCRIPTION,
+    FPS,
+    OUTCOME,
+    read_description,
+    read_records,
+    require_same_task,
+)
 from strap.evaluation.rollouts import Episode, roll_out
 from strap.evaluation.simulators import (
     HORIZON,
@@ -136,13 +143,13 @@ def evaluate(
     demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
     arguments = (settings.suite, task.index, policy.interface.image_size, demos)
     identity = {
-        "checkpoint": fingerprint(checkpoint, settings.which),
+        "checkpoint": fingerprint(checkpoint / FILES[settings.which]),
         "suite": settings.suite,
         "task": task.name,
         "horizon": settings.horizon,
         "seed": settings.seed,
         **otherwise,
-        **({"demos": Path(demos).name} if demos else {}),
+        **({"demos": fingerprint(Path(demos))} if demos else {}),
     }
     return run_episodes(
         policy, task.instruction, settings, make_libero, arguments, place, identity, progress
@@ -172,7 +179,7 @@ def run_episodes(
             remove_leftovers(folder)
         _claim(out, identity)
         _end_last_line(out / "episodes.jsonl")
-        kept = read_records(out)
+        kept = read_records(out, seed=settings.seed, required=OUTCOME)
         wanted = [s for s in settings.states if s not in kept]
         videos = settings.videos and find_spec("av") is not None
         if wanted:
@@ -197,7 +204,7 @@ def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
     out = Path(out).expanduser()
     if not (out / DESCRIPTION).is_file():
         raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
-    rows = read_records(out)
+    rows = read_records(out, seed=read_description(out).get("seed"), required=OUTCOME)
     chosen = [rows[state] for state in sorted(rows) if states is None or state in states]
     return Evaluation(out, tuple(chosen))
 
@@ -230,12 +237,15 @@ def check_interface(policy: Policy) -> None:
         )
 
 
-def fingerprint(checkpoint: Path, which: Which) -> str:
-    """Return a hash of the weights that are run."""
+def fingerprint(path: Path) -> str:
+    """Return a hash of what a file holds."""
     digest = hashlib.blake2b(digest_size=16)
-    with (checkpoint / FILES[which]).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise StrapError(f"cannot read '{path}' ({error.strerror}): check the path") from error
     return digest.hexdigest()
 
 
@@ -249,8 +259,9 @@ def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:
     file = out / DESCRIPTION
     if file.is_file():
-        known = read_json(file)
-        changed = [key for key in identity if known.get(key) != identity[key]]
+        known = read_description(out)
+        keys = dict.fromkeys((*identity, *known))
+        changed = [key for key in keys if known.get(key) != identity.get(key)]
         if changed:
             raise StrapError(
                 f"'{out}' holds an evaluation with another {', '.join(changed)}: choose another "

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from strap.errors import StrapError
+from strap.evaluation.records import rollout_seed
 from strap.evaluation.simulators import HORIZON, Maker, TimeStep, serve_simulator
 from strap.policies.acting import Policy
 from strap.policies.inputs import Observation
@@ -156,7 +157,7 @@ class _Rollout:
     def _begin(self) -> None:
         for assignment in self.supervisor.assign():
             slot, state = assignment.slot, assignment.job
-            self.policy.reset(slot, seed=self._seed(state))
+            self.policy.reset(slot, seed=rollout_seed(self.seed, state))
             self.under_way[slot] = _EpisodeUnderWay(state, time.perf_counter())
             assignment.worker.send(("begin", state))
 
@@ -192,7 +193,7 @@ class _Rollout:
             return None
         return Episode(
             episode.state,
-            self._seed(episode.state),
+            rollout_seed(self.seed, episode.state),
             episode.steps,
             seen.solved,
             dict(episode.goals),
@@ -214,6 +215,3 @@ class _Rollout:
         cameras = self.policy.interface.cameras
         images = {name: image for name, image in seen.images.items() if name in cameras}
         return Observation(images, seen.proprioception, self.instruction)
-
-    def _seed(self, state: int) -> int:
-        return self.seed * 100_000 + state

@@ -12,15 +12,16 @@ No file but the logs names a path of the machine.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from strap.atomic import discard, read_json, replacing, write_json, writing
 from strap.errors import StrapError
-from strap.evaluation.records import read_records
+from strap.evaluation.records import DESCRIPTION, OUTCOME, read_description, read_records
 from strap.experiments.cells import Cell, describe_difference
 from strap.experiments.datafolder import as_relative, relative_matches
 from strap.experiments.plan import Planner, Stage
@@ -118,18 +119,50 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
     identity = manifest.get("identity") if isinstance(manifest, dict) else None
     if not isinstance(identity, dict) or not isinstance(manifest.get("data"), dict):
         raise StrapError(f"'{file}' is no manifest of a cell: put back a copy, or remove '{place}'")
+    _check_costs(file, manifest)
     if difference := describe_difference(identity, cell.identity):
         raise StrapError(
             f"'{place}' was made otherwise than the experiment says: {difference}; choose another "
             "folder, or undo the change"
         )
+    _check_data(place, manifest["data"], cell)
     successes, partial = _read_successes(place, cell)
     return CellResult(cell, place, manifest, successes, partial)
 
 
+def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
+    """Raise where a cell was made from datasets that the experiment does not name."""
+    named = (cell.experiment.target, *cell.experiment.prior)
+    used = [PurePosixPath(name) for name in data]
+    is_theirs = all(any(name.match(pattern) for pattern in named) for name in used)
+    if not is_theirs or not all(any(name.match(pattern) for name in used) for pattern in named):
+        raise StrapError(
+            f"'{place}' was made from the datasets {', '.join(map(str, used))}, and the experiment "
+            f"says {', '.join(named)}: choose another folder, or undo the change"
+        )
+
+
+def _check_costs(file: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise where a manifest's seconds or versions cannot be reported."""
+    for name in ("seconds", "versions"):
+        if not isinstance(manifest.get(name, {}), dict):
+            raise StrapError(
+                f"'{file}': {name} is {manifest[name]!r}, not an object: put back a copy, or "
+                f"remove '{file.parent}'"
+            )
+    for kind, spent in manifest.get("seconds", {}).items():
+        if type(spent) not in (int, float) or not 0 <= spent < math.inf:
+            raise StrapError(
+                f"'{file}': seconds.{kind} is {spent!r}, not a number from 0 on: put back a copy, "
+                f"or remove '{file.parent}'"
+            )
+
+
 def _read_successes(place: Path, cell: Cell) -> tuple[dict[int, bool], float]:
+    if (place / DESCRIPTION).is_file():
+        _check_evaluation(place, cell)
     first, stop = cell.experiment.states
-    rows = read_records(place)
+    rows = read_records(place, seed=cell.seed, required=OUTCOME)
     missing = [state for state in range(first, stop) if state not in rows]
     if missing:
         raise StrapError(
@@ -139,6 +172,23 @@ def _read_successes(place: Path, cell: Cell) -> tuple[dict[int, bool], float]:
     chosen = [rows[state] for state in range(first, stop)]
     partial = sum(float(row["partial"]) for row in chosen) / len(chosen)
     return {int(row["state"]): bool(row["success"]) for row in chosen}, partial
+
+
+def _check_evaluation(place: Path, cell: Cell) -> None:
+    """Raise where an evaluation's description tells of another task, seed or horizon."""
+    about, evaluated = read_description(place), cell.identity["evaluate_options"]
+    expected: dict[str, Any] = {"suite": cell.experiment.suite, "seed": cell.seed}
+    expected["task"] = cell.identity["instruction"]
+    if "horizon" in evaluated:
+        expected["horizon"] = evaluated["horizon"]
+    found = {key: about.get(key, value) for key, value in expected.items()}
+    if expected["task"].replace(" ", "_") in str(found["task"]):  # a task's name ends with it
+        found["task"] = expected["task"]
+    if difference := describe_difference(found, expected):
+        raise StrapError(
+            f"'{place / DESCRIPTION}' is of another cell than '{cell.name}': {difference}; put "
+            f"back a copy of '{place}', or remove it"
+        )
 
 
 def copy_cell(cell: Cell, source: Path, destination: Path) -> bool:
