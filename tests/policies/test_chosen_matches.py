@@ -91,7 +91,7 @@ def test_training_sees_what_remains(
     assert main(["train", str(own_run), *WORDS]) == 0  # the same again has finished
     change_choices(own_run, matches, {"undo": True})
     assert main(["train", str(own_run), *WORDS]) == 2
-    assert "holds a training with other settings or data" in capsys.readouterr().err
+    assert "other data: files, matches or choices changed since" in capsys.readouterr().err
     change_choices(own_run, matches, {"undo": True})
     assert main(["train", str(own_run), *WORDS, "--out", str(tmp_path / "all")]) == 0
     assert "choices" not in capsys.readouterr().out
@@ -113,6 +113,15 @@ def test_nothing_left_is_no_silent_behaviour_cloning(
     change_choices(own_run, open_run(own_run).matches, {"reject": list(range(6))})
     assert main(["train", str(own_run), *WORDS]) == 2
     assert "all 6 matches of" in capsys.readouterr().err
+
+
+def test_behaviour_cloning_has_no_matches_to_weigh(
+    own_run: Path, tmp_path: Path, seen: Seen
+) -> None:
+    change_choices(own_run, open_run(own_run).matches, {"weight": 2.0, "rows": [1]})
+    words = [*WORDS, "--recipe", "bc", "--out", str(tmp_path / "bc")]
+    assert main(["train", str(own_run), *words]) == 0
+    assert seen[0][1].is_target.all()
 
 
 def test_weights_of_choices_multiply_the_others(

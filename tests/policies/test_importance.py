@@ -102,7 +102,8 @@ def test_importance_from_the_command_line(
     words += ["--batch", "2", "--device", "cpu", "--cache", str(tmp_path / "c")]
     words += ["--match-weights", "importance"]
     assert main(["train", str(run), "--out", str(tmp_path / "a"), *words]) == 0
-    assert main(["train", str(planted.target), "--out", str(tmp_path / "b"), *words]) == 2
+    strap = ["--out", str(tmp_path / "b"), "--recipe", "strap"]
+    assert main(["train", str(planted.target), *strap, *words]) == 2
     assert "is no run: --match-weights importance compares" in capsys.readouterr().err
     weights = weigh_by_importance(open_run(run))
     (tmp_path / "w.json").write_text(json.dumps(weights))

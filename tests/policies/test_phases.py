@@ -45,7 +45,7 @@ def test_the_last_steps_are_on_the_target_alone(frozen: FrameCache, recipe: str)
 
 
 def test_settings_that_have_no_second_phase_say_so() -> None:
-    with pytest.raises(StrapError, match="the recipe bc has none; it is for mt and strap"):
+    with pytest.raises(StrapError, match="finetune_steps is 5: the recipe bc makes no use of it"):
         TrainingSettings(recipe="bc", finetune_steps=5)
     with pytest.raises(StrapError, match="finetune_steps is 9: it must be above 0 and below the 9"):
         TrainingSettings(recipe="mt", steps=9, finetune_steps=9)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.atomic import read_json
 from strap.choices import Use
 from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
@@ -23,7 +21,7 @@ from strap.runs import POLICY
 
 if TYPE_CHECKING:
     from strap.choices import Chosen
-    from strap.training import FrameCache, Trained
+    from strap.training import FrameCache, Trained, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -91,11 +89,12 @@ class Command:
     weight_decay: float | None = None
     """AdamW's (default: 1e-05; diffusion of the presets paper and released 0)"""
     alpha: float | None = None
-    """the target's share of every batch (default: every frame is as likely as any other)"""
+    """mt and strap: the target's share of every batch (default: every frame is as likely as any
+    other)"""
     match_weights: str | None = None
-    """cost: matches that cost less are drawn more often; importance: matches whose frames are like
-    the target's and unlike the rest of the prior's (for a run); or a file with a JSON list, one
-    weight per match in the order of matches.parquet"""
+    """strap: cost: matches that cost less are drawn more often; importance: matches whose frames
+    are like the target's and unlike the rest of the prior's (for a run); or a file with a JSON
+    list, one weight per match in the order of matches.parquet"""
     choices: Use = "use"
     """for a run: leave out what was rejected in `strap view` (RUN/augmented still holds it), and
     multiply match weights by those given there; ignore: train on all matches"""
@@ -175,7 +174,7 @@ class Command:
         """Cache, train, say what came of it."""
         from strap.encoders.network import choose_device
         from strap.policies.settings import imagenet_preset, policy_preset
-        from strap.training import train, training_preset
+        from strap.training import train
 
         choose_device(self.device)  # what is wrong is noticed before frames are decoded
         network = self._network()
@@ -184,39 +183,26 @@ class Command:
             cache, chosen = self._cache(progress)
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
-        training = training_preset(self.preset, kind=self.kind, vision=vision)
+        training = self._training(vision, has_matches=bool(cache.retrieved))
         imagenet = self.imagenet
         if imagenet is None and self.init is None:
             imagenet = imagenet_preset(self.preset, kind=self.kind, vision=vision)
-        recipe = self.recipe or ("strap" if cache.retrieved else "bc")
-        training = replace(
-            training,
-            recipe=recipe,
-            holdout=self.holdout,
-            seed=self.seed,
-            alpha=self.alpha,
-            finetune_steps=self.finetune_steps,
-            compile=self.compile,
-            ema=self.ema or training.ema,
-            decay=self.decay or training.decay,
-            **self._given("steps", "batch", "learning_rate", "warmup", "pretrain_steps"),
-            **self._given("weight_decay", "crop", "windows"),
-        )
-        if recipe == "strap" and chosen is not None and chosen.fingerprint and not self.json:
+        uses_matches = training.recipe == "strap"
+        if uses_matches and chosen is not None and chosen.fingerprint and not self.json:
             print(chosen)
         done = train(
             cache,
             out,
             policy=replace(policy, **network),
             training=training,
-            match_weights=self._match_weights(cache, chosen),
+            match_weights=self._match_weights(cache, chosen) if uses_matches else None,
             choices=chosen.to_json() if chosen is not None else None,
             init=self.init,
             imagenet=imagenet,
             device=self.device,
             quiet=self.json,
         )
-        self._report(done, recipe)
+        self._report(done, training.recipe)
 
     def _report(self, done: Trained, recipe: str) -> None:
         if self.json:
@@ -237,8 +223,35 @@ class Command:
             return self.data / POLICY
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
 
+    def _training(self, vision: Any, *, has_matches: bool) -> TrainingSettings:
+        """Return the training's settings; raise for options that its recipe has no use for."""
+        from strap.training import training_preset
+
+        recipe = self.recipe or ("strap" if has_matches else "bc")
+        for option, given, recipes in (
+            ("--prior", self.prior, ("ft", "mt")),
+            ("--match-weights", self.match_weights, ("strap",)),
+        ):
+            if given and recipe not in recipes:
+                raise StrapError(
+                    f"{option} is given, but the recipe {recipe} makes no use of it: leave it out, "
+                    f"or choose --recipe {' or '.join(recipes)}"
+                )
+        preset = training_preset(self.preset, kind=self.kind, vision=vision)
+        return replace(
+            preset,
+            recipe=recipe,
+            ema=self.ema or preset.ema,
+            decay=self.decay or preset.decay,
+            **self._given("steps", "batch", "learning_rate", "warmup", "weight_decay", "seed"),
+            **self._given("alpha", "pretrain_steps", "finetune_steps", "holdout"),
+            **self._given("crop", "windows", "compile"),
+        )
+
     def _network(self) -> dict[str, Any]:
         """Return the policy's settings that were given; raise for those that it has no use for."""
+        from strap.policies.settings import PolicySettings, policy_preset
+
         transformers = self._given("initial", "attention", "min_std", "qkv_bias")
         resnets = self._given("pixels")
         for kind, useless in (("diffusion", transformers), ("frozen", resnets)):
@@ -247,7 +260,10 @@ class Command:
                 option = "--kind" if kind == self.kind else "--vision"
                 raise StrapError(f"--{word} means nothing with {option} {kind}: leave it out")
         given = self._given("history", "chunk", "normalize") | transformers | resnets
-        return given | ({"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {})
+        given |= {"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {}
+        preset = policy_preset(self.preset, kind=self.kind, vision=self.vision or "resnet")
+        PolicySettings.from_json(asdict(replace(preset, **given)))  # raises where one is no use
+        return given
 
     def _given(self, *names: str) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
@@ -263,6 +279,7 @@ class Command:
         if (self.data / "content.json").is_file():
             self._require_nothing_to_choose()
             return open_cache(self.data), None
+        vision = self.vision or "resnet"
         source = open_training_data(
             self.data,
             prior=self.prior,
@@ -272,6 +289,7 @@ class Command:
             choices=self.choices,
             progress=progress,
         )
+        self._training(vision, has_matches=bool(source.retrieved))  # before frames are decoded
         seen: dict[str, Any] = {
             "cameras": self.cameras,
             "proprioception": self.proprioception,
@@ -287,14 +305,14 @@ class Command:
 
     def _require_nothing_to_choose(self) -> None:
         """Raise an error where an option would choose what a frame cache has settled already."""
-        settled = ("cameras", "proprioception", "vision", "image_size", "text_encoder", "prior")
+        settled = ["cameras", "proprioception", "vision", "image_size", "text_encoder"]
+        settled += ["prior", "frames", "cache"]
         plain = {entry.name: entry.default for entry in fields(self)}
-        given = [
-            name for name in (*settled, "frames", "cache") if getattr(self, name) != plain[name]
-        ]
+        given = [name for name in settled if getattr(self, name) != plain[name]]
         words = [f"--{name.replace('_', '-')}" for name in given]
         if self.choosing != Selection():
             words.append("--tasks and --episodes")
+        words += [] if self.opening == OpenOptions() else ["options of how datasets are read"]
         if words:
             raise StrapError(
                 f"'{self.data}' is a frame cache, which {', '.join(words)} can't change: make one "
@@ -321,16 +339,12 @@ class Command:
         return weigh_by_importance(open_run(self.data))
 
     def _weights(self) -> list[float] | Literal["cost"] | None:
+        from strap.training.windows import read_weights
+
         if self.match_weights is None:
             return None
         if self.match_weights == "cost":
             return "cost"
         if self.match_weights == "importance":
             return self._importance()
-        values = read_json(Path(self.match_weights).expanduser())
-        if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
-            shown = json.dumps(values)[:60]
-            raise StrapError(
-                f"'{self.match_weights}' holds {shown}: match weights are a JSON list of numbers"
-            )
-        return [float(value) for value in values]
+        return read_weights(self.match_weights)

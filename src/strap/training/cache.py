@@ -96,6 +96,8 @@ class FrameCache:
     """(history, chunk): real frames that retrieved segments have around them; None: all"""
     shared: SharedArrays | None = None
     """of a part of a larger cache"""
+    origin: str = ""
+    """a hash of what it was decoded from (`TrainingData.fingerprint`)"""
 
     @property
     def rows(self) -> int:
@@ -148,6 +150,7 @@ class FrameCache:
             "instructions": list(self.instructions),
             "language": self.language_encoder,
             "frames": self.has_frames,
+            "origin": self.origin,
         }
 
     def _array(self, name: str) -> Array:
@@ -189,4 +192,5 @@ def read_content(path: Path) -> FrameCache:
         str(content["language"]),
         bool(content["frames"]),
         tuple(content["context"]) if content["context"] else None,
+        origin=str(content.get("origin", "")),
     )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from numpy.lib.format import open_memmap
 
 from strap.atomic import read_json, remove_leftovers, write_array, write_json, writing
 from strap.encoders.language import embed_instructions
+from strap.errors import StrapError
 from strap.locks import LOCK, locked
-from strap.policies.settings import Interface, Vision
+from strap.policies.settings import MAX_SIDE, Interface, Vision
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.training.cache import (
@@ -40,13 +43,17 @@ class CacheOptions:
 
     vision: Vision = "resnet"
     image_size: int = SIZE
-    """side of the images; others are resized"""
+    """side of the images, up to 8192 pixels; others are resized"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
     """which keys (default: all but `state` where it only repeats the others)"""
     language: str = "minilm"
     """what embeds instructions: minilm, clip, words, a hub id or a local folder"""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.image_size <= MAX_SIDE:
+            raise StrapError(f"image_size is {self.image_size}: it must be 1 to {MAX_SIDE} pixels")
 
 
 def build_cache(
@@ -120,15 +127,17 @@ def _build(
             progress("frames", done, len(data.clips))
     finally:
         keep()
-    stamps = [stamp(clip.trajectory()) for clip in data.clips]
+    stamps = [stamp(clip.trajectory(), data.opening) for clip in data.clips]
     about = {"identity": identity, "options": asdict(options), "stamps": stamps}
     write_json(manifest, {**about, "versions": versions()})
     state.unlink()
 
 
-def stamp(trajectory: Trajectory) -> str:
+def stamp(trajectory: Trajectory, opening: Mapping[str, Any]) -> str:
     """Return what changes when a trajectory's files do, or how they are read."""
-    return f"{trajectory.source.stamp()} {trajectory.orientation}"
+    named = {role: opening[role] for role in ("camera", "language", "action") if opening[role]}
+    words = [trajectory.source.stamp(), trajectory.orientation]
+    return " ".join([*words, *([json.dumps(named)] if named else [])])
 
 
 def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
@@ -160,6 +169,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         options.language,
         options.vision == "resnet",
         (data.context.history, data.context.chunk) if data.context else None,
+        origin=data.fingerprint(),
     )
     for file, (shape, dtype) in _arrays(interface, cache.rows, options.vision).items():
         _reserve(out / file, shape, dtype)

@@ -11,6 +11,7 @@ from strap.atomic import read_json
 from strap.encoders.language import embed_instructions
 from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
+from strap.provenance import fingerprint_json
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
 from strap.training.cache_builder import find_frame_sizes, place_clips, stamp
 from strap.training.compatibility import choose_keys
@@ -51,6 +52,9 @@ def select_clips(
     sizes = {short_name(key): first.proprioception[key].shape[1] for key in keys}
     clips, texts = place_clips(data, chosen, keys)
     vectors = _language(cache, texts, language)
+    origin = data.fingerprint()
+    if not cache.has_frames:  # feature maps depend on everything that was decoded with them
+        origin = fingerprint_json([origin, cache.origin])
     return replace(
         cache,
         interface=replace(
@@ -66,6 +70,7 @@ def select_clips(
         instructions=texts,
         language_encoder=language,
         context=(data.context.history, data.context.chunk) if data.context else None,
+        origin=origin,
         shared=SharedArrays(_find_rows(cache, data), _columns(cache, sizes), vectors),
     )
 
@@ -96,7 +101,7 @@ def _find_rows(cache: FrameCache, data: TrainingData) -> tuple[int, ...]:
         holding = [number for number in numbers if _holds(cache.clips[number], clip)]
         if not holding:
             missing.append(clip)
-        elif stamps[holding[0]] != stamp(clip.trajectory()):
+        elif stamps[holding[0]] != stamp(clip.trajectory(), data.opening):
             changed.append(clip)
         else:
             skipped = clip.start - cache.clips[holding[0]].start
@@ -124,7 +129,8 @@ def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]
         )
     return StrapError(
         f"{len(changed)} trajectories of {', '.join(names)} ({ids}) were changed, or are read with "
-        f"another orientation, since '{cache.path}' was made: run `strap cache` again"
+        f"another orientation or other --rlds-… fields, since '{cache.path}' was made: run `strap "
+        "cache` again with the options of this training"
     )
 
 

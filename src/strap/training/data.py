@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,15 @@ class TrainingData:
     """of the retrieved segments; None where whole trajectories are there"""
     chosen: Chosen | None = None
     """of a run: which of its matches remain; the others are not retrieved"""
+    opening: Mapping[str, Any] = field(default_factory=lambda: asdict(OpenOptions()))
+    """the options (`OpenOptions`) that the datasets are read with"""
 
     def fingerprint(self) -> str:
-        """Return a hash that changes with the files, the clips or the matches."""
+        """Return a hash that changes with the files, their reading, the clips or the matches."""
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
         content: list[Any] = [[name, dataset.fingerprint()] for name, dataset in datasets.items()]
+        # clips are those that are there: what becomes of missing ones changes nothing
+        content.append({k: v for k, v in self.opening.items() if k != "missing"})
         content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
         content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
@@ -97,17 +101,19 @@ def open_training_data(
     selection = selection or Selection()
     if (path / "matches.parquet").is_file():
         _require_all(selection, f"'{path}' is a run")
+        _require_own(prior, opening, f"'{path}' is a run")
         return _of_run(path, choices, whole_prior=whole_prior)
     dataset = opening.open(path, progress)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
     if "is_pad" in dataset[dataset.ids[0]].extras:
         _require_all(selection, f"'{path}' is an augmented dataset")
-        return _of_augmented(dataset)
+        _require_own(prior, OpenOptions(), f"'{path}' is an augmented dataset")
+        return replace(_of_augmented(dataset), opening=asdict(opening))
     clips = _whole(selection.apply(dataset), "target")
     for other in prior:
         clips += _whole(opening.open(other, progress), "prior")
-    return TrainingData(tuple(clips), ())
+    return TrainingData(tuple(clips), (), opening=asdict(opening))
 
 
 def _require_all(selection: Selection, what: str) -> None:
@@ -119,6 +125,20 @@ def _require_all(selection: Selection, what: str) -> None:
         )
 
 
+def _require_own(prior: Sequence[str | Path], opening: OpenOptions, what: str) -> None:
+    """Raise where a prior is given to what has one, or options to datasets that were read once."""
+    if prior:
+        raise StrapError(
+            f"{what}, which has its own prior: leave --prior out; it is for a dataset of "
+            "demonstrations with --recipe ft or mt"
+        )
+    if replace(opening, missing="error") != OpenOptions():
+        raise StrapError(
+            f"{what}, whose datasets are read as it read them: leave --format, --orientation and "
+            "--rlds-… out, or give them to `strap retrieve`"
+        )
+
+
 def open_whole_datasets(
     paths: Sequence[str | Path],
     opening: OpenOptions | None = None,
@@ -127,14 +147,15 @@ def open_whole_datasets(
 ) -> TrainingData:
     """Open datasets to cache their trajectories whole, for any training on parts of them."""
     clips: list[Clip] = []
+    opening = opening or OpenOptions()
     given = [Path(path).expanduser() for path in paths]
     for path in dict.fromkeys(path.resolve() if path.exists() else path for path in given):
-        opened = (opening or OpenOptions()).open(path, progress)
+        opened = opening.open(path, progress)
         dataset = (selection or Selection()).apply(opened)
         if not len(dataset):
             raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
         clips += _whole(dataset, "target")
-    return TrainingData(tuple(clips), ())
+    return TrainingData(tuple(clips), (), opening=asdict(opening))
 
 
 def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
@@ -156,14 +177,15 @@ def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
             )
         return _with_choices(_of_augmented(open_dataset(run.augmented)), chosen)
     target, priors = run.datasets()
-    clips = _whole(target, "target")
+    clips, context = _whole(target, "target"), None
     if whole_prior:
         for dataset in priors:
             clips += _whole(dataset, "prior")
-        return TrainingData(tuple(clips), _locate(chosen.matches, clips), chosen=chosen)
-    context = Context(int(arguments["history"]), int(arguments["chunk"]))
-    clips += _around(chosen.matches, priors, context)
-    return TrainingData(tuple(clips), _locate(chosen.matches, clips), context, chosen)
+    else:
+        context = Context(int(arguments["history"]), int(arguments["chunk"]))
+        clips += _around(chosen.matches, priors, context)
+    retrieved = _locate(chosen.matches, clips)
+    return TrainingData(tuple(clips), retrieved, context, chosen, arguments["opening"])
 
 
 def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:

@@ -30,7 +30,6 @@ from strap.policies.checkpoints import (
 )
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
-from strap.provenance import fingerprint_json
 from strap.training.batches import Loader, Sampler
 from strap.training.cache import FrameCache
 from strap.training.initialisation import (
@@ -42,7 +41,12 @@ from strap.training.initialisation import (
 )
 from strap.training.logs import Log
 from strap.training.phases import plan_phases
-from strap.training.resume import restore_training, training_state
+from strap.training.resume import (
+    identify_training,
+    require_same_training,
+    restore_training,
+    training_state,
+)
 from strap.training.settings import TrainingSettings
 from strap.training.updates import Updater, make_optimizer, small_products
 from strap.training.windows import (
@@ -96,8 +100,8 @@ def train(
         training: the training's settings.
         module: a policy of your own (`strap.policies.Trainable`) instead of one that `policy`
             describes; `policy` then says which history, chunk and vision its batches have.
-        match_weights: one weight per match, in the order of matches.parquet; or `cost`: cheaper
-            ones weigh more (`weigh_by_cost`).
+        match_weights: for the recipe strap: one weight per match, in the order of matches.parquet;
+            or `cost`: cheaper ones weigh more (`weigh_by_cost`).
         init: a checkpoint to begin with: its weights and its normalisation.
         imagenet: ResNet-18 weights to begin with: a file, a folder or a hub id.
         choices: which choices among a run's matches the cache was made by, for the checkpoint.
@@ -151,7 +155,16 @@ class _Trainer:
             cache, settings.recipe, held_out=held, match_weights=match_weights, complete=complete
         )
         self.origin = describe_origin(init) if init is not None else None
-        self.identity = self._identity(module, match_weights, sorted(held))
+        self.identity = identify_training(
+            cache,
+            self.policy_settings,
+            settings,
+            type(module).__name__ if module is not None else None,
+            list(match_weights) if match_weights is not None else None,
+            sorted(held),
+            self.origin["fingerprint"] if self.origin else None,
+            str(imagenet) if imagenet is not None else None,
+        )
         phases, table = plan_phases(cache, windows, settings)
         torch.manual_seed(settings.seed)
         self.policy = module or build_policy(cache.interface, self.policy_settings)
@@ -228,27 +241,6 @@ class _Trainer:
 
     def _trained(self, loss: float) -> Trained:
         return Trained(self.out, self.step, loss, self.held_out, self.best, self.best_step)
-
-    def _identity(
-        self, module: nn.Module | None, weights: Sequence[float] | None, held_out: list[str]
-    ) -> str:
-        """What must stay the same for a training to be gone on with; more steps are welcome."""
-        training = asdict(self.settings)
-        for name in ("eval_every", "save_every", "log_every", "graphs", "compile"):
-            training.pop(name)
-        if not self.settings.first_phase and not self.settings.decay:
-            training.pop("steps")
-        return fingerprint_json(
-            [
-                asdict(self.policy_settings),
-                training,
-                self.cache.to_json(),
-                type(module).__name__ if module is not None else None,
-                list(weights) if weights is not None else None,
-                held_out,
-                self.origin["fingerprint"] if self.origin else None,
-            ]
-        )
 
     @torch.no_grad()
     def _evaluate(self, log: Log) -> None:
@@ -330,11 +322,7 @@ class _Trainer:
             (self.out / FILES["best"]).unlink(missing_ok=True)
             return
         about = read_about(file)
-        if about.get("identity") != self.identity:
-            raise StrapError(
-                f"'{self.out}' holds a training with other settings or data: choose another --out, "
-                "or remove it"
-            )
+        require_same_training(self.out, about.get("identity"), self.identity)
         tensors = read_tensors(file)
         restore_training(tensors, self.policy, self.average, self.optimizer, self.device)
         self.step = int(about["step"])

@@ -1,11 +1,66 @@
-"""The state of an unfinished training as tensors: weights, optimiser moments, random generators."""
+"""What a training is gone on with: its state as tensors, and what must have stayed the same."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from strap.errors import StrapError
 from strap.policies.learning_state import collect_learning, restore_learning, strip_prefix
+from strap.policies.settings import PolicySettings
+from strap.provenance import fingerprint_json
+from strap.training.cache import FrameCache
+from strap.training.settings import TrainingSettings
+
+IRRELEVANT = ("eval_every", "save_every", "log_every", "graphs", "compile")
+"""settings that may change while a training is interrupted"""
+DIFFERENCES = {
+    "settings": "other settings",
+    "data": "other data: files, matches or choices changed since, or are read otherwise",
+}
+
+
+def identify_training(
+    cache: FrameCache, policy: PolicySettings, training: TrainingSettings, *others: Any
+) -> dict[str, str]:
+    """Return hashes of what must stay the same for a training to be gone on with.
+
+    More steps are welcome where they change nothing of those before.
+
+    Args:
+        cache: the data.
+        policy: the policy's settings.
+        training: the training's.
+        others: what else decides the weights, as JSON-able values.
+    """
+    settings = {k: v for k, v in asdict(training).items() if k not in IRRELEVANT}
+    if not training.first_phase and not training.decay:
+        settings.pop("steps")
+    return {
+        "settings": fingerprint_json([asdict(policy), settings, *others]),
+        "data": fingerprint_json(cache.to_json()),
+    }
+
+
+def require_same_training(out: Path, held: Any, identity: dict[str, str]) -> None:
+    """Raise where the training that a folder holds is another one, and say in what.
+
+    Args:
+        out: the folder.
+        held: the identity (`identify_training`) that its state says.
+        identity: of the training that would go on.
+    """
+    known = held if isinstance(held, dict) else {}
+    wrong = [DIFFERENCES[name] for name in identity if known.get(name) != identity[name]]
+    if wrong:
+        raise StrapError(
+            f"'{out}' holds a training with other settings or data: choose another --out, or "
+            f"remove it (it has {' and '.join(wrong)})"
+        )
 
 
 def training_state(

@@ -13,6 +13,13 @@ from strap.training.windows import Anchors, Recipe
 Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Crop = Literal["window", "frame"]
+MAX_SEED = 2**63 - 1
+RECIPES = {
+    "alpha": ("mt", "strap"),
+    "pretrain_steps": ("ft",),
+    "finetune_steps": ("mt", "strap"),
+}
+"""settings that only some recipes use"""
 
 
 @dataclass(frozen=True)
@@ -73,22 +80,26 @@ class TrainingSettings:
         for name in ("steps", "batch", "eval_every", "save_every", "log_every"):
             if getattr(self, name) < 1:
                 raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        if not self.weight_decay >= 0:
-            raise StrapError(f"weight_decay is {self.weight_decay}: it must be at least 0")
-        if not self.learning_rate > 0:
-            raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0")
+        if self.warmup < 0:
+            raise StrapError(f"warmup is {self.warmup}: it must be at least 0")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise StrapError(f"seed is {self.seed}: it must be 0 to {MAX_SEED}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise StrapError(f"weight_decay is {self.weight_decay}: it must be at least 0, finite")
+        if not 0 < self.learning_rate < math.inf:
+            raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0, finite")
+        for name, recipes in RECIPES.items():
+            if getattr(self, name) and self.recipe not in recipes:
+                raise StrapError(
+                    f"{name} is {getattr(self, name)}: the recipe {self.recipe} makes no use of "
+                    f"it; leave it out, or choose the recipe {' or '.join(recipes)}"
+                )
         if self.alpha is not None and not 0 < self.alpha < 1:
             raise StrapError(f"alpha is {self.alpha}: the target's share lies between 0 and 1")
         if self.pretrain_steps is not None and not 0 < self.pretrain_steps < self.steps:
             raise StrapError(
                 f"pretrain_steps is {self.pretrain_steps}: it must be above 0 and below the "
                 f"{self.steps} steps in all"
-            )
-
-        if self.finetune_steps and self.recipe not in ("mt", "strap"):
-            raise StrapError(
-                f"finetune_steps is {self.finetune_steps}: the recipe {self.recipe} has none; it "
-                "is for mt and strap, and ft has pretrain_steps"
             )
         if self.finetune_steps and not 0 < self.finetune_steps < self.steps:
             raise StrapError(

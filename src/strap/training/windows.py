@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from strap.atomic import read_json
 from strap.choices import Chosen
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, shorten, unknown
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache, RetrievedSpan
 
@@ -18,6 +21,8 @@ Recipe = Literal["bc", "ft", "mt", "strap"]
 Anchors = Literal["segment", "context"]
 RELEASED_CONTEXT = (5, 5)
 """frames that the authors' files keep before and after a retrieved segment"""
+MAX_WEIGHT = 1e12
+"""of a match; beside heavier ones the target would never be drawn"""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -44,12 +49,17 @@ class Windows:
 
     def probabilities(self, alpha: float | None = None) -> Floats:
         """Return how likely each is drawn: by weight; with `alpha`, the target's share is that."""
-        weight: Floats = self.weight / self.weight.sum()
-        if alpha is None or self.is_target.all() or not self.is_target.any():
-            return weight
-        share = weight[self.is_target].sum()
-        factor = np.where(self.is_target, alpha / share, (1 - alpha) / (1 - share))
-        return np.asarray(weight * factor)
+        weight, is_target = self.weight, self.is_target
+        if alpha is None or is_target.all() or not is_target.any():
+            return np.asarray(weight / weight.sum())
+        target, rest = weight[is_target].sum(), weight[~is_target].sum()
+        if not rest:
+            raise StrapError(
+                f"every match weighs 0, but alpha is {alpha}: {1 - alpha:g} of each batch would "
+                "have nothing to draw from; give a match a weight above 0, or leave alpha out"
+            )
+        shares = np.where(is_target, alpha, 1 - alpha)
+        return np.asarray(shares * (weight / np.where(is_target, target, rest)))
 
 
 def require_context(cache: FrameCache, recipe: Recipe, policy: PolicySettings) -> None:
@@ -95,12 +105,17 @@ def training_windows(
         cache: the data.
         recipe: whose windows.
         held_out: target demonstrations that are left out.
-        match_weights: one per match.
+        match_weights: one per match; for the recipe strap.
         complete: instead of the frames of a match, act on those at which such a policy finds all
             that it sees and predicts among the frames kept around the match.
     """
     if recipe not in get_args(Recipe):
         raise unknown("recipe", recipe, get_args(Recipe))
+    if match_weights is not None and recipe != "strap":
+        raise StrapError(
+            f"match weights are given, but the recipe {recipe} trains on no matches: leave them "
+            "out, or choose the recipe strap"
+        )
     parts = [
         _clip_windows(cache, index, 1.0)
         for index, clip in enumerate(cache.clips)
@@ -151,8 +166,7 @@ def _matches(
         )
     if weights is not None and len(weights) != len(cache.retrieved):
         raise _wrong_count(len(weights), len(cache.retrieved))
-    if weights is not None and not all(weight >= 0 for weight in weights):
-        raise StrapError("a match weight is negative or not a number: weights must be at least 0")
+    require_weights(weights or ())
     parts = []
     for number, found in enumerate(cache.retrieved):
         if found.query in held_out:
@@ -165,6 +179,27 @@ def _matches(
         begin = cache.clips[found.clip].start
         parts.append(windows.where(_between(windows, begin, start, stop)))
     return parts
+
+
+def read_weights(path: str | Path) -> list[float]:
+    """Read one weight per match from a JSON list of numbers."""
+    values = read_json(Path(path).expanduser())
+    if not isinstance(values, list) or not all(type(v) in (int, float) for v in values):
+        raise StrapError(
+            f"'{path}' holds {json.dumps(values)[:60]}: match weights are a JSON list of numbers"
+        )
+    require_weights(values)
+    return [float(value) for value in values]
+
+
+def require_weights(weights: Sequence[float]) -> None:
+    """Raise where a match weight is none that frames can be drawn by."""
+    for number, weight in enumerate(weights):
+        if not 0 <= weight <= MAX_WEIGHT:
+            raise StrapError(
+                f"match weight {number} (counted from 0) is {shorten(str(weight))}: give 0 to "
+                f"{MAX_WEIGHT:g}, where a frame of the target weighs 1"
+            )
 
 
 def _complete_frames(
