@@ -56,10 +56,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"32×32, as in its training; set the camera to that, or resize",
     ),
     "ragged image": ({"images": {"front": [[1], [1, 2]]}}, "camera 'front' is no array"),
-    "missing camera": ({"images": {}}, "this policy needs camera 'front': Known: none"),
+    "missing camera": ({"images": {}}, "this policy needs camera 'front'; there is: none"),
     "misspelt camera": (
         {"images": {"fromt": IMAGE}},
-        "needs camera 'front': did you mean 'fromt'",
+        "needs camera 'front'; there is: fromt",
     ),
     "extra camera": (
         {"images": {"front": IMAGE, "wrist": IMAGE}},

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
-from strap.policies.checkpoints import Checkpoint, Which, as_tensor, load_checkpoint
+from strap.policies.checkpoints import Checkpoint, Which, load_checkpoint
 from strap.policies.frozen import FrozenVision
 from strap.policies.images import centre, fit
 from strap.policies.inputs import Observation, require_observation
@@ -164,8 +164,9 @@ class Policy:
         return dict(zip(cameras, frames[:, None].chunk(len(cameras)), strict=True))
 
     def _state(self, seen: Observation) -> Tensor:
-        parts = [as_tensor(seen.proprioception[key]) for key in self.interface.proprioception]
-        return torch.cat(parts) if parts else torch.zeros(0)
+        parts = [seen.proprioception[key] for key in self.interface.proprioception]
+        # Concatenated, they are a copy: what came over a network can't be written to.
+        return torch.from_numpy(np.concatenate([np.zeros(0), *parts]).astype(np.float32))
 
     def knows(self, instruction: object) -> bool:
         """Whether an instruction needs not be embedded any more."""

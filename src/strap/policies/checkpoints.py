@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -232,8 +231,3 @@ def read_about(path: Path) -> dict[str, Any]:
             return about
     except Exception as error:
         raise StrapError(f"'{path}' is damaged ({describe(error)}): {REMEDY}") from error
-
-
-def as_tensor(array: Any) -> Tensor:
-    """A float32 tensor of an array."""
-    return torch.from_numpy(np.ascontiguousarray(array, np.float32))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strap.errors import StrapError, printable, shorten, unknown
+from strap.errors import StrapError, printable, shorten
 from strap.policies.settings import Interface
 from strap.types import Array
 
@@ -63,8 +63,8 @@ def _as_array(what: str, value: object) -> Array:
 def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
     for name in interface.cameras:
         if name not in images:
-            told = str(unknown("camera", name, images)).removeprefix("unknown ")
-            raise StrapError(f"this policy needs {told}")
+            known = ", ".join(printable(shorten(str(other))) for other in images) or "none"
+            raise StrapError(f"this policy needs camera '{name}'; there is: {known}")
     if extra := [str(name) for name in images if name not in interface.cameras]:
         known = ", ".join(interface.cameras) or "none"
         raise StrapError(
