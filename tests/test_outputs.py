@@ -11,6 +11,7 @@ from strap.cli import main
 from strap.synthetic import Planted
 
 PLACES = ["OWN/target.hdf5", "OWN/prior.hdf5", "RUN/manifest.json", "RUN/matches.parquet"]
+PLACES += ["RUN/choices.json"]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,33 @@ def test_an_export_does_not_replace_what_it_reads(
     told = capsys.readouterr().err
     assert "choose another --out" in told or "must end in" in told
     assert {file: file.read_bytes() for file in run.parent.rglob("*") if file.is_file()} == before
+
+
+def test_an_ending_that_is_added_does_not_replace_what_is_read(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = run.parent / "own" / "target.hdf5"
+    before = target.read_bytes()
+    words = ["export", str(run), "--as", "robomimic", "--out"]
+    assert main([*words, str(target.with_suffix(""))]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    assert target.read_bytes() == before
+    assert main([*words, str(run.parent / "new")]) == 0
+    assert capsys.readouterr().out.split() == [str(run.parent / "new.hdf5")]
+    assert main([*words, str(run.parent / "new.v2")]) == 2
+    assert "its name must end in .hdf5 or .h5\n" in capsys.readouterr().err
+
+
+def test_a_run_is_not_written_into_its_datasets(
+    own_planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There its augmented dataset would be searched the next time."""
+    folder = own_planted.target.parent
+    monkeypatch.chdir(folder)
+    words = ["retrieve", "--target", "target.hdf5", "--prior", ".", "--encoder", "pixels"]
+    assert main([*words, "--out", "run"]) == 2
+    assert "'run' is, or lies in, what is read ('.'): choose another" in capsys.readouterr().err
+    assert not (folder / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from strap.dtw import resolve_backend
 from strap.embeddings import Dtype
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, RetrievalInput, prepare_features
-from strap.folders import cache_folder
+from strap.folders import cache_folder, require_apart
 from strap.locks import LOCK, alone
 from strap.progress import Clock, Progress, silent
 from strap.provenance import fingerprint_json, versions
@@ -177,6 +177,7 @@ def run_retrieval(
     priors = _distinct([RetrievalInput.open(path, opening, chosen, progress) for path in prior])
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
+    require_apart(out, [source.dataset.path for source in (ours, *priors)])
     ours.dataset.fetch(cameras=(), progress=progress)
     cutting = with_default_epsilon(options.segmentation, ours.dataset)
     options = replace(options, segmentation=cutting)

@@ -31,6 +31,11 @@ REPORT = "report.html"
 """what `strap retrieve` and `strap report` show the matches on"""
 POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
+FILES = (
+    *("segments.json", "matches.parquet", *AUGMENTED.values(), REPORT),
+    *("choices.json", "choices-older.json", "boundaries.json", POLICY, "manifest.json"),
+)
+"""what a run holds; nothing else may be written there"""
 
 
 @dataclass(frozen=True)

@@ -183,3 +183,13 @@ def test_a_dark_range_is_not_stretched() -> None:
     images[2] = 200.0  # the middle one tells that these are grey levels
     images[0] = 1.0
     assert as_pictures(lazy(images), "x")[0].max() == 1
+
+
+@pytest.mark.parametrize("damage", [np.nan, np.inf])
+def test_a_damaged_frame_does_not_decide(damage: float) -> None:
+    images = (BYTES / 255).astype(np.float32)
+    images[0, 0, 0, 0] = damage
+    read = as_pictures(lazy(images), "x")
+    np.testing.assert_array_equal(read[1:], BYTES[1:])
+    with pytest.raises(StrapError, match="pixels that are no numbers"):
+        read[:1]

@@ -97,6 +97,18 @@ def test_a_changed_chunk_is_a_changed_trajectory(tmp_path: Path) -> None:
     assert opened(path)["episode_000001"].source.stamp() != before
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_buffer_by_a_link_of_another_name_is_the_same(tmp_path: Path, packed: bool) -> None:
+    path = write_zarr(tmp_path / "buffer.zarr", arrays(), ENDS)
+    path = zipped(path) if packed else path
+    link = tmp_path / path.name.replace("buffer", "other")
+    link.symlink_to(path)
+    one, two = opened(path), opened(link)
+    assert one.fingerprint() == two.fingerprint()
+    stamps = [dataset["episode_000001"].source.stamp() for dataset in (one, two)]
+    assert stamps[0] == stamps[1]
+
+
 def test_not_a_buffer(tmp_path: Path) -> None:
     assert not is_zarr(tmp_path)
     (tmp_path / "x.zip").write_bytes(b"no archive")

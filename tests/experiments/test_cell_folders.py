@@ -53,6 +53,12 @@ def test_a_sound_cell_is_read(cell: Cell, tmp_path: Path) -> None:
     assert result.partial == 0.5
 
 
+def test_patterns_of_datasets_are_those_of_the_folder(tmp_path: Path) -> None:
+    text = TEXT.replace('["prior*"]', '["./**/pri*"]')
+    cell = cell_named(read_small(tmp_path / "a", text), "Mug/BC-seed2")
+    assert read(tmp_path / "work", cell, **ABOUT) is not None
+
+
 @pytest.mark.parametrize("prior", ['["else*"]', '["prior*", "more"]'])
 def test_a_cell_of_other_datasets_is_refused(tmp_path: Path, prior: str) -> None:
     cell = cell_named(read_small(tmp_path / "a"), "Mug/BC-seed2")

@@ -44,6 +44,8 @@ def test_options_are_those_of_the_real_commands(
         ("steps = 10", 'steps = "many"', "train"),
         ('episodes = "0:4"', 'episodes = "0:4"\nacting = "smaple"', "evaluate"),
         ("videos = false", 'videos = "no"', "evaluate"),
+        ("steps = 10", "steps = 10\nwarmup = -1", "[train] of method BC: warmup is -1"),
+        ("seeds = [1, 2]", "train_options = { alpha = 0.5 }", "[train] of method BC: alpha is 0.5"),
     ],
 )
 def test_wrong_values_are_told_before_anything_runs(

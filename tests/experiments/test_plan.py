@@ -91,6 +91,12 @@ def test_retrieved_matches_may_be_trained_on_after_the_prior(tmp_path: Path) -> 
     assert pretrained in stages["train Mug/FT-seed1"].needs
 
 
+def test_a_share_of_the_target_for_all_is_for_those_that_train_on_more(tmp_path: Path) -> None:
+    stages = plan(tmp_path, TEXT.replace("decay = true", "decay = true\nalpha = 0.5"))
+    weighed = {name for name, stage in stages.items() if "--alpha 0.5" in words(stage)}
+    assert weighed == {name for name in stages if name.startswith("train ") and "STRAP" in name}
+
+
 def test_later_states_and_multi_task_training(tmp_path: Path) -> None:
     text = TEXT.replace('"0:4"', '"20:40"').replace('train = "ft"', 'train = "mt"')
     stages = plan(tmp_path, text)

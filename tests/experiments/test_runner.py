@@ -345,7 +345,7 @@ def test_what_was_trained_otherwise_is_not_evaluated(bench: Bench, change: str) 
         bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
     else:
         (bench.data / "target/more").write_text("another demonstration")
-    with pytest.raises(StrapError, match="was trained by other options or on other data"):
+    with pytest.raises(StrapError, match="trained by other options or on other data"):
         bench.run()
     assert not any(bench.work.glob("cells/*/*/episodes.jsonl"))
     if change == "options":
@@ -354,6 +354,55 @@ def test_what_was_trained_otherwise_is_not_evaluated(bench: Bench, change: str) 
         (bench.data / "target/more").unlink()
     bench.run()
     bench.check_complete()
+
+
+TRAIN_ONLY = replace(ALONE, stages=("cache", "retrieve", "pretrain", "train"))
+
+
+def test_what_trained_policies_needed_is_not_made_again(bench: Bench) -> None:
+    bench.run(TRAIN_ONLY)
+    for name in ("frames", "retrievals", "pretrained"):
+        shutil.rmtree(bench.work / name)
+    outcome = bench.run()
+    assert len(outcome.finished) == 28
+    bench.check_complete()
+    assert not (bench.work / "frames").exists()
+
+
+def test_matches_of_a_training_from_before_are_copied_from_its_retrieval(bench: Bench) -> None:
+    bench.run(TRAIN_ONLY)
+    for file in bench.work.glob("cells/*/*/matches.parquet"):
+        file.unlink()
+    bench.run()
+    bench.check_complete()
+
+
+def test_a_policy_whose_matches_are_gone_fails_alone(bench: Bench) -> None:
+    bench.run(TRAIN_ONLY)
+    for file in bench.work.glob("cells/*/*/matches.parquet"):
+        file.unlink()
+    gone = next(bench.work.glob("retrievals/Mug/strap-*/matches.parquet"))
+    gone.unlink()
+    outcome = bench.run()
+    assert outcome.failed
+    assert all(f"'{gone}' is gone, which '" in why for why in outcome.failed.values())
+    assert len(outcome.finished) == 28 - len(outcome.failed)
+
+
+def test_moved_data_are_the_same(bench: Bench, tmp_path: Path) -> None:
+    bench.run(TRAIN_ONLY)
+    bench.data = bench.data.rename(tmp_path / "moved")
+    outcome = bench.run()
+    assert len(outcome.finished) == 28
+    bench.check_complete()
+
+
+def test_other_policies_do_not_keep_retrievals_from_being_made(bench: Bench) -> None:
+    bench.run(TRAIN_ONLY)
+    bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
+    assert not bench.run(replace(ALONE, stages=("retrieve",))).failed
+    with pytest.raises(StrapError, match=r"'.*/policies/.*', '.*/policies/.*': trained by other"):
+        bench.run()
 
 
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
@@ -400,7 +449,7 @@ def test_cells_made_otherwise_are_refused(finished: Bench) -> None:
 def test_data_that_was_copied_again_is_decoded_and_searched_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAILING", "evaluate")
+    monkeypatch.setenv("FAILING", "train")
     bench.run()
     begun = journal_of(bench.folder, "begin")
     os.utime(bench.data / "prior-0" / "data.bin", ns=(1, 1))
@@ -408,7 +457,9 @@ def test_data_that_was_copied_again_is_decoded_and_searched_again(
     new = [label.split("-")[0] for label in journal_of(bench.folder, "begin")]
     for label in begun:
         new.remove(label.split("-")[0])
-    assert sorted(new) == ["cache"] + 14 * ["evaluate"] + 4 * ["retrieve"]
+    trainings = [label for label in begun if label.startswith("train")]
+    assert len(trainings) == 13
+    assert sorted(new) == ["cache"] + 4 * ["retrieve"] + 13 * ["train"]
 
 
 def test_an_evaluation_that_lacks_episodes_is_no_result(finished: Bench) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.datasets.writers import write_rlds
 
+import strap
 from strap.cli import main
 from strap.datasets import OpenOptions
 from strap.errors import StrapError
@@ -111,6 +112,29 @@ def test_a_training_does_not_go_on_with_data_that_changed(
         assert main([*words, *more]) == 2
         assert OTHER in capsys.readouterr().err
     assert (tmp_path / "k" / "policy.safetensors").read_bytes() == weights
+
+
+def test_a_training_goes_on_beside_new_files_and_with_words_for_what_was_found(
+    own_planted: Planted, tmp_path: Path
+) -> None:
+    folder = tmp_path / "demonstrations"
+    folder.mkdir()
+    own_planted.target.rename(folder / "a.hdf5")
+    words = ["train", str(folder), *WORDS, "--episodes", "0:2", "--out", str(tmp_path / "k")]
+    assert main(words) == 0
+    own_planted.prior.rename(folder / "b.hdf5")
+    form = strap.open_dataset(folder).format
+    for more in ([], ["--format", form], ["--orientation", "flipped"]):
+        assert main([*words, *more]) == 0
+
+
+def test_a_run_within_one_dataset_is_trained_on(planted: Planted, tmp_path: Path) -> None:
+    run, data = tmp_path / "run", str(planted.prior)
+    words = ["retrieve", "--target", data, "--target-episodes", "0:2", "--prior", data]
+    words += ["--prior-episodes", "2:", "--encoder", "pixels", "--top-k", "4", "--report", "none"]
+    words += ["--augmented", "none", "--stores", str(tmp_path / "stores"), "--out", str(run)]
+    assert main(words) == 0
+    assert main(["train", str(run), *WORDS, "--out", str(tmp_path / "k")]) == 0
 
 
 def test_a_training_does_not_go_on_with_images_read_otherwise(

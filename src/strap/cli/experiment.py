@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.cli import parse
+from strap.cli import parse, train
 from strap.cli.help import options_of
 from strap.errors import StrapError
 
@@ -143,7 +143,13 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
             continue
         seen.add(kind)
         try:
-            parse(import_module(f"strap.cli.{name}").Command, name, words)
+            command = parse(import_module(f"strap.cli.{name}").Command, name, words)
+            if isinstance(command, train.Command):
+                command.network()
+                command.training(command.vision or "resnet", has_matches=False)
+        except StrapError as error:
+            whose = f" of method {stage.cell.method.name}" if stage.cell else ""
+            raise StrapError(f"[{stage.kind}]{whose}: {error}") from error
         except SystemExit as error:
             raise StrapError(
                 f"`strap {name}` does not take these options of [{stage.kind}], see above: "

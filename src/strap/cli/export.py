@@ -17,7 +17,7 @@ from strap.cli.progress import showing
 from strap.datasets import Dataset
 from strap.exports import write_filter, write_manifest, write_weights
 from strap.folders import require_apart, require_ending
-from strap.runs import AUGMENTED, REPORT, Run, open_run
+from strap.runs import FILES, Run, open_run
 
 Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
 
@@ -49,9 +49,12 @@ class Command:
         """Open the run and its datasets, write, and say what was written."""
         run = open_run(self.run_folder)
         target, priors = run.datasets()
-        self._require_output(run, [target, *priors])
+        out = self.out
+        if self.kind == "robomimic" and not out.suffix:
+            out = out.with_suffix(".hdf5")
+        self._require_output(out, run, [target, *priors])
         chosen = choose_matches(run.path, run.matches, self.choices)
-        written = [self.out]
+        written = [out]
         if self.kind in ("lerobot", "robomimic"):
             with showing() as progress:
                 options = run.manifest["arguments"]
@@ -60,7 +63,7 @@ class Command:
                         target,
                         priors,
                         chosen.matches,
-                        self.out,
+                        out,
                         format="lerobot" if self.kind == "lerobot" else "robomimic",
                         history=options["history"],
                         chunk=options["chunk"],
@@ -68,11 +71,11 @@ class Command:
                     )
                 ]
         elif self.kind == "manifest":
-            write_manifest(self.out, target, chosen.matches, chosen.weights)
+            write_manifest(out, target, chosen.matches, chosen.weights)
         elif self.kind == "filter":
-            write_filter(self.out, target, chosen.matches)
+            write_filter(out, target, chosen.matches)
         else:
-            written = _weights(self.out, target, priors, chosen)
+            written = _weights(out, target, priors, chosen)
         written += self._note_choices(run, chosen)
         if self.json:
             files = [str(file) for file in written]
@@ -80,14 +83,13 @@ class Command:
         else:
             print("\n".join([*map(str, written), *([str(chosen)] if chosen.fingerprint else [])]))
 
-    def _require_output(self, run: Run, datasets: list[Dataset]) -> None:
+    def _require_output(self, out: Path, run: Run, datasets: list[Dataset]) -> None:
         """Raise where what is written would replace what is read."""
-        endings = {"filter": (".json",), "robomimic": (".hdf5", ".h5", "")}
+        endings = {"filter": (".json",), "robomimic": (".hdf5", ".h5")}
         if self.kind in endings:
-            require_ending(self.out, endings[self.kind])
-        require_apart(self.out, [dataset.path for dataset in datasets])
-        own = ("manifest.json", "matches.parquet", "segments.json", REPORT, *AUGMENTED.values())
-        require_apart(self.out, [run.path / name for name in own])
+            require_ending(out, endings[self.kind])
+        require_apart(out, [dataset.path for dataset in datasets])
+        require_apart(out, [run.path / name for name in FILES])
 
     def _note_choices(self, run: Run, chosen: Chosen) -> list[Path]:
         """Write beside the output which choices it was made by; remove a note of earlier ones."""

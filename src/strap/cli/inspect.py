@@ -36,11 +36,12 @@ class Command:
 
     def run(self) -> None:
         """Look, and print."""
+        if self.sheet:
+            require_ending(self.sheet, (".png",))
         with showing(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             found = inspect(dataset)
             if self.sheet:
-                require_ending(self.sheet, (".png",))
                 write_contact_sheet(dataset, self.sheet, progress=progress)
         if self.json:
             print_json({**asdict(found), "path": str(found.path), "sheet": str(self.sheet or "")})

@@ -177,13 +177,13 @@ class Command:
         from strap.training import train
 
         choose_device(self.device)  # what is wrong is noticed before frames are decoded
-        network = self._network()
+        network = self.network()
         out = self._out()
         with showing(quiet=self.json) as progress:
             cache, chosen = self._cache(progress)
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
-        training = self._training(vision, has_matches=bool(cache.retrieved))
+        training = self.training(vision, has_matches=bool(cache.retrieved))
         imagenet = self.imagenet
         if imagenet is None and self.init is None:
             imagenet = imagenet_preset(self.preset, kind=self.kind, vision=vision)
@@ -223,7 +223,7 @@ class Command:
             return self.data / POLICY
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
 
-    def _training(self, vision: Any, *, has_matches: bool) -> TrainingSettings:
+    def training(self, vision: Any, *, has_matches: bool) -> TrainingSettings:
         """Return the training's settings; raise for options that its recipe has no use for."""
         from strap.training import training_preset
 
@@ -248,7 +248,7 @@ class Command:
             **self._given("crop", "windows", "compile"),
         )
 
-    def _network(self) -> dict[str, Any]:
+    def network(self) -> dict[str, Any]:
         """Return the policy's settings that were given; raise for those that it has no use for."""
         from strap.policies.settings import PolicySettings, policy_preset
 
@@ -289,7 +289,7 @@ class Command:
             choices=self.choices,
             progress=progress,
         )
-        self._training(vision, has_matches=bool(source.retrieved))  # before frames are decoded
+        self.training(vision, has_matches=bool(source.retrieved))  # before frames are decoded
         seen: dict[str, Any] = {
             "cameras": self.cameras,
             "proprioception": self.proprioception,

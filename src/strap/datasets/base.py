@@ -138,9 +138,11 @@ class Dataset:
         if commit := getattr(whole, "commit", ""):
             return fingerprint_json([commit, list(getattr(whole, "skipped", ()))])
         if self.path.is_dir():
-            return fingerprint_files(self.reader.files, self.path)
-        file = self.path.resolve()  # as `name` does: a link's own name is none of its content
-        return fingerprint_files([file], file.parent)
+            return fingerprint_files(whole.files, self.path)
+        # As `name` does: a link's own name is none of its content.
+        file = self.path.resolve()
+        files = [file if other == self.path else other for other in whole.files]
+        return fingerprint_files(files, file.parent)
 
 
 @dataclass(frozen=True)

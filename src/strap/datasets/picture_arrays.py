@@ -89,7 +89,9 @@ def _scale(array: LazyArray) -> float:
     if array.dtype.kind != "f" or not len(array):
         return 1.0
     places = np.unique(np.linspace(0, len(array) - 1, DECIDING_FRAMES).astype(int))
-    largest = max(array.read(place, place + 1).max(initial=0) for place in places)
+    # What is no number is an error where it is read, and decides nothing about other frames.
+    shown = [array.read(place, place + 1) for place in places]
+    largest = max(frame[np.isfinite(frame)].max(initial=0) for frame in shown)
     return 255.0 if largest <= 2 else 1.0
 
 

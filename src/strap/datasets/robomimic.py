@@ -229,8 +229,11 @@ def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:
     ):
         if name not in demo:
             known = trajectory.extras.get(lerobots)
-            values = absent if known is None else known[:].reshape(trajectory.length, -1)[:, 0]
-            demo[name] = values.astype(absent.dtype)
+            if known is None or not trajectory.length:
+                demo[name] = absent
+            else:
+                values = known[:].reshape(trajectory.length, -1)[:, 0]
+                demo[name] = values.astype(absent.dtype)
 
 
 def _write_attributes(demo: h5py.Group, trajectory: Trajectory) -> None:

@@ -16,18 +16,19 @@ import math
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from strap.atomic import discard, read_json, replacing, write_json, writing
 from strap.errors import StrapError
 from strap.evaluation.records import DESCRIPTION, OUTCOME, read_description, read_records
 from strap.experiments.cells import Cell, describe_difference
-from strap.experiments.datafolder import as_relative, relative_matches
+from strap.experiments.datafolder import as_relative, is_match, relative_matches
 from strap.experiments.plan import Planner, Stage
 from strap.provenance import versions
 
-KEPT = ("episodes.jsonl", "evaluation.json", "matches.parquet", "manifest.json")
+MATCHES = "matches.parquet"
+KEPT = ("episodes.jsonl", "evaluation.json", MATCHES, "manifest.json")
 """what lasts; the manifest last"""
 
 
@@ -46,7 +47,7 @@ class CellResult:
     @property
     def matches(self) -> Path | None:
         """The table of matches, where the cell retrieved any."""
-        file = self.path / "matches.parquet"
+        file = self.path / MATCHES
         return file if file.is_file() else None
 
 
@@ -61,17 +62,18 @@ def _describe(stage: Stage, seconds: float, planner: Planner) -> dict[str, Any]:
     return {"command": command, "seconds": round(seconds, 1)}
 
 
-def finish_cell(stage: Stage, seconds: float, planner: Planner, stages: Iterable[Stage]) -> Path:
+def finish_cell(
+    stage: Stage, seconds: float, planner: Planner, stages: Mapping[str, Stage]
+) -> Path:
     """Write an evaluated cell's matches and, last, its manifest; return its folder."""
     cell = stage.cell
     if cell is None:
         raise StrapError(f"stage '{stage.name}' evaluates no cell")
     folder = planner.work / cell.folder
     _read_successes(folder, cell)
-    chain = _inputs(stage, {other.name: other for other in stages})
-    for other in chain:
-        if other.kind == "retrieve":
-            _copy_matches(other.output / "matches.parquet", folder, planner.data.path)
+    chain = _inputs(stage, stages)
+    if not (folder / MATCHES).is_file():
+        keep_matches(stage, planner, stages)
     notes = {other.kind: read_json(other.note) for other in chain if other.note.is_file()}
     notes[stage.kind] = _describe(stage, seconds, planner)  # the manifest is this stage's note
     manifest = {
@@ -93,11 +95,25 @@ def _inputs(stage: Stage, stages: Mapping[str, Stage]) -> list[Stage]:
     return list(dict.fromkeys([*needed, stage]))
 
 
-def _copy_matches(source: Path, folder: Path, data: Path) -> None:
+def keep_matches(stage: Stage, planner: Planner, stages: Mapping[str, Stage]) -> None:
+    """Copy what a cell's training or evaluation goes back to, if anything, to the cell's folder."""
     import pyarrow.parquet as pq
 
-    with replacing(folder / "matches.parquet") as temporary:
-        pq.write_table(relative_matches(pq.read_table(source), data), temporary)
+    if stage.cell is None:
+        return
+    file = planner.work / stage.cell.folder / MATCHES
+    file.unlink(missing_ok=True)
+    for other in _inputs(stage, stages):
+        if other.kind == "retrieve":
+            source = other.output / MATCHES
+            if not source.is_file():
+                raise StrapError(
+                    f"'{source}' is gone, which '{planner.policy(stage.cell)}' was trained on: "
+                    "put it back, or remove that policy to train it again"
+                )
+            with replacing(file) as temporary:
+                table = relative_matches(pq.read_table(source), planner.data.path)
+                pq.write_table(table, temporary)
 
 
 def drop_weights(cell: Cell, planner: Planner) -> None:
@@ -133,11 +149,11 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
 def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
     """Raise where a cell was made from datasets that the experiment does not name."""
     named = (cell.experiment.target, *cell.experiment.prior)
-    used = [PurePosixPath(name) for name in data]
-    is_theirs = all(any(name.match(pattern) for pattern in named) for name in used)
-    if not is_theirs or not all(any(name.match(pattern) for name in used) for pattern in named):
+    used = list(data)
+    is_theirs = all(any(is_match(name, pattern) for pattern in named) for name in used)
+    if not is_theirs or not all(any(is_match(name, pattern) for name in used) for pattern in named):
         raise StrapError(
-            f"'{place}' was made from the datasets {', '.join(map(str, used))}, and the experiment "
+            f"'{place}' was made from the datasets {', '.join(used)}, and the experiment "
             f"says {', '.join(named)}: choose another folder, or undo the change"
         )
 

@@ -10,8 +10,12 @@ from typing import Any
 from strap.errors import StrapError, unknown
 from strap.experiments.description import Experiment, Method, folder_name
 
-OF_THE_TARGET = ("alpha", "match_weights", "finetune_steps")
-"""options of `strap train` that weigh the target against the rest; the prior alone has none"""
+OF_THE_TARGET = {
+    "alpha": ("mt", "strap"),
+    "finetune_steps": ("mt", "strap"),
+    "match_weights": ("strap",),
+}
+"""Options of `strap train` that weigh the target against the rest, and whose trainings have one."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,14 @@ class Cell:
 
     @property
     def train_options(self) -> dict[str, Any]:
-        """The options of `strap train` for this cell."""
-        return {**self.experiment.options["train"], **self.method.train_options}
+        """The options of `strap train` for this cell: its own, and those of all that it can use."""
+        train = self.method.train
+        shared = {
+            key: value
+            for key, value in self.experiment.options["train"].items()
+            if train in OF_THE_TARGET.get(key, (train,))
+        }
+        return {**shared, **self.method.train_options}
 
     @property
     def pretrain_options(self) -> dict[str, Any]:

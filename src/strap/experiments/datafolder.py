@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from strap.errors import StrapError
@@ -71,6 +72,24 @@ def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
             "datasets with --data"
         )
     return found or [pattern]
+
+
+def is_match(name: str, pattern: str) -> bool:
+    """Return whether a dataset's name is one that a pattern of the experiment finds.
+
+    >>> is_match("a/b/c.hdf5", "a/**/*.hdf5"), is_match("a/b.hdf5", "*.hdf5")
+    (True, False)
+    """
+    return _fits(PurePosixPath(name).parts, PurePosixPath(pattern).parts)
+
+
+def _fits(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":  # any number of folders
+        return any(_fits(parts[count:], wanted[1:]) for count in range(len(parts) + 1))
+    fits = bool(parts) and fnmatchcase(parts[0], wanted[0])
+    return fits and _fits(parts[1:], wanted[1:])
 
 
 def fingerprint(dataset: Path) -> str:

@@ -109,7 +109,7 @@ class Planner:
         return [self.data.locate(name) for name in self.data.prior]
 
     def _identify(self, value: Any) -> str:
-        return fingerprint_json([value, str(self.data.path), self.data.fingerprints])[:8]
+        return fingerprint_json([value, self.data.fingerprints])[:8]
 
     def _cache(self, cell: Cell) -> str:
         options = cell.experiment.options["cache"]

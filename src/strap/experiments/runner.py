@@ -14,6 +14,7 @@ from strap.experiments.cellfolders import (
     copy_cell,
     drop_weights,
     finish_cell,
+    keep_matches,
     note_stage,
     read_cell,
 )
@@ -87,18 +88,19 @@ def run_cells(
     tell(f"{len(cells)} cells, {len(cells) - len(missing)} of them finished")
     if not missing:
         return Outcome()
-    stages = planner.plan(missing)
-    _require_own_policies(stages, planner)
+    planned = planner.plan(missing)
+    stages = _still_needed(planned)
     with sharing_gpu(enabled=settings.share_gpu) as environment:
         chosen = _of_kinds(stages, settings.stages)
         if len(chosen) < len(stages):
             tell(f"{len(stages) - len(chosen)} commands are left for another run")
+        _require_own_policies(chosen, planner)
         if settings.evaluate_last:
             chosen = _evaluate_last(chosen)
         scheduler = Scheduler(
             chosen,
             slots=settings.slots,
-            conclude=_concluder(planner, settings, stages),
+            conclude=_concluder(planner, settings, planned),
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
@@ -112,20 +114,41 @@ def run_cells(
 
 
 def _require_own_policies(stages: Iterable[Stage], planner: Planner) -> None:
-    """Raise where a policy that is to be evaluated was trained by another command."""
+    """Raise where policies that are to be evaluated were trained by other commands."""
     places = {"DATA": planner.data.path, "WORK": planner.work}
+    evaluated = {name for stage in stages if stage.kind == "evaluate" for name in stage.needs}
+    wrong = []
     for stage in stages:
-        if stage.kind != "train" or not (stage.note.is_file() and stage.output.exists()):
+        if stage.name not in evaluated or not (stage.note.is_file() and stage.output.exists()):
             continue
         now = as_relative(stage.command[len(planner.program) :], places)
-        noted = read_json(stage.note).get("command")
+        noted = read_json(stage.note)
+        noted = noted.get("command") if isinstance(noted, dict) else None
         if noted != now:
-            raise StrapError(
-                f"'{stage.output}' was trained by other options or on other data than the "
-                f"experiment says, by `strap {shlex.join(noted)}` instead of "
-                f"`strap {shlex.join(now)}`: remove that folder to train it again, choose another "
-                "--out, or undo the change"
-            )
+            words = shlex.join(map(str, noted)) if isinstance(noted, list) else "…"
+            wrong.append((stage.output, f"`strap {words}` instead of `strap {shlex.join(now)}`"))
+    if wrong:
+        places_of_others = "".join(f", '{output}'" for output, _ in wrong[1:])
+        raise StrapError(
+            f"'{wrong[0][0]}'{places_of_others}: trained by other options or on other data than "
+            f"the experiment says (the first by {wrong[0][1]}): remove these folders to train "
+            "them again, choose another --out, or undo the change"
+        )
+
+
+def _still_needed(stages: Sequence[Stage]) -> list[Stage]:
+    """Return the stages without those that only finished ones need, as a trained policy's frames.
+
+    What a stage needs comes before it.
+    """
+    needed: dict[str, Stage] = {}
+    wanted: set[str] = set()
+    for stage in reversed(stages):
+        if stage.kind == "evaluate" or stage.name in wanted:
+            needed[stage.name] = stage
+            wanted.update(() if stage.is_finished() else stage.needs)
+    kept = [stage for stage in stages if stage.name in needed]
+    return [replace(s, after=tuple(n for n in s.after if n in needed)) for s in kept]
 
 
 def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
@@ -167,11 +190,15 @@ def _is_finished(cell: Cell, planner: Planner) -> bool:
 def _concluder(
     planner: Planner, settings: RunSettings, stages: Sequence[Stage]
 ) -> Callable[[Stage, float], None]:
+    named = {stage.name: stage for stage in stages}
+
     def conclude(stage: Stage, seconds: float) -> None:
         if stage.kind != "evaluate" or stage.cell is None:
+            if stage.kind == "train":
+                keep_matches(stage, planner, named)
             note_stage(stage, seconds, planner)
             return
-        finish_cell(stage, seconds, planner, stages)
+        finish_cell(stage, seconds, planner, named)
         _put_away(stage.cell, planner, settings)
 
     return conclude
@@ -200,7 +227,9 @@ def format_plan(
     ]
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
     lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
-    stages = [s for s in _of_kinds(planner.plan(missing), kinds) if not s.is_finished()]
+    stages = [
+        s for s in _of_kinds(_still_needed(planner.plan(missing)), kinds) if not s.is_finished()
+    ]
     counts = Counter(stage.kind for stage in stages)
     listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     lines += ["", f"{len(stages)} commands: {listing or 'none'}"]

@@ -25,6 +25,8 @@ LOG_LINES = 12
 """of a failed command's log that are shown"""
 PATIENCE = 10.0
 """seconds between asking the commands to end and ending them"""
+LOOK_EVERY = 5.0
+"""seconds between two looks at whether another runner finished what cannot be begun here yet"""
 PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 Conclude = Callable[[Stage, float], None]
@@ -95,6 +97,7 @@ class Scheduler:
         self.durations: dict[str, list[float]] = {}
         self.deadline = None if seconds is None else time.monotonic() + seconds
         self.kind_after_deadline = kind_after_deadline
+        self.next_look = 0.0
 
     def run(self) -> Outcome:
         """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
@@ -122,9 +125,13 @@ class Scheduler:
         """Begin what can be begun; return whether anything changed."""
         changed = False
         busy = Counter(running.stage.kind for running in self.running.values())
+        looks_at_all = time.monotonic() >= self.next_look
+        if looks_at_all:
+            self.next_look = time.monotonic() + LOOK_EVERY
         for name, stage in list(self.waiting.items()):
             is_full = busy[stage.kind] >= self.slots.get(stage.kind, 1)
-            if stage.is_finished():  # whatever became of what it needed
+            is_looked_at = looks_at_all or self._is_ready(stage) or self._is_blocked(stage)
+            if is_looked_at and stage.is_finished():  # whatever became of what it needed
                 self.outcome.finished.add(name)
             elif self._is_blocked(stage):
                 self.outcome.blocked.add(name)

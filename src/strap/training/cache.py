@@ -97,7 +97,7 @@ class FrameCache:
     shared: SharedArrays | None = None
     """of a part of a larger cache"""
     origin: str = ""
-    """a hash of what it was decoded from (`TrainingData.fingerprint`)"""
+    """a hash of the stamps of what was decoded"""
 
     @property
     def rows(self) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from numpy.lib.format import open_memmap
 
@@ -127,17 +126,18 @@ def _build(
             progress("frames", done, len(data.clips))
     finally:
         keep()
-    stamps = [stamp(clip.trajectory(), data.opening) for clip in data.clips]
-    about = {"identity": identity, "options": asdict(options), "stamps": stamps}
+    about = {"identity": identity, "options": asdict(options), "stamps": stamp_clips(data)}
     write_json(manifest, {**about, "versions": versions()})
     state.unlink()
 
 
-def stamp(trajectory: Trajectory, opening: Mapping[str, Any]) -> str:
-    """Return what changes when a trajectory's files do, or how they are read."""
-    named = {role: opening[role] for role in ("camera", "language", "action") if opening[role]}
-    words = [trajectory.source.stamp(), trajectory.orientation]
-    return " ".join([*words, *([json.dumps(named)] if named else [])])
+def stamp_clips(data: TrainingData) -> list[str]:
+    """Return for each clip what changes when its trajectory's files do, or how they are read."""
+    roles = ("camera", "language", "action")
+    named = {role: data.opening[role] for role in roles if data.opening[role]}
+    words = [json.dumps(named)] if named else []
+    read = [clip.trajectory() for clip in data.clips]
+    return [" ".join([one.source.stamp(), one.orientation, *words]) for one in read]
 
 
 def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
@@ -169,7 +169,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         options.language,
         options.vision == "resnet",
         (data.context.history, data.context.chunk) if data.context else None,
-        origin=data.fingerprint(),
+        origin=fingerprint_json(stamp_clips(data)),
     )
     for file, (shape, dtype) in _arrays(interface, cache.rows, options.vision).items():
         _reserve(out / file, shape, dtype)

@@ -13,7 +13,7 @@ from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
 from strap.provenance import fingerprint_json
 from strap.training.cache import CachedClip, FrameCache, SharedArrays
-from strap.training.cache_builder import find_frame_sizes, place_clips, stamp
+from strap.training.cache_builder import find_frame_sizes, place_clips, stamp_clips
 from strap.training.compatibility import choose_keys
 from strap.training.data import Clip, TrainingData
 from strap.types import Array, short_name
@@ -52,7 +52,8 @@ def select_clips(
     sizes = {short_name(key): first.proprioception[key].shape[1] for key in keys}
     clips, texts = place_clips(data, chosen, keys)
     vectors = _language(cache, texts, language)
-    origin = data.fingerprint()
+    stamps = stamp_clips(data)
+    rows, origin = _find_rows(cache, data, stamps), fingerprint_json(stamps)
     if not cache.has_frames:  # feature maps depend on everything that was decoded with them
         origin = fingerprint_json([origin, cache.origin])
     return replace(
@@ -71,7 +72,7 @@ def select_clips(
         language_encoder=language,
         context=(data.context.history, data.context.chunk) if data.context else None,
         origin=origin,
-        shared=SharedArrays(_find_rows(cache, data), _columns(cache, sizes), vectors),
+        shared=SharedArrays(rows, _columns(cache, sizes), vectors),
     )
 
 
@@ -89,19 +90,19 @@ def _require_pictures(cache: FrameCache, vision: Vision | None, image_size: int 
         )
 
 
-def _find_rows(cache: FrameCache, data: TrainingData) -> tuple[int, ...]:
-    """Return the cache's row of each clip's first frame."""
+def _find_rows(cache: FrameCache, data: TrainingData, stamps: Sequence[str]) -> tuple[int, ...]:
+    """Return the cache's row of each clip's first frame; raise where a clip's stamp is another."""
     held: dict[tuple[str, str], list[int]] = {}
     for number, cached in enumerate(cache.clips):
         held.setdefault((cached.dataset, cached.id), []).append(number)
-    stamps = read_json(cache.path / "manifest.json")["stamps"]
+    known = read_json(cache.path / "manifest.json")["stamps"]
     rows, missing, changed = [], [], []
-    for clip in data.clips:
+    for clip, stamp in zip(data.clips, stamps, strict=True):
         numbers = held.get((clip.dataset.name, clip.id), [])
         holding = [number for number in numbers if _holds(cache.clips[number], clip)]
         if not holding:
             missing.append(clip)
-        elif stamps[holding[0]] != stamp(clip.trajectory(), data.opening):
+        elif known[holding[0]] != stamp:
             changed.append(clip)
         else:
             skipped = clip.start - cache.clips[holding[0]].start

@@ -60,9 +60,9 @@ class TrainingData:
     def fingerprint(self) -> str:
         """Return a hash that changes with the files, their reading, the clips or the matches."""
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
-        content: list[Any] = [[name, dataset.fingerprint()] for name, dataset in datasets.items()]
+        content: list[Any] = [[n, d.format, d.fingerprint()] for n, d in datasets.items()]
         # clips are those that are there: what becomes of missing ones changes nothing
-        content.append({k: v for k, v in self.opening.items() if k != "missing"})
+        content.append({k: v for k, v in self.opening.items() if k not in ("format", "missing")})
         content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
         content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
@@ -73,7 +73,7 @@ class TrainingData:
         for clip in self.clips:
             ids.setdefault(clip.dataset.name, {})[clip.id] = None
         for name, dataset in {clip.dataset.name: clip.dataset for clip in self.clips}.items():
-            dataset.select(list(ids[name])).fetch(cameras, progress)
+            dataset.whole.select(list(ids[name])).fetch(cameras, progress)
 
 
 def open_training_data(

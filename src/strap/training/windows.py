@@ -166,7 +166,7 @@ def _matches(
         )
     if weights is not None and len(weights) != len(cache.retrieved):
         raise _wrong_count(len(weights), len(cache.retrieved))
-    require_weights(weights or ())
+    require_weights(() if weights is None else weights)
     parts = []
     for number, found in enumerate(cache.retrieved):
         if found.query in held_out:
