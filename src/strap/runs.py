@@ -83,6 +83,11 @@ class Run:
         return all(Path(place).exists() for place in (arguments["target"], *arguments["prior"]))
 
 
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run, finished or not."""
+    return (path / "matches.parquet").is_file()
+
+
 def open_run(path: str | Path) -> Run:
     """Open a finished run."""
     path = Path(path).expanduser()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from strap.choices import change_choices, choose_matches
 from strap.cli import main
+from strap.cli.run_policies import find_policy
 from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.policies import load_checkpoint
@@ -170,3 +172,15 @@ def test_where_the_datasets_are_gone_the_augmented_one_is_read_without_what_is_r
     run.matches[:5].to_parquet(run.path / "matches.parquet")
     with pytest.raises(StrapError, match=r"holds 6 segments, matches\.parquet 5"):
         open_training_data(run.path, choices="ignore")
+
+
+def test_a_policy_of_earlier_matches_is_told(own_run: Path) -> None:
+    assert main(["train", str(own_run), *WORDS, "--steps", "1"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_policy(own_run) == own_run / "policy"
+        assert find_policy(own_run / "policy") == own_run / "policy"
+    file = own_run / "matches.parquet"
+    Matches(tuple(open_run(own_run).matches)[1:]).to_parquet(file)
+    with pytest.warns(UserWarning, match=r"policy' was trained before '.*' was made anew"):
+        assert find_policy(own_run) == own_run / "policy"

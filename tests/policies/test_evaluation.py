@@ -21,11 +21,12 @@ from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.comparison import as_json, in_words
 from strap.evaluation.records import OUTCOME, read_description, read_records
-from strap.evaluation.results import check_interface, evaluate, run_episodes
+from strap.evaluation.results import check_interface, evaluate, rendered_size, run_episodes
 from strap.evaluation.statistics import sign_flips
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy
 from strap.policies.checkpoints import FILES
+from strap.policies.settings import Interface
 from strap.training import FrameCache, TrainingSettings, train
 
 SETTINGS = EvaluationSettings(episodes=5, horizon=6, workers=2)
@@ -39,6 +40,16 @@ def policy(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Poli
     quick = TrainingSettings(recipe="bc", steps=1, batch=2)
     train(frozen, out, policy=own, training=quick, quiet=True)
     return load_policy(out, device="cpu")
+
+
+def test_pictures_are_rendered_as_they_were_recorded() -> None:
+    """The policy resizes them, as training did."""
+    told = Interface(("agentview_rgb", "eye_in_hand_rgb"), 128, {}, 7, 64)
+    assert rendered_size(told) == 128
+    recorded = {"agentview_rgb": (256, 256), "eye_in_hand_rgb": (256, 256)}
+    assert rendered_size(replace(told, frame_sizes=recorded)) == 256
+    recorded["eye_in_hand_rgb"] = (240, 320)
+    assert rendered_size(replace(told, frame_sizes=recorded)) == 128
 
 
 def test_progress_goes_on_inside_an_episode(policy: Policy, tmp_path: Path) -> None:

@@ -199,3 +199,17 @@ def test_other_weights_to_begin_with_are_another_training(planted: Planted, tmp_
     for imagenet in ("two.pt", None):
         with pytest.raises(StrapError, match=r"\(it has other settings\)"):
             begin(imagenet)
+
+
+def test_proprioception_in_another_order_is_other_data(planted: Planted, tmp_path: Path) -> None:
+    data = open_training_data(planted.target)
+    names = tuple(data.clips[0].trajectory().proprioception)
+    assert len(names) > 1
+    shared = build_cache(data, tmp_path / "c", OPTIONS)
+    parts = [
+        select_clips(shared, data, language="words", proprioception=order)
+        for order in (names, names[::-1])
+    ]
+    train(parts[0], tmp_path / "k", policy=SMALL, training=QUICK, quiet=True)
+    with pytest.raises(StrapError, match="other data"):
+        train(parts[1], tmp_path / "k", policy=SMALL, training=QUICK, quiet=True)

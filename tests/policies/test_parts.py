@@ -328,3 +328,14 @@ def test_clip_text_checkpoints_load_and_tell_instructions_apart(tmp_path: Path) 
     np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-6)
     alone = embed_instructions(["close it"], str(tmp_path))
     np.testing.assert_allclose(alone[0], vectors[1], atol=1e-5)  # padding changes nothing
+
+
+def test_the_order_of_proprioception_is_part_of_an_interface() -> None:
+    """The state is one vector, and the first layer's weights know its places alone."""
+    one = Interface((), 64, {"ee_pos": 3, "ee_ori": 3}, 7, 64)
+    two = Interface((), 64, {"ee_ori": 3, "ee_pos": 3}, 7, 64)
+    assert one.difference(one) is None
+    assert one.difference(two) == (
+        "proprioception ee_pos (3), ee_ori (3), not ee_ori (3), ee_pos (3) "
+        "(--proprioception ee_ori ee_pos orders it)"
+    )

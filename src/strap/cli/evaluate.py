@@ -10,8 +10,9 @@ import tyro
 
 from strap.cli.options import Json, print_json
 from strap.cli.progress import showing
+from strap.cli.run_policies import find_policy
 from strap.errors import StrapError
-from strap.runs import POLICY, open_run
+from strap.runs import is_run, open_run
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,7 @@ class Command:
         from strap.evaluation.comparison import as_json, evaluate_pair, in_words
         from strap.policies.checkpoints import load_config
 
-        checkpoint = self.checkpoint
-        if (checkpoint / "matches.parquet").is_file():
-            checkpoint = checkpoint / POLICY
+        checkpoint = find_policy(self.checkpoint)
         horizon = self.horizon
         if horizon is None:
             horizon = load_config(checkpoint)["settings"].horizon
@@ -114,7 +113,7 @@ class Command:
 
     def _target_task(self) -> str:
         """Return what the demonstrations of the run were of."""
-        if not (self.checkpoint / "matches.parquet").is_file():
+        if not is_run(self.checkpoint):
             raise StrapError(f"which task is '{self.checkpoint}' to do? say it with --task")
         target, _ = open_run(self.checkpoint).datasets()
         instructions = {trajectory.instruction for trajectory in target}

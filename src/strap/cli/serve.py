@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from strap.runs import POLICY
+from strap.cli.run_policies import find_policy
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,7 @@ class Command:
         from strap.serving.websocket import LOOPBACK, read_key, serve_policy
 
         key = None if self.api_key_file is None else read_key(self.api_key_file)
-        checkpoint = self.checkpoint
-        if (checkpoint / "matches.parquet").is_file():
-            checkpoint = checkpoint / POLICY
+        checkpoint = find_policy(self.checkpoint)
         policy = load_policy(checkpoint, device=self.device, which=self.which)
         if key is None and self.host not in LOOPBACK:
             warnings.warn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -10,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 
 from strap.choices import Use
+from strap.cli.match_weights import choose_match_weights
 from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
+from strap.cli.run_policies import fingerprint_run
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.provenance import fingerprint_json
-from strap.runs import POLICY
+from strap.runs import POLICY, is_run
 
 if TYPE_CHECKING:
     from strap.choices import Chosen
@@ -195,14 +196,23 @@ class Command:
             out,
             policy=replace(policy, **network),
             training=training,
-            match_weights=self._match_weights(cache, chosen) if uses_matches else None,
-            choices=chosen.to_json() if chosen is not None else None,
+            match_weights=choose_match_weights(self.match_weights, self.data, cache, chosen)
+            if uses_matches
+            else None,
+            about=self._about(chosen),
             init=self.init,
             imagenet=imagenet,
             device=self.device,
             quiet=self.json,
         )
         self._report(done, training.recipe)
+
+    def _about(self, chosen: Chosen | None) -> dict[str, Any]:
+        """Return what the checkpoint says of a run that is trained on."""
+        if chosen is None:
+            return {}
+        choices = chosen.to_json()
+        return {"matches": fingerprint_run(self.data), **({"choices": choices} if choices else {})}
 
     def _report(self, done: Trained, recipe: str) -> None:
         if self.json:
@@ -219,7 +229,7 @@ class Command:
     def _out(self) -> Path:
         if self.out is not None:
             return self.out
-        if (self.data / "matches.parquet").is_file():
+        if is_run(self.data):
             return self.data / POLICY
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
 
@@ -318,33 +328,3 @@ class Command:
                 f"'{self.data}' is a frame cache, which {', '.join(words)} can't change: make one "
                 "of what you want with `strap cache`, or train on the run or the dataset itself"
             )
-
-    def _match_weights(
-        self, cache: FrameCache, chosen: Chosen | None
-    ) -> Sequence[float] | Literal["cost"] | None:
-        from strap.training.windows import weigh_by_choices
-
-        weights = self._weights()
-        return weights if chosen is None else weigh_by_choices(weights, chosen, cache.retrieved)
-
-    def _importance(self) -> list[float]:
-        from strap.runs import open_run
-        from strap.training.importance import weigh_by_importance
-
-        if not (self.data / "matches.parquet").is_file():
-            raise StrapError(
-                f"'{self.data}' is no run: --match-weights importance compares the features that a "
-                "run of `strap retrieve` was made from; train on the run"
-            )
-        return weigh_by_importance(open_run(self.data))
-
-    def _weights(self) -> list[float] | Literal["cost"] | None:
-        from strap.training.windows import read_weights
-
-        if self.match_weights is None:
-            return None
-        if self.match_weights == "cost":
-            return "cost"
-        if self.match_weights == "importance":
-            return self._importance()
-        return read_weights(self.match_weights)

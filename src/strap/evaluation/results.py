@@ -40,7 +40,7 @@ from strap.evaluation.statistics import Comparison, mcnemar, wilson
 from strap.locks import LOCK, alone
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import FILES, Which
-from strap.policies.settings import Acting
+from strap.policies.settings import Acting, Interface
 from strap.progress import Progress, silent
 
 ACTING_SETTINGS = ("execute", "acting", "blend")
@@ -141,7 +141,7 @@ def evaluate(
     select_backend()  # once, here: the workers inherit what was found
     place = Path(out).expanduser() if out else _default_place(checkpoint, settings, task.index)
     demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
-    arguments = (settings.suite, task.index, policy.interface.image_size, demos)
+    arguments = (settings.suite, task.index, rendered_size(policy.interface), demos)
     identity = {
         "checkpoint": fingerprint(checkpoint / FILES[settings.which]),
         "suite": settings.suite,
@@ -154,6 +154,12 @@ def evaluate(
     return run_episodes(
         policy, task.instruction, settings, make_libero, arguments, place, identity, progress
     )
+
+
+def rendered_size(interface: Interface) -> int:
+    """Return the side of the images to render: the training data's, which the policy resizes."""
+    sides = {side for name in interface.cameras for side in interface.frame_sizes.get(name, ())}
+    return sides.pop() if len(sides) == 1 else interface.image_size
 
 
 def run_episodes(

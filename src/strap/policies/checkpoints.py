@@ -130,7 +130,7 @@ def load_checkpoint(
         settings,
         Instructions(texts, tensors["instructions"], str(config.get("language"))),
         _projection(tensors),
-        {k: config[k] for k in ("training", "step", "init", "choices") if k in config},
+        {k: config[k] for k in ("training", "step", "init", "choices", "matches") if k in config},
     )
 
 

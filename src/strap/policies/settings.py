@@ -218,9 +218,11 @@ class Interface:
             if getattr(self, name) != getattr(other, name):
                 ours, theirs = getattr(self, name), getattr(other, name)
                 return f"{name.replace('_', ' ')} {_words(ours)}, not {_words(theirs)}"
-        if dict(self.proprioception) != dict(other.proprioception):
-            ours, theirs = dict(self.proprioception), dict(other.proprioception)
-            return f"proprioception {_words(ours)}, not {_words(theirs)}"
+        ours, theirs = dict(self.proprioception), dict(other.proprioception)
+        if list(ours.items()) != list(theirs.items()):  # in their order they are one vector
+            told = f"proprioception {_words(ours)}, not {_words(theirs)}"
+            order = f"--proprioception {' '.join(theirs)}"
+            return f"{told} ({order} orders it)" if ours == theirs else told
         return None
 
 

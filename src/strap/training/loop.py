@@ -87,7 +87,7 @@ def train(
     match_weights: Sequence[float] | Literal["cost"] | None = None,
     init: str | Path | None = None,
     imagenet: str | Path | None = None,
-    choices: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> Trained:
@@ -104,13 +104,14 @@ def train(
             or `cost`: cheaper ones weigh more (`weigh_by_cost`).
         init: a checkpoint to begin with: its weights and its normalisation.
         imagenet: ResNet-18 weights to begin with: a file, a folder or a hub id.
-        choices: which choices among a run's matches the cache was made by, for the checkpoint.
+        about: what the checkpoint says of the data besides: of a run, its `matches` (a hash), and
+            which `choices` among them the cache was made by.
         device: `auto`, `cpu` or `cuda`.
         quiet: say nothing on the terminal.
     """
     policy, training = policy or PolicySettings(), training or TrainingSettings()
     place, where = Path(out).expanduser(), choose_device(device)
-    trainer = _Trainer(cache, place, policy, training, where, choices)
+    trainer = _Trainer(cache, place, policy, training, where, about)
     with (
         alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
         small_products(trainer.device, policy),
@@ -128,10 +129,10 @@ class _Trainer:
         policy: PolicySettings,
         training: TrainingSettings,
         device: torch.device,
-        choices: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.cache, self.out, self.policy_settings, self.settings = cache, out, policy, training
-        self.device, self.choices = device, choices
+        self.device, self.about = device, dict(about or {})
         self.step = 0
         self.best: float | None = None
         self.best_step: int | None = None
@@ -291,7 +292,7 @@ class _Trainer:
             {
                 "step": self.step,
                 **({"init": self.origin} if self.origin else {}),
-                **({"choices": dict(self.choices)} if self.choices else {}),
+                **self.about,
                 "training": {
                     **asdict(self.settings),
                     "held_out": self.held_out,

@@ -42,7 +42,8 @@ def identify_training(
         settings.pop("steps")
     return {
         "settings": fingerprint_json([asdict(policy), settings, *others]),
-        "data": fingerprint_json(cache.to_json()),
+        # The order of proprioception is that of the state's numbers, and no hash of a mapping's.
+        "data": fingerprint_json([cache.to_json(), list(cache.interface.proprioception)]),
     }
 
 
