@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -243,6 +243,12 @@ def _tile(trajectory_id: str, length: int, bounds: Iterable[int]) -> list[Segmen
     """Return segments from their first frames (the leading 0 included or not)."""
     edges = [0, *(b for b in bounds if b > 0), length]
     return [Segment(trajectory_id, start, stop) for start, stop in pairwise(edges)]
+
+
+def is_tiled(segments: Sequence[Segment], length: int) -> bool:
+    """Return whether a trajectory's segments follow each other from its first frame to its last."""
+    edges = [0, *(segment.stop for segment in segments)]
+    return edges == [*(segment.start for segment in segments), length]
 
 
 def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:

@@ -12,6 +12,8 @@ import pytest
 
 from strap import pipeline
 from strap.choices import change_choices, open_choices
+from strap.datasets import open_dataset
+from strap.embeddings import embed
 from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run, open_run
@@ -186,6 +188,64 @@ def test_borders_that_are_none(
     with pytest.raises(StrapError, match=message):
         keep_borders(run, boundaries)
     assert not (run.path / "boundaries.json").exists()
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [[(4, 20), (26, 80)], [(0, 50), (30, 90)], [(0, 30), (30, 80)], [(30, 90), (0, 30)]],
+    ids=["gap", "overlap", "end", "order"],
+)
+def test_segments_that_do_not_tile_stay_as_they_are(
+    planted: Planted, tmp_path: Path, segments: list[tuple[int, int]]
+) -> None:
+    rows = [{"trajectory": "demo_0", "start": a, "stop": b} for a, b in segments]
+    whole = {"trajectory": "demo_1", "start": 0, "stop": 90}
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps({"segments": [*rows, whole]}))
+    cut = Segmentation(method="manual", boundaries=file)
+    run = retrieve(planted, tmp_path / "run", replace(PLAIN, segmentation=cut))
+    for change in (
+        lambda b: draft_borders(BorderSearch.of(run), b),
+        lambda b: keep_borders(run, b),
+    ):
+        with pytest.raises(StrapError, match=r"of 'demo_0' leave frames out .* --boundaries FILE"):
+            change({"demo_0": [27]})
+    assert open_run(run.path) == replace(run, reused=True)
+    made = keep_borders(run, {"demo_1": [45]})
+    others = [("demo_1", 0, 45), ("demo_1", 45, 90)]
+    found = [(s.trajectory_id, s.start, s.stop) for s in read_segments(made.path / "segments.json")]
+    assert found == [*(("demo_0", *ends) for ends in segments), *others]
+
+
+@pytest.mark.parametrize("encoder", ["pixels", ""])
+def test_keeping_borders_embeds_nothing_again(
+    own_planted: Planted, tmp_path: Path, encoder: str
+) -> None:
+    places = []
+    for data in (own_planted.target, own_planted.prior):
+        places.append(tmp_path / data.stem / data.name)
+        places[-1].parent.mkdir()
+        data.rename(places[-1])
+    target, prior = places
+    # The small store lies beside its dataset, the big one in the folder of stores.
+    embed(open_dataset(target), "pixels", target.parent / "small")
+    embed(open_dataset(prior), "pixels", tmp_path / "stores" / "big")
+    options = replace(PLAIN, encoder=encoder)
+    run = run_retrieval(target, [prior], tmp_path / "run", options, stores=tmp_path / "stores")
+    before = sorted(tmp_path.rglob("store.json"))
+    assert len(before) == 2
+    made = keep_borders(run, {"demo_0": [25]})
+    assert made.manifest["stores"] == run.manifest["stores"]
+    assert sorted(tmp_path.rglob("store.json")) == before
+
+
+def test_a_named_store_does_not_say_where_the_others_are(planted: Planted, tmp_path: Path) -> None:
+    named = tmp_path / "named"
+    embed(open_dataset(planted.target), "pixels", named)
+    out, stores = tmp_path / "run", tmp_path / "stores"
+    run = run_retrieval(named, [planted.prior], out, PLAIN, stores=stores)
+    made = keep_borders(run, {"demo_0": [25]})
+    assert made.manifest["stores"] == run.manifest["stores"]
 
 
 def test_whole_demonstrations_have_no_borders(planted: Planted, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.view.browsing import Tab, needs_browser, open_browser, serve, wait_fo
 from strap.choices import open_choices
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import open_run
+from strap.segments import Segmentation
 from strap.synthetic import make_planted
 
 pytestmark = needs_browser
@@ -269,6 +270,29 @@ def test_a_border_moves_by_keyboard(page: Any) -> None:
     assert label == "Border 1 of demo_0"
     page.get_by_role("button", name="Put them back").click()
     wait_for(page, "!strapView.page.rows.contents.draft")
+
+
+def test_segments_that_leave_frames_out_have_no_borders_to_move(
+    browser: Any, tmp_path: Path
+) -> None:
+    planted = make_planted(tmp_path / "data")
+    spans = [("demo_0", 4, 20), ("demo_0", 26, 80), ("demo_1", 0, 40), ("demo_1", 40, 90)]
+    rows = [{"trajectory": key, "start": start, "stop": stop} for key, start, stop in spans]
+    file = tmp_path / "b.json"
+    file.write_text(json.dumps({"segments": rows}))
+    cut = Segmentation(method="manual", boundaries=file)
+    options = RetrievalOptions("pixels", 12, cut, augmented="none")
+    run = run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
+    with serve(run.path, cache=tmp_path) as found, Tab(browser, found, ready=READY) as page:
+        gaps, tiled = page.locator(".timeline").all()
+        assert "leave frames out or overlap" in gaps.locator(".timeline-note").inner_text()
+        assert gaps.locator(".border").count() == tiled.locator(".timeline-note").count() == 0
+        tiled.locator(".border").focus()
+        page.keyboard.press("ArrowRight")
+        wait_for(page, "strapView.page.rows.contents.draft")
+        queries = page.evaluate("strapView.page.rows.contents.queries")
+        moved = [(query["start"], query["stop"]) for query in queries]
+        assert moved == [(4, 20), (26, 80), (0, 41), (41, 90)]
 
 
 def test_a_bar_filters_and_lifts_the_filter(page: Any) -> None:

@@ -20,7 +20,7 @@ from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.runs import Run
 from strap.search.repeated import SearchMemory
-from strap.segments import read_segments
+from strap.segments import is_tiled, read_segments
 from strap.types import Matches, Segment
 
 BOUNDARIES = "boundaries.json"
@@ -119,21 +119,21 @@ def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silen
         boundaries: of the demonstrations that are cut otherwise; the others stay as they are.
         progress: called with (what, done, total).
     """
-    target, _ = run.datasets()
+    target, priors = run.datasets()
     segments = cut_otherwise(run, target, boundaries)
     file = run.path.resolve() / BOUNDARIES
     rows = [{"trajectory": s.trajectory_id, "start": s.start, "stop": s.stop} for s in segments]
     options = RetrievalOptions.of_run(run)
     cut = replace(options.segmentation, method="manual", boundaries=file)
-    ours, *priors = _named(run.manifest["arguments"])
+    ours, *rest = _named(run.manifest["arguments"])
     with _restoring(run.path):
         write_json(file, {"segments": rows})
         made = run_retrieval(
             ours,
-            priors,
+            rest,
             run.path,
             replace(options, segmentation=cut),
-            stores=_stores_folder(run),
+            stores=_stores_folder(run, [target, *priors]),
             overwrite=True,
             progress=progress,
         )
@@ -167,6 +167,12 @@ def cut_otherwise(run: Run, target: Dataset, boundaries: Boundaries) -> list[Seg
         if key not in target.ids:
             raise unknown("demonstration", printable(shorten(str(key))), target.ids)
         length = target[key].length
+        if not is_tiled(present[key], length):
+            raise StrapError(
+                f"the segments of '{key}' leave frames out or overlap, so it has no borders to "
+                "move: change its segments in a file, and retrieve with --segmentation manual "
+                "--boundaries FILE"
+            )
         _require_boundaries(key, frames, length)
         present[key] = [Segment(key, *ends) for ends in pairwise([0, *frames, length])]
     return [segment for segments in present.values() for segment in segments]
@@ -192,8 +198,16 @@ def _named(arguments: Mapping[str, Any]) -> list[str]:
     return [store or dataset for store, dataset in zip(stores, datasets, strict=True)]
 
 
-def _stores_folder(run: Run) -> Path | None:
-    """Return where the run's stores lie; None where it has none."""
+def _stores_folder(run: Run, datasets: Sequence[Dataset]) -> Path | None:
+    """Return the folder in which the run kept its stores; None where no store of it tells.
+
+    A store that was named, or lies beside its dataset, may be apart from the others, and is found
+    there again.
+    """
     stores = run.manifest.get("stores") or {}
-    place = stores.get(run.manifest["arguments"]["target"])
-    return Path(place).parent if place else None
+    named = [Path(place).resolve() for place in run.manifest["arguments"].get("named_stores", ())]
+    beside = {dataset.name: dataset.path.parent.resolve() for dataset in datasets}
+    unnamed = {name: Path(place) for name, place in stores.items() if Path(place) not in named}
+    folders = {name: place.parent for name, place in unnamed.items()}
+    apart = [folder for name, folder in folders.items() if folder != beside.get(name)]
+    return next(iter([*apart, *folders.values()]), None)

@@ -16,7 +16,7 @@ from strap.datasets import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
 from strap.runs import Run
-from strap.segments import read_segments
+from strap.segments import is_tiled, read_segments
 from strap.stops import Movements, measure_movements
 from strap.store import open_store
 from strap.types import Matches, Segment
@@ -123,6 +123,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
             "movement": _movement(movements, trajectory.id),
             "threshold": threshold if movements else None,
             "queries": indices,
+            "is_tiled": is_tiled([sources.queries[i] for i in indices], trajectory.length),
         }
         for trajectory, indices in zip(target, by_demonstration, strict=True)
     ]

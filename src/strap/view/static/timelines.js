@@ -7,6 +7,7 @@ import { state, update } from "./state.js";
 const [WIDTH, HEIGHT] = [1000, 100];
 /** Milliseconds without a key press after which a border moved by keys is asked for. */
 const KEY_DELAY = 600;
+const FIXED = "Its segments leave frames out or overlap: its borders cannot be moved here.";
 
 export class Timelines {
   /** @param onBorders called with (demonstration, boundaries) when borders were changed;
@@ -38,14 +39,14 @@ export class Timelines {
   }
 
   makeTimeline(demonstration, number, longest) {
-    const { id, length, queries } = demonstration;
+    const { id, length, queries, is_tiled: isTiled } = demonstration;
     const track = make("div", { class: "track" });
     // All timelines have the same scale, so that a longer demonstration looks longer.
     track.style.width = `${(100 * length) / longest}%`;
     const segments = queries.map((query, place) => this.makeSegment(query, place, length));
     track.append(makeMovement(demonstration), ...segments);
-    track.classList.toggle("is-fixed", !this.onBorders);
-    if (this.onBorders) {
+    track.classList.toggle("is-fixed", !this.onBorders || !isTiled);
+    if (this.onBorders && isTiled) {
       const borders = queries.slice(1).map((query) => this.rows.contents.queries[query].start);
       borders.forEach((frame, place) =>
         track.append(this.makeBorder({ number, id, length, borders, place }, frame)),
@@ -65,7 +66,8 @@ export class Timelines {
       name.element,
       make("span", { class: "timeline-length" }, `${length} frames`),
     );
-    return make("li", { class: "timeline" }, head, track);
+    const note = this.onBorders && !isTiled ? [make("p", { class: "timeline-note" }, FIXED)] : [];
+    return make("li", { class: "timeline" }, head, track, ...note);
   }
 
   makeSegment(query, place, length) {
