@@ -134,6 +134,60 @@ def test_a_changed_trajectory_is_embedded_anew(
     assert store.verify() == []
 
 
+@pytest.mark.parametrize("part", [None, "1/2"])
+def test_what_a_part_leaves_out_is_looked_at_when_it_is_needed(
+    part: str | None, own_planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A selection or a part of a changed dataset says nothing of the other trajectories."""
+    monkeypatch.setattr(work, "GROUP_IMAGES", 1)
+    strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    with h5py.File(own_planted.target, "a") as handle:
+        for key in ("demo_0", "demo_1"):
+            handle[f"data/{key}/obs/agentview_rgb"][:] = 255
+    changed = strap.open_dataset(own_planted.target)
+    some = changed if part else changed.select(["demo_0"])
+    store = strap.embed(some, "pixels", tmp_path / "s", part=part)
+    assert not embeddings.is_embedded(store, changed)
+    store = strap.embed(changed, "pixels", tmp_path / "s")
+    assert embeddings.is_embedded(store, changed)
+    for key in ("demo_0", "demo_1"):
+        assert np.all(store[key] > 0.99)
+
+
+def test_parts_of_an_unchanged_dataset_leave_the_store_up_to_date(
+    own_planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = strap.open_dataset(own_planted.prior)
+    for chosen in (dataset, dataset.select(["demo_3"])):
+        store = strap.embed(chosen, "pixels", tmp_path / "s")
+        assert embeddings.is_embedded(store, dataset)
+        assert store.manifest["unchecked"] == []
+    halves = dataset.ids[:6], dataset.ids[6:]
+    for half in halves:  # each adds its own, and knows that the other is as it was
+        store = strap.embed(dataset.select(half), "pixels", tmp_path / "halves")
+    assert embeddings.is_embedded(store, dataset)
+    monkeypatch.setattr(embeddings, "embed_here", None)
+    for half in halves:
+        strap.embed(dataset.select(half), "pixels", tmp_path / "halves")
+
+
+def test_what_changes_meanwhile_is_noticed_by_the_next_call(
+    own_planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = embeddings.finish_store
+
+    def change_and_finish(dataset: strap.Dataset, *rest: Any, **more: Any) -> Any:
+        with h5py.File(own_planted.target, "a") as handle:
+            handle["data/demo_0/obs/agentview_rgb"][:] = 255
+        return finish(dataset, *rest, **more)
+
+    monkeypatch.setattr(embeddings, "finish_store", change_and_finish)
+    strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    monkeypatch.undo()
+    store = strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    assert np.all(store["demo_0"] > 0.99)
+
+
 def test_new_and_removed_trajectories(
     own_planted: Planted, tmp_path: Path, counting: Counting
 ) -> None:

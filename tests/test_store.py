@@ -16,12 +16,12 @@ from tests.stores import IMAGES, LENGTHS, assert_same, make_store, write_dataset
 
 import strap
 from strap.cli import main
-from strap.embeddings import work
+from strap.embeddings import is_embedded, work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.progress import silent
 from strap.search.corpus import Corpus
-from strap.store import EmbeddingStore, Session, upkeep
+from strap.store import Begun, EmbeddingStore, Session, upkeep
 from strap.store.journal import pack, unpack
 from strap.store.layout import HEADER_BYTES
 
@@ -204,6 +204,55 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
     with pytest.raises(StrapError, match=r"differs from .* in its dim \(5 against 2\)"):
         upkeep.merge([one.path, wide.path], tmp_path / "y", dataset="d")
     assert upkeep.merge([one.path], tmp_path / "z").complete
+
+
+def test_merging_never_mixes_nor_overwrites(tmp_path: Path) -> None:
+    dataset, other = (write_dataset(tmp_path / f"{n}.hdf5", LENGTHS[:2]) for n in "ab")
+    one, two = (
+        strap.embed(strap.open_dataset(file), PixelEncoder(4), tmp_path / file.stem)
+        for file in (dataset, other)
+    )
+    with pytest.raises(StrapError, match="the stores are of different datasets"):
+        upkeep.merge([two.path], one.path)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "manifest.json").write_text("{}")
+    with pytest.raises(StrapError, match=r"run' exists and is no embedding store"):
+        upkeep.merge([one.path], run)
+    assert [file.name for file in run.iterdir()] == ["manifest.json"]
+    writer = Session(two.path, two.config)
+    writer.begin([Begun("demo_9", 3, "", "")])
+    with pytest.raises(StrapError, match="is being written to"):
+        upkeep.merge([two.path], two.path)
+    writer.close()
+    assert_same(upkeep.merge([one.path], tmp_path / "new"), one)
+
+
+def test_a_merged_store_is_up_to_date_where_its_parts_are(tmp_path: Path) -> None:
+    """Parts that were read otherwise, or before a change, are looked at again."""
+    file = write_dataset(tmp_path / "a.hdf5", LENGTHS[:4])
+    dataset, flipped = (
+        strap.open_dataset(file, orientation=which) for which in ("upright", "flipped")
+    )
+
+    def embedded(place: str, some: strap.Dataset) -> Path:
+        return strap.embed(some, PixelEncoder(4), tmp_path / place).path
+
+    first, last = dataset.ids[:2], dataset.ids[2:]
+    one, two = embedded("one", dataset.select(first)), embedded("two", dataset.select(last))
+    assert is_embedded(upkeep.merge([one, two], tmp_path / "same"), dataset)
+    assert is_embedded(upkeep.merge([two], one), dataset)  # into one that is there
+    turned = embedded("turned", flipped.select(last))
+    three = embedded("three", dataset.select(first))
+    mixed = upkeep.merge([three, turned], tmp_path / "mixed")
+    assert not is_embedded(mixed, dataset)
+    again = embedded("again", dataset)
+    assert_same(strap.embed(dataset, PixelEncoder(4), mixed.path), strap.open_store(again))
+    os.utime(file, (1, 1))
+    assert strap.embed(dataset.select(first), PixelEncoder(4), again).manifest["unchecked"] == [
+        *last
+    ]
+    assert not is_embedded(upkeep.merge([again], tmp_path / "older"), dataset)
 
 
 def test_clearing_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from strap.atomic import write_json
 from strap.datasets.base import Dataset
@@ -23,17 +24,18 @@ from strap.store import (
     EmbeddingStore,
     Session,
     StoreConfig,
-    create_store,
+    begin_store,
     open_store,
     slug,
 )
-from strap.store.layout import list_partials
+from strap.store.layout import list_partials, read_manifest
 
 __all__ = [
     "Compile",
     "Dtype",
     "EmbeddingStore",
     "Engine",
+    "begin_embedding",
     "choose_cameras",
     "embed",
     "finish_store",
@@ -98,7 +100,7 @@ def embed(
     store = open_or_create(Path(out).expanduser(), config, dataset)
     if is_embedded(store, dataset):
         return store
-    (store.path / "manifest.json").unlink(missing_ok=True)
+    start = begin_embedding(store, dataset)
     if part is None:  # which trajectories a part has is found while it is embedded
         lacking = dataset.select([key for key in dataset.ids if key not in store])
         lacking.fetch(config.cameras, progress)
@@ -110,7 +112,9 @@ def embed(
         embed_on_ray(dataset, spec, session, settings.batch_for(model), settings, progress)
     else:
         embed_here(dataset, model, session, settings, progress)
-    return finish_store(dataset, store.path)
+    # Of a part nobody knows here which of the other trajectories are as the store has them.
+    checked = dataset.ids if settings.part[1] == 1 else ()
+    return finish_store(dataset, store.path, start, checked=checked)
 
 
 def _validate(dataset: Dataset, dtype: str) -> None:
@@ -120,12 +124,46 @@ def _validate(dataset: Dataset, dtype: str) -> None:
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
 
 
-def finish_store(dataset: Dataset, out: Path) -> EmbeddingStore:
-    """Return the store, with its manifest where nothing is lacking (one part alone is not all)."""
+@dataclass(frozen=True)
+class EmbeddingStart:
+    """What held when an embedding began."""
+
+    fingerprint: str
+    """the dataset's: what changes from here on is noticed by the next call"""
+    manifest: Mapping[str, Any]
+    """the store's; empty where it was not complete"""
+
+
+def begin_embedding(store: EmbeddingStore, dataset: Dataset) -> EmbeddingStart:
+    """Take the store's manifest away until `finish_store` writes the next one."""
+    (store.path / "manifest.json").unlink(missing_ok=True)
+    return EmbeddingStart(dataset.fingerprint(), store.manifest)
+
+
+def finish_store(
+    dataset: Dataset,
+    out: Path,
+    start: EmbeddingStart | None = None,
+    *,
+    checked: Collection[str] | None = None,
+) -> EmbeddingStore:
+    """Return the store, with its manifest where nothing is lacking (one part alone is not all).
+
+    Args:
+        dataset: what was embedded, perhaps a selection of what the store holds.
+        out: the store's folder.
+        start: what held when the embedding began; by default what holds now.
+        checked: the trajectories that the store holds as they are now; by default the dataset's.
+    """
     with locked(out / "lock"):
+        found = read_manifest(out)  # another writer's, where there is one
+        if start is None:
+            start = EmbeddingStart(dataset.fingerprint(), found)
+        (out / "manifest.json").unlink(missing_ok=True)  # what it says was dropped is looked for
         store = open_store(out)
         if all(key in store for key in dataset.ids):
-            _write_manifest(dataset, store)
+            checked = dataset.ids if checked is None else checked
+            _write_manifest(dataset, store, start.fingerprint, found or start.manifest, checked)
     return open_store(out)
 
 
@@ -151,16 +189,7 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
     """Open the dataset's store, or begin it; one of another dataset or encoder is refused."""
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
-    if not (out / "store.json").is_file():
-        if _has_other_files(out):
-            raise StrapError(
-                f"'{out}' exists and is no embedding store; choose another output folder"
-            )
-        with locked(out / "lock"):  # two that begin one store at the same moment agree on it
-            if not (out / "store.json").is_file():
-                for leftover in out.glob(".*.tmp"):
-                    leftover.unlink()
-                create_store(out, config, dataset=dataset.name)
+    begin_store(out, config, dataset=dataset.name)
     store = open_store(out)
     for name in ("encoder", "dtype", "dim", "cameras"):
         old, new = getattr(store.config, name), getattr(config, name)
@@ -177,16 +206,6 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
     return store
 
 
-def _has_other_files(out: Path) -> bool:
-    if not out.exists():
-        return False
-    if not out.is_dir():
-        return True
-    names = [file.name for file in out.iterdir()]
-    others = [n for n in names if n != "lock" and not (n.startswith(".") and n.endswith(".tmp"))]
-    return bool(others) and not (out / "store.json").is_file()  # another writer has just begun it
-
-
 def _short(value: object) -> str:
     return str(value.get("name", value) if isinstance(value, dict) else value)
 
@@ -195,23 +214,40 @@ def is_embedded(store: EmbeddingStore, dataset: Dataset) -> bool:
     """Return whether the store holds every trajectory of the dataset as it is now."""
     if not store.complete or any(list_partials(store.path)):
         return False
-    is_same = store.manifest.get("fingerprint") == dataset.fingerprint()
-    is_upright = store.manifest.get("orientation") == dataset[dataset.ids[0]].orientation
-    return is_same and is_upright and all(key in store for key in dataset.ids)
+    if not _is_made_from(store.manifest, dataset, dataset.fingerprint()):
+        return False
+    unchecked = set(store.manifest.get("unchecked", ()))
+    return all(key in store and key not in unchecked for key in dataset.ids)
 
 
-def _write_manifest(dataset: Dataset, store: EmbeddingStore) -> None:
+def _is_made_from(manifest: Mapping[str, Any], dataset: Dataset, fingerprint: str) -> bool:
+    """Return whether a manifest speaks of the dataset's files as they are, read as they are."""
+    is_upright = manifest.get("orientation") == dataset[dataset.ids[0]].orientation
+    return is_upright and manifest.get("fingerprint") == fingerprint
+
+
+def _write_manifest(
+    dataset: Dataset,
+    store: EmbeddingStore,
+    fingerprint: str,
+    before: Mapping[str, Any],
+    checked: Collection[str],
+) -> None:
+    """Write what the store holds, and which of it nobody has looked at since the files changed."""
     present = set(dataset.whole.ids) & set(store.ids)
+    is_same = _is_made_from(before, dataset, fingerprint)
+    unchecked = (set(before.get("unchecked", ())) if is_same else present) - set(checked)
     manifest = {
         "dataset": dataset.name,
         "format": dataset.format,
-        "fingerprint": dataset.fingerprint(),
+        "fingerprint": fingerprint,
         "orientation": dataset[dataset.ids[0]].orientation,
         "encoder_fingerprint": fingerprint_json(dict(store.config.encoder)),
         "trajectories": len(present),
         "frames": sum(store.entry(key).length for key in present),
         "shards": sorted(store.shards),
         "dropped": [key for key in store.ids if key not in present],
+        "unchecked": [key for key in store.ids if key in unchecked & present],
         "versions": versions(),
     }
     write_json(store.path / "manifest.json", manifest)

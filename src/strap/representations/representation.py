@@ -21,7 +21,7 @@ from torch import Tensor
 from strap.atomic import read_json
 from strap.datasets.base import Dataset
 from strap.datasets.boundary import describe
-from strap.embeddings import finish_store, is_embedded, open_or_create
+from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
 from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders.network import choose_device, weights_fingerprint
 from strap.errors import StrapError, unknown
@@ -100,7 +100,7 @@ class Representation:
         store = open_or_create(out, config, dataset)
         if is_embedded(store, dataset):
             return store
-        (out / "manifest.json").unlink(missing_ok=True)
+        start = begin_embedding(store, dataset)
         session = Session(out, config)
         dataset.fetch([camera], progress)
         work = Work(dataset, session, (camera,), resume=False)
@@ -112,7 +112,7 @@ class Representation:
                     progress("embedding", done, max(work.images, done))
         finally:
             session.close()
-        return finish_store(dataset, out)
+        return finish_store(dataset, out, start)
 
     def _embed_job(self, job: EmbeddingJob, dataset: Dataset, camera: str, session: Session) -> int:
         if self.kind == "br":

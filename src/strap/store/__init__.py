@@ -12,7 +12,7 @@ Each writer fills shards of its own; what a killed one leaves is taken up by the
 shards hold the same trajectory, the later name counts. `docs/store.md` has it byte by byte.
 """
 
-from strap.store.layout import Entry, Shard, StoreConfig, create_store, slug
+from strap.store.layout import Entry, Shard, StoreConfig, begin_store, create_store, slug
 from strap.store.partial import Begun, Partial
 from strap.store.reading import EmbeddingStore, average, is_store, open_store
 from strap.store.writing import Session
@@ -26,6 +26,7 @@ __all__ = [
     "Shard",
     "StoreConfig",
     "average",
+    "begin_store",
     "create_store",
     "is_store",
     "open_store",

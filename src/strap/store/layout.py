@@ -14,6 +14,7 @@ import numpy as np
 
 from strap.atomic import read_json, write_json
 from strap.errors import StrapError, printable
+from strap.locks import locked
 from strap.store.parsing import (
     parse_list,
     parse_number,
@@ -86,6 +87,29 @@ def create_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
         "dataset": dataset,
     }
     write_json(path / "store.json", identity)
+
+
+def begin_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
+    """Lay down an empty store where nothing lies; one that is there is left as it is."""
+    if (path / "store.json").is_file():
+        return
+    if _has_other_files(path):
+        raise StrapError(f"'{path}' exists and is no embedding store; choose another output folder")
+    with locked(path / "lock"):  # two that begin one store at the same moment agree on it
+        if not (path / "store.json").is_file():
+            for leftover in path.glob(".*.tmp"):
+                leftover.unlink()
+            create_store(path, config, dataset=dataset)
+
+
+def _has_other_files(path: Path) -> bool:
+    if not path.exists():
+        return False
+    if not path.is_dir():
+        return True
+    names = [file.name for file in path.iterdir()]
+    others = [n for n in names if n != "lock" and not (n.startswith(".") and n.endswith(".tmp"))]
+    return bool(others) and not (path / "store.json").is_file()  # another writer has just begun it
 
 
 def read_identity(path: Path) -> tuple[StoreConfig, str]:
@@ -210,7 +234,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         return {}
     try:
         manifest = parse_object(read_json(file), "it")
-        parse_texts(manifest.get("dropped", []), "dropped")
+        for name in ("dropped", "unchecked"):
+            parse_texts(manifest.get(name, []), name)
         for name in parse_texts(manifest.get("shards", []), "shards"):
             if not re.fullmatch("[0-9]+", name):  # it becomes part of a path
                 raise ValueError("a shard's name is no number")

@@ -20,7 +20,7 @@ from strap.store.layout import (
     Entry,
     Shard,
     StoreConfig,
-    create_store,
+    begin_store,
     list_partials,
     list_shards,
     missing_shards,
@@ -30,7 +30,7 @@ from strap.store.layout import (
     write_shard,
 )
 from strap.store.partial import Begun
-from strap.store.reading import EmbeddingStore, open_store
+from strap.store.reading import EmbeddingStore, is_store, open_store
 from strap.store.verification import Damage, verify_shard
 from strap.store.writing import Session
 
@@ -160,8 +160,7 @@ def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
     """
     path = Path(path).expanduser()
     store = open_store(path)
-    if any(shard.alive for shard in unfinished(path)):
-        raise StrapError(f"store '{path}' is being written to: clear it out when that has ended")
+    _require_unwritten(path)
     width = store.config.row_bytes * len(store.config.cameras)
     leftovers = _leftovers(path)
     freed = sum(file.stat().st_size for file in leftovers)
@@ -236,18 +235,29 @@ def merge(
     if not stores:
         raise StrapError("no store to merge: give at least one")
     out = Path(out).expanduser()
-    name = _one_dataset(stores, dataset)
-    if not (out / "store.json").is_file():
-        create_store(out, stores[0].config, dataset=name)
-    session = Session(out, read_identity(out)[0])
+    merged = open_store(out) if is_store(out) else None
+    name = _one_dataset([*([merged] if merged else []), *stores], dataset)
+    config = (merged or stores[0]).config
+    for store in stores:
+        _require_same_config(store, config, out if merged else stores[0].path)
+    _require_unwritten(out)
+    begin_store(out, config, dataset=name)
+    (out / "manifest.json").unlink(missing_ok=True)
+    session = Session(out, config)
     for partial in session.adopt():
         session.discard(partial)
     for store in stores:
-        _require_same_config(store, session.config, out)
         _copy(store, _lacking(store, session.places), session, progress)
-    if all(store.complete for store in stores):
-        _write_merged_manifest(stores, out, name)
+    before = [merged] if merged and _has_others(merged, stores) else []
+    with session.hold():
+        if all(store.complete for store in (*before, *stores)):
+            _write_merged_manifest([*before, *stores], out, name)
     return open_store(out)
+
+
+def _require_unwritten(path: Path) -> None:
+    if any(shard.alive for shard in unfinished(path)):
+        raise StrapError(f"store '{path}' is being written to: go on when that has ended")
 
 
 def _one_dataset(stores: Sequence[EmbeddingStore], dataset: str | None) -> str:
@@ -260,12 +270,12 @@ def _one_dataset(stores: Sequence[EmbeddingStore], dataset: str | None) -> str:
     return str(Path(dataset).expanduser().resolve()) if dataset else names[0]
 
 
-def _require_same_config(store: EmbeddingStore, config: StoreConfig, out: Path) -> None:
+def _require_same_config(store: EmbeddingStore, config: StoreConfig, other: Path) -> None:
     for field in ("encoder", "dtype", "dim", "cameras"):
         theirs, ours = getattr(store.config, field), getattr(config, field)
         if theirs != ours:
             raise StrapError(
-                f"store '{store.path}' differs from '{out}' in its {field} ({theirs} against "
+                f"store '{store.path}' differs from '{other}' in its {field} ({theirs} against "
                 f"{ours}): vectors of different kinds are never mixed"
             )
 
@@ -280,17 +290,31 @@ def _lacking(store: EmbeddingStore, places: dict[str, Entry]) -> list[str]:
     return [key for key in store.ids if key not in places]
 
 
+def _has_others(merged: EmbeddingStore, stores: Sequence[EmbeddingStore]) -> bool:
+    """Return whether a store holds what was not copied from these, now or by a killed merge."""
+    copied = {(key, store.entry(key).stamp) for store in stores for key in store.ids}
+    return any((key, merged.entry(key).stamp) not in copied for key in merged.ids)
+
+
 def _write_merged_manifest(stores: Sequence[EmbeddingStore], out: Path, name: str) -> None:
+    """Write what the merged store holds: as it is now only where all were made from the same."""
     merged = open_store(out)
-    fingerprints = {str(store.manifest.get("fingerprint", "")) for store in stores}
+    made_from = {
+        tuple(str(store.manifest.get(key, "")) for key in ("fingerprint", "orientation"))
+        for store in stores
+    }
+    unchecked = {key for store in stores for key in store.manifest.get("unchecked", ())}
+    dropped = {key for store in stores for key in store.manifest.get("dropped", ())}
+    dropped = dropped - {key for store in stores for key in store.ids}
     manifest = {
         **stores[0].manifest,
         "dataset": name,
-        "fingerprint": fingerprints.pop() if len(fingerprints) == 1 else "",
-        "trajectories": len(merged),
-        "frames": merged.frames,
+        "fingerprint": made_from.pop()[0] if len(made_from) == 1 else "",
+        "trajectories": len(merged.ids) - len(dropped & set(merged.ids)),
+        "frames": sum(merged.entry(key).length for key in merged.ids if key not in dropped),
         "shards": sorted(merged.shards),
-        "dropped": [],
+        "dropped": [key for key in merged.ids if key in dropped],
+        "unchecked": [key for key in merged.ids if key in unchecked - dropped],
         "versions": versions(),
     }
     write_json(out / "manifest.json", manifest)
