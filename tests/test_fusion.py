@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 import strap
 from strap.cli import main
-from strap.datasets import Dataset, open_dataset
+from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.encoders import PixelEncoder
+from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.features.fusion import READERS, WeightedFeature, fuse
+from strap.pipeline import RetrievalOptions
 from strap.positions import positions
 from strap.runs import open_run
 from strap.store import EmbeddingStore
@@ -138,3 +142,75 @@ class Told:
 
     def read(self, key: str) -> Any:
         return replace(self.reader.read(key), instruction=self.texts.get(key, self.texts[""]))
+
+
+def test_fused_stores_follow_their_datasets(own_planted: Planted, tmp_path: Path) -> None:
+    paths = (own_planted.target, own_planted.prior)
+
+    def fused() -> tuple[list[EmbeddingStore], list[EmbeddingStore]]:
+        datasets = [open_dataset(path) for path in paths]
+        plain = [
+            strap.embed(dataset, PixelEncoder(), tmp_path / f"s{n}", dtype="float32")
+            for n, dataset in enumerate(datasets)
+        ]
+        return fuse(plain, datasets, ["position"], tmp_path / "fused"), plain
+
+    before, _ = fused()
+    with h5py.File(own_planted.target, "r+") as file:  # seen and moved otherwise; ids stay
+        for demo in file["data"].values():
+            demo["obs/agentview_rgb"][...] = 255 - demo["obs/agentview_rgb"][:]
+            demo["obs/ee_pos"][...] = 3 - demo["obs/ee_pos"][:]
+    after, plain = fused()
+    assert [store.path for store in after] == [store.path for store in before]
+    target, dim = after[0], plain[0].dim
+    for key in target.ids:
+        assert np.array_equal(target[key][:, :dim], plain[0][key])
+        assert not np.array_equal(target[key][:, :dim], before[0][key][:, :dim])
+        both = target[key][:, dim:] + before[0][key][:, dim:]  # scaled by the prior, as before
+        assert np.ptp(both) < 1e-4 * both.mean()
+        assert target.entry(key).fingerprint == plain[0].entry(key).fingerprint
+    os.utime(own_planted.target)  # the same content in a file of another time: nothing is made
+    rows = sum(shard.frames for shard in target.shards.values())
+    again = fused()[0][0]
+    assert sum(shard.frames for shard in again.shards.values()) == rows
+    assert again.manifest["fingerprint"] == open_dataset(own_planted.target).fingerprint()
+
+
+def test_pictures_that_are_read_otherwise_are_fused_apart(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
+) -> None:
+    stores, datasets = embedded
+    up, down = (
+        fuse(stores, datasets, ["position"], tmp_path, opening=OpenOptions(orientation=way))
+        for way in ("upright", "flipped")
+    )
+    assert {store.path for store in up}.isdisjoint(store.path for store in down)
+
+
+def test_the_text_encoder_that_is_named_embeds_fused_instructions(
+    embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
+) -> None:
+    stores, datasets = embedded
+    texts = dict(zip(datasets[1].ids, ["open the drawer", "close the lid"] * 6, strict=True))
+    told = [
+        replace(dataset, reader=Told(dataset.reader, {**texts, "": "open a drawer"}))
+        for dataset in datasets
+    ]
+    options = RetrievalOptions(fuse=("language",), text_encoder="words").resolved().features()
+    words = options.text_encoder
+    store = fuse(stores, told, options.fuse, tmp_path / "fused", text_encoder=words)[1]
+    [fused] = store.config.encoder["fused"]
+    assert fused[:2] == ["language", "words"]
+    columns = store["demo_1"][0, stores[1].dim :]
+    assert np.allclose(columns, embed_instructions(["close the lid"], "words")[0] * fused[2])
+
+
+def test_an_unknown_text_encoder_is_noticed_before_the_work(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
+    call += ["--encoder", "pixels", "--out", str(tmp_path / "run")]
+    for feature in ("language", "auto"):
+        assert main([*call, "--fuse", feature, "--text-encoder", "wrods"]) == 2
+        assert "unknown language encoder 'wrods': did you mean 'words'?" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

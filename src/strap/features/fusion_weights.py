@@ -8,7 +8,7 @@ of the prior only how much each feature varies in it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from strap.datasets import Dataset
 from strap.dtw.alignment import align
 from strap.dtw.steps import step_set
+from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError
 from strap.features.fusion import WeightedFeature, encoder_spread, spread_ratio
 from strap.retrieval.correspondence import pair_segments
@@ -47,6 +48,8 @@ def choose_fusion(
     datasets: Sequence[Dataset],
     queries: Sequence[Segment],
     steps: str,
+    *,
+    text_encoder: str = TEXT_ENCODER,
 ) -> FusionChoice:
     """Choose what is fused with the encoder's features, from the target's demonstrations.
 
@@ -55,14 +58,16 @@ def choose_fusion(
         datasets: the target and the priors, in the same order.
         queries: the segments of the target.
         steps: the moves a warping path may make.
+        text_encoder: what embeds instructions.
     """
+    language = replace(LANGUAGE, text_encoder=text_encoder)
     pairs = _pair_by_instruction(queries, datasets[0])
     if not pairs:
         raise StrapError(
             "--fuse auto searches each demonstration in the others of its task, but the target has "
             "no two of one instruction: name the features, as in --fuse gripper=0.5 language=0.5"
         )
-    ratios, missing = _measure_ratios(stores, datasets)
+    ratios, missing = _measure_ratios(stores, datasets, language)
     judged = [name for name in JUDGED if name in ratios]
     keys = list(dict.fromkeys(query.trajectory_id for query in queries))
     values = [{key: np.asarray(stores[0][key], np.float64) for key in keys}]
@@ -78,9 +83,9 @@ def choose_fusion(
     ]
     features = [feature for feature in chosen if feature.weight]
     reasons = [_explain(features, overlaps[best], overlaps[0])] if judged else []
-    if LANGUAGE.name in ratios:
-        features.append(LANGUAGE)
-        reasons.append(f"{LANGUAGE}, which demonstrations of one task cannot judge")
+    if language.name in ratios:
+        features.append(language)
+        reasons.append(f"{language}, which demonstrations of one task cannot judge")
     return FusionChoice(tuple(features), ratios, "; ".join([*reasons, *missing]))
 
 
@@ -104,18 +109,18 @@ def _explain(features: Sequence[WeightedFeature], chosen: Floats, plain: Floats)
 
 
 def _measure_ratios(
-    stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]
+    stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset], language: WeightedFeature
 ) -> tuple[dict[str, float], list[str]]:
     """Return the spread ratio of every feature that can be fused, and why others cannot."""
     spread, ratios, missing = encoder_spread(stores, datasets), {}, []
-    for name in (*JUDGED, LANGUAGE.name):
+    for feature in (*(WeightedFeature(name, 1.0) for name in JUDGED), language):
         try:
-            ratio = spread_ratio(name, datasets, spread)
+            ratio = spread_ratio(feature, datasets, spread)
             for trajectory in datasets[0]:
-                WeightedFeature(name, 1.0).read(trajectory)
-            ratios[name] = ratio
+                feature.read(trajectory)
+            ratios[feature.name] = ratio
         except StrapError as error:
-            missing.append(f"no {name}: {error}")
+            missing.append(f"no {feature.name}: {error}")
     return ratios, missing
 
 

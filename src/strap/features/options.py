@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from strap.datasets import OpenOptions
 from strap.embeddings import Dtype
+from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError
 from strap.retrieval import METHODS, Method
 
@@ -27,6 +29,10 @@ class FeatureOptions:
     `auto` alone: what `strap.features.fusion_weights` chooses"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of their features; None: as many as they take by default"""
+    text_encoder: str = TEXT_ENCODER
+    """what embeds the instructions that are fused"""
+    opening: OpenOptions = field(default_factory=OpenOptions)
+    """how the datasets were opened"""
 
     def require_judgeable(self, method: Method, segmentation: str, metric: str) -> None:
         """Raise where `auto` is asked for and the demonstrations cannot tell what to fuse."""

@@ -49,6 +49,6 @@ def demonstration_limits(
         allowed = lengths[number] if lengths else None
         found = [align(vectors[number], frames[key], allowed) for key in others]
         limits.append(max((match.cost for match in found if match), default=0.0))
-    fused = [name for name, _ in target.config.encoder.get("fused", ())]
+    fused = [feature[0] for feature in target.config.encoder.get("fused", ())]
     allowance = LANGUAGE_ALLOWANCE if "language" in fused else 1.0
     return [allowance * limit for limit in limits]
