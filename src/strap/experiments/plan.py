@@ -152,6 +152,7 @@ class Planner:
         words += ["--method", str(method.retrieval), "--encoder", str(cell.encoder)]
         words += ["--top-k", str(cell.top_k)] if cell.top_k is not None else []
         words += ["--augmented", "none", "--report", "none"]
+        words.append("--overwrite")  # a run of the same data at another place; all else is in `out`
         words += ["--stores", str(self.work / "stores"), "--out", str(out)]
         command = self._command([*words, *self._words("retrieve", options)])
         return self._add(
