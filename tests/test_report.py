@@ -7,20 +7,25 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
 from strap.choices import change_choices
 from strap.cli import main
+from strap.datasets import Dataset, open_dataset
+from strap.embeddings import embed
 from strap.errors import StrapError
+from strap.features.cameras import compared_cameras, corresponding_camera
 from strap.figures.moving import write_moving_picture
 from strap.figures.retrieval import pair_frames, write_figures
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run
 from strap.synthetic import Planted
-from strap.types import Matches
+from strap.types import Array, Matches, Trajectory
 from strap.view.contents import Sources
 from strap.view.run_views import RunView
 from strap.view.single_file import address_of, write_single_file
@@ -85,6 +90,81 @@ class TestSingleFile:
         assert address_of("film", parameters) == (
             "film?place=target&start=3&trajectory=a+b%2F%C3%A4%26*%7E-._"
         )
+
+
+class TestOtherCameras:
+    """Target and prior name their cameras differently; the prior's second one was compared."""
+
+    @pytest.fixture
+    def run(self, own_planted: Planted, tmp_path: Path) -> Run:
+        with h5py.File(own_planted.prior, "r+") as file:
+            for demo in file["data"].values():
+                images = demo["obs/agentview_rgb"][:]
+                demo["obs/ext1_rgb"], demo["obs/ext2_rgb"] = 255 - images, images
+                del demo["obs/agentview_rgb"]
+        store, out = tmp_path / "store", tmp_path / "run"
+        embed(open_dataset(own_planted.prior), "pixels", store, cameras=["ext2_rgb"])
+        options = RetrievalOptions(top_k=12, augmented="none")
+        return run_retrieval(own_planted.target, [store], out, options)
+
+    @pytest.fixture
+    def shown(self, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+        """The cameras of which frames were read."""
+        cameras: set[str] = set()
+        read = Trajectory.frames
+
+        def frames(trajectory: Trajectory, camera: str, *ends: int) -> Array:
+            cameras.add(camera)
+            return read(trajectory, camera, *ends)
+
+        monkeypatch.setattr(Trajectory, "frames", frames)
+        return cameras
+
+    def test_the_page_shows_what_was_compared(self, run: Run, shown: set[str]) -> None:
+        view = RunView.open(run.path)
+        assert view.contents()["cameras"] == ["agentview_rgb"]
+        assert write_single_file(run.path / "report.html", view).n_filmed == len(run.matches)
+        assert shown == {"agentview_rgb", "ext2_rgb"}
+
+    @pytest.mark.parametrize("words", [["--formats", "png"], ["--moving", "a.gif"]])
+    def test_figures_show_what_was_compared(
+        self, run: Run, shown: set[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(run.path)
+        assert main(["figures", str(run.path), *words]) == 0
+        assert shown == {"agentview_rgb", "ext2_rgb"}
+
+    def test_a_recording_shows_what_was_compared(self, run: Run, shown: set[str]) -> None:
+        pytest.importorskip("rerun", reason="the extra `rerun` is not installed")
+        assert main(["figures", str(run.path), "--rerun", str(run.path / "a.rrd")]) == 0
+        assert shown == {"agentview_rgb", "ext2_rgb"}
+
+    def test_where_the_run_does_not_say(self, run: Run) -> None:
+        prior = Sources.of(run).priors[0]
+        for told in (None, {}, {prior.name: ["fused"]}, {prior.name: [3]}, {prior.name: []}, "x"):
+            manifest = {**run.manifest, "store_cameras": told}
+            assert compared_cameras(manifest, prior) == ("ext1_rgb", "ext2_rgb")
+
+
+def test_each_camera_is_shown_beside_the_one_it_was_compared_with(planted: Planted) -> None:
+    target, prior = open_dataset(planted.target), open_dataset(planted.prior)
+    first = prior[prior.ids[0]]
+    (image,) = first.cameras.values()
+    seen = replace(first, cameras=dict.fromkeys(("a", "b", "c"), image))
+
+    class Prior:
+        name, ids = prior.name, ["demo_0"]
+
+        def __getitem__(self, _: str) -> Trajectory:
+            return seen
+
+    told = {target.name: ["agentview_rgb"], prior.name: ["b"]}
+    manifest = {"store_cameras": told, "arguments": {"cameras": []}}
+    cameras = [
+        corresponding_camera(manifest, target, cast(Dataset, Prior()), name)
+        for name in ("agentview_rgb", "c", "wrist")
+    ]
+    assert cameras == ["b", "c", "b"]
 
 
 def test_retrieve_writes_the_page(

@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw, ImageFont
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.datasets.selection import space_evenly
-from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
+from strap.features.cameras import compared_cameras
 from strap.figures.retrieval import Tracing, pair_frames, representative_queries
 from strap.figures.style import BLUE, ORANGE
 from strap.progress import Progress, silent
@@ -103,7 +103,8 @@ def _collect(
     run: Run, target: Dataset, priors: Sequence[Dataset], queries: int, ranks: int, trace: Tracing
 ) -> list[list[Tile]]:
     by_name = run.matches.locate(priors)
-    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    camera = compared_cameras(run.manifest, target)[0]
+    cameras = {name: compared_cameras(run.manifest, prior)[0] for name, prior in by_name.items()}
     rows = []
     candidates = representative_queries(run.matches, len(run.matches.queries))
     for query in (candidates[place] for place in space_evenly(len(candidates), queries)):
@@ -113,7 +114,8 @@ def _collect(
         row = [Tile(_sized(images[shown]), text, ORANGE)]
         for match in [match for match in run.matches if match.query == query][:ranks]:
             trajectory = by_name[match.dataset][match.segment.trajectory_id]
-            images = trajectory.frames(camera, match.segment.start, match.segment.stop)
+            found = match.segment
+            images = trajectory.frames(cameras[match.dataset], found.start, found.stop)
             chosen = pair_frames(trace(match), shown, len(query), len(images))
             row.append(Tile(_sized(images[chosen]), match.instruction, BLUE))
         rows.append(row)

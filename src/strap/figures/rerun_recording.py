@@ -10,9 +10,9 @@ import numpy as np
 
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
-from strap.embeddings import choose_cameras
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
+from strap.features.cameras import compared_cameras
 from strap.figures.retrieval import Tracing, pair_frames
 from strap.positions import positions
 from strap.progress import Progress, silent
@@ -55,7 +55,8 @@ def write_recording(
     if path.suffix.lower() != ".rrd":
         raise unknown("kind of recording", path.suffix or path.name, (".rrd",))
     by_name = run.matches.locate(priors)
-    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    camera = compared_cameras(run.manifest, target)[0]
+    cameras = {name: compared_cameras(run.manifest, prior)[0] for name, prior in by_name.items()}
     with replacing(path) as temporary:
         stream = rerun.RecordingStream("strap")
         stream.save(str(temporary))
@@ -69,7 +70,8 @@ def write_recording(
                 paired = pair_frames(trace(match), shown, len(query), len(match.segment))
                 trajectory = by_name[match.dataset][match.segment.trajectory_id]
                 entity = f"{name}/match_{match.rank:02d}"
-                _log(stream, entity, trajectory, camera, match.segment.start + paired)
+                frames = match.segment.start + paired
+                _log(stream, entity, trajectory, cameras[match.dataset], frames)
                 stream.log(entity, rerun.TextDocument(_describe(match)), static=True)
         stream.flush()
         stream.disconnect()

@@ -13,9 +13,9 @@ import numpy as np
 from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.datasets.selection import space_evenly
-from strap.embeddings import choose_cameras
 from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
+from strap.features.cameras import compared_cameras
 from strap.figures.style import BLUE, ORANGE, make_figure, styled
 from strap.progress import Progress, silent
 from strap.runs import Run
@@ -62,7 +62,8 @@ def write_figures(
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to draw")
     by_name = run.matches.locate(priors)
-    camera = choose_cameras(target, run.manifest["arguments"]["cameras"] or None)[0]
+    camera = compared_cameras(run.manifest, target)[0]
+    cameras = {name: compared_cameras(run.manifest, prior)[0] for name, prior in by_name.items()}
     lengths = {
         (match.dataset, match.segment.trajectory_id): by_name[match.dataset][
             match.segment.trajectory_id
@@ -70,7 +71,15 @@ def write_figures(
         for match in run.matches
     }
     drawings: dict[str, Callable[[], Figure]] = {
-        "matches": lambda: styled(contact_sheet, run.matches, target, by_name, camera, trace=trace),
+        "matches": lambda: styled(
+            contact_sheet,
+            run.matches,
+            target,
+            by_name,
+            camera,
+            prior_cameras=cameras,
+            trace=trace,
+        ),
         "tasks": lambda: styled(task_distribution, run.matches),
         "positions": lambda: styled(match_distribution, run.matches, lengths),
     }
@@ -145,6 +154,7 @@ def contact_sheet(
     priors: Mapping[str, Dataset],
     camera: str,
     *,
+    prior_cameras: Mapping[str, str] | None = None,
     queries: int = 6,
     ranks: int = 2,
     frames: int = 5,
@@ -153,7 +163,8 @@ def contact_sheet(
     """Draw queries and their best matches: a row per query, evenly spaced frames of it.
 
     Of a match those frames are shown that its path pairs with them. Shown are the queries of one
-    demonstration, in order, where enough of them have a match.
+    demonstration, in order, where enough of them have a match. `prior_cameras` names the cameras of
+    priors that call them otherwise than the target.
     """
     chosen = representative_queries(matches, queries)
     several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
@@ -173,7 +184,8 @@ def contact_sheet(
         _film(parts[0], images[shown], label, ORANGE, limit)
         for part, match in zip(parts[1:], best, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
-            images = trajectory.frames(camera, match.segment.start, match.segment.stop)
+            shown_camera = (prior_cameras or {}).get(match.dataset, camera)
+            images = trajectory.frames(shown_camera, match.segment.start, match.segment.stop)
             text = f"#{match.rank}, cost {match.cost_per_frame:.3g} a frame: {match.instruction}"
             paired = pair_frames(trace(match), shown, len(query), len(images))
             _film(part, images[paired], text, BLUE, limit)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from strap.atomic import read_json
 from strap.datasets import Dataset
-from strap.embeddings import choose_cameras
 from strap.errors import StrapError
+from strap.features.cameras import compared_cameras
 from strap.runs import Run
 from strap.segments import is_tiled, read_segments
 from strap.stops import Movements, measure_movements
@@ -58,13 +58,13 @@ def describe_run(sources: Sources) -> dict[str, Any]:
     """
     run, target = sources.run, sources.target
     first = target[target.ids[0]]
-    chosen = choose_cameras(target, sources.arguments["cameras"] or None) if first.cameras else ()
+    compared = compared_cameras(run.manifest, target) if first.cameras else ()
     return {
         "kind": "run",
         "title": first.instruction or target.label,
         "name": run.path.resolve().name,
         "facts": _facts(sources),
-        "cameras": list(dict.fromkeys((*chosen, *first.cameras))),
+        "cameras": list(dict.fromkeys((*compared, *first.cameras))),
         "fps": first.fps or FRAME_RATE,
         **_describe_queries(sources),
         **_describe_matches(sources),

@@ -12,8 +12,8 @@ from typing import Any
 
 from strap.choices import Choices, change_choices, open_choices
 from strap.datasets import Dataset
-from strap.embeddings import choose_cameras
 from strap.errors import StrapError, shorten, unknown
+from strap.features.cameras import corresponding_camera
 from strap.folders import cache_folder
 from strap.runs import Run, open_run
 from strap.types import Trajectory
@@ -128,10 +128,11 @@ class RunView:
         shown = self._shown
         dataset = find_dataset(shown.sources, request.place)
         trajectory = open_trajectory(dataset, request.trajectory)
-        cameras = trajectory.cameras
-        if request.camera not in cameras and request.camera in shown.description["cameras"]:
-            # It goes by another name there: the one that was compared with the target's.
-            request = replace(request, camera=choose_cameras(dataset, None)[0])
+        target = shown.sources.target
+        if dataset is not target and request.camera in shown.description["cameras"]:
+            manifest = shown.sources.run.manifest
+            camera = corresponding_camera(manifest, target, dataset, request.camera)
+            request = replace(request, camera=camera)
         return self._films.get(trajectory, request)
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:
