@@ -53,6 +53,7 @@ SLOW = {
     *("test_reporting", "test_command", "test_plan", "test_untrusted_runs", "test_choices"),
     *("test_guards", "test_alignments", "test_contents", "test_augmentation", "test_zarr"),
     *("test_fusion_weights", "test_top_k_auto", "test_workers", "test_side_by_side"),
+    "test_finished_runs",
 }
 """folders and modules of tests that `make check` leaves out"""
 TOGETHER = {

@@ -25,7 +25,12 @@ from strap.dtw import resolve_backend
 from strap.embeddings import Dtype
 from strap.encoders.language import TEXT_ENCODER, require_text_encoder
 from strap.errors import StrapError, unknown
-from strap.features import FeatureOptions, RetrievalInput, prepare_features
+from strap.features import (
+    FeatureOptions,
+    RetrievalInput,
+    fingerprint_features,
+    prepare_features,
+)
 from strap.folders import cache_folder, require_apart
 from strap.locks import LOCK, alone
 from strap.progress import Clock, Progress, silent
@@ -33,7 +38,7 @@ from strap.provenance import fingerprint_json, versions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
 from strap.retrieval.roughness import drop_rough
 from strap.retrieval.states import retrieve_states
-from strap.runs import AUGMENTED, REPORT, Run, find_finished, open_run
+from strap.runs import AUGMENTED, REPORT, Run, find_finished, fingerprint_results, open_run
 from strap.search import Engine, Execution
 from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
@@ -189,13 +194,14 @@ def run_retrieval(
     inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
     if options.segmentation.method == "manual" and (file := options.segmentation.boundaries):
         inputs[str(file)] = fingerprint_json(read_json(file))
+    folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
+    inputs |= fingerprint_features([ours, *priors], options.method, options.features(), folder)
     with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
         remove_leftovers(out)
         if done := find_finished(out, arguments, inputs, overwrite=overwrite):
             return done
         (out / "manifest.json").unlink(missing_ok=True)
         (out / REPORT).unlink(missing_ok=True)
-        folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
         execution = Execution(engine, workers, address)
         report = _fill(out, ours, priors, options, folder, device, execution, progress)
         manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
@@ -276,6 +282,7 @@ def _fill(
         "encoder": dict(prepared.target.store.config.encoder) if prepared.target.store else {},
         "queries": len(queries),
         "matches": len(matches),
+        "files": fingerprint_results(out),
         "search": asdict(found.statistics),
         "reasons": {name: reason for name, reason in reasons.items() if reason},
         "versions": versions(),
@@ -328,10 +335,15 @@ def _arguments(
     plain: dict[str, Any] = asdict(options)
     boundaries = plain["segmentation"]["boundaries"]
     plain["segmentation"]["boundaries"] = str(boundaries) if boundaries else None
-    stores = [source.store for source in (target, *priors)]
+    sources = (target, *priors)
+    stores = [source.store for source in sources]
+    given = options.opening.arguments()
+    # A store's dataset is read as it was for the store.
+    others = {s.dataset.name: s.dataset.opening for s in sources if s.dataset.opening != given}
     return {
         "target": target.dataset.name,
         "prior": [prior.dataset.name for prior in priors],
         "named_stores": [str(store.path) if store else "" for store in stores],
+        **({"openings": others} if others else {}),
         **json.loads(json.dumps(plain)),  # as it will be read back
     }

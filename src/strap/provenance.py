@@ -26,6 +26,14 @@ def fingerprint_files(files: Iterable[Path], root: Path) -> str:
     return digest.hexdigest()
 
 
+def fingerprint_content(file: Path) -> str:
+    """Return a hash of what a file holds; empty where there is none."""
+    if not file.is_file():
+        return ""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
 def fingerprint_json(value: Any) -> str:
     """Return a hash of a JSON-able value."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)

@@ -14,16 +14,18 @@ RUN/
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strap.atomic import read_json
-from strap.datasets import Dataset, OpenOptions
+from strap.datasets import Dataset, OpenOptions, is_opening, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
 from strap.locks import is_free
+from strap.provenance import fingerprint_content
 from strap.types import Matches
 
 AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
@@ -59,9 +61,12 @@ class Run:
         arguments = self.manifest["arguments"]
         saved: dict[str, Any] = dict(arguments["opening"])
         saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
-        opening = OpenOptions(**saved)
+        opening, others = OpenOptions(**saved).arguments(), arguments.get("openings", {})
         try:
-            opened = [opening.open(path) for path in (arguments["target"], *arguments["prior"])]
+            opened = [
+                open_dataset(path, **others.get(path, opening))
+                for path in (arguments["target"], *arguments["prior"])
+            ]
         except StrapError as error:
             raise StrapError(
                 f"'{self.path}' was made from a dataset that fails: {error}"
@@ -91,17 +96,22 @@ def is_run(path: Path) -> bool:
 def open_run(path: str | Path) -> Run:
     """Open a finished run."""
     path = Path(path).expanduser()
+    manifest = _read_manifest(path)
+    return Run(path, Matches.from_parquet(path / "matches.parquet"), manifest, reused=True)
+
+
+def _read_manifest(path: Path) -> Mapping[str, Any]:
     if not (path / "manifest.json").is_file():
         raise StrapError(
             f"'{path}' is no finished run (it has no manifest.json): make it with `strap retrieve`"
         )
-    manifest = read_json(path / "manifest.json")
+    manifest: dict[str, Any] = read_json(path / "manifest.json")
     if wrong := _wrong_in(manifest):
         raise StrapError(
             f"'{path / 'manifest.json'}' is damaged ({wrong}): put back a copy of it, or run "
             "`strap retrieve` again with --overwrite"
         )
-    return Run(path, Matches.from_parquet(path / "matches.parquet"), manifest, reused=True)
+    return manifest
 
 
 def find_finished(
@@ -113,12 +123,12 @@ def find_finished(
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
         return None
     try:
-        run = open_run(out)
+        manifest = _read_manifest(out)
     except StrapError:
         if overwrite:  # whatever it was
             return None
         raise
-    old = run.manifest.get("arguments", {})
+    old = manifest["arguments"]
     changed = [key for key in arguments if old.get(key) != arguments[key]]
     if changed and not overwrite:
         what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
@@ -126,9 +136,33 @@ def find_finished(
             f"'{out}' holds a run with other arguments ({what}): choose another --out, or pass "
             "--overwrite to replace it"
         )
-    if changed or dict(run.manifest.get("inputs", {})) != dict(inputs):
+    before = manifest["inputs"]
+    if changed or any(before.get(name) != fingerprint for name, fingerprint in inputs.items()):
         return None
+    if wrong := _wrong_results(out, manifest):
+        warnings.warn(f"'{out}': {wrong}, so the run is made anew", stacklevel=3)
+        return None
+    run = open_run(out)
     return run if run.augmented or arguments["augmented"] == "none" else None
+
+
+def fingerprint_results(out: Path) -> dict[str, str]:
+    """Return hashes of what a run holds and its manifest vouches for, by the files' names."""
+    return {name: fingerprint_content(out / name) for name in ("segments.json", "matches.parquet")}
+
+
+def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Return which result is not as the run left it."""
+    saved, found = manifest.get("files", {}), fingerprint_results(out)
+    for name, fingerprint in found.items():
+        if not fingerprint:
+            return f"{name} is gone"
+        if saved and saved.get(name) != fingerprint:
+            return f"{name} was changed"
+    if saved:
+        return None
+    told, count = manifest.get("matches"), len(Matches.from_parquet(out / "matches.parquet"))
+    return None if count == told else f"matches.parquet has {count} matches, not {told}"
 
 
 def _wrong_in(manifest: Any) -> str | None:
@@ -143,10 +177,15 @@ def _wrong_in(manifest: Any) -> str | None:
     opening = arguments.get("opening")
     if not isinstance(opening, dict) or not set(opening) <= set(OpenOptions.__dataclass_fields__):
         return "'opening' does not say how the datasets were opened"
+    openings = arguments.get("openings", {})
+    if not isinstance(openings, dict) or not all(map(is_opening, openings.values())):
+        return "'openings' does not say how the datasets of stores were opened"
     chosen = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
     if not all(isinstance(saved, dict) for saved in chosen):
         return "which trajectories were chosen is not said"
     reasons = manifest.get("reasons", {})
+    if not isinstance(manifest.get("files", {}), dict):
+        return "'files' does not say what the run holds"
     if not isinstance(reasons, dict):
         return "'reasons' does not say why something was chosen"
     texts = [arguments.get("target"), *inputs.values(), *reasons.values()]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
+from strap.features.fingerprints import fingerprint_features
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
@@ -26,6 +27,7 @@ __all__ = [
     "FeatureOptions",
     "PreparedFeatures",
     "RetrievalInput",
+    "fingerprint_features",
     "prepare_features",
     "reopen_stores",
 ]

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.datasets import Dataset, OpenOptions
-from strap.embeddings import finish_store, is_embedded, open_or_create
+from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
 from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
 from strap.positions import positions
@@ -222,7 +222,7 @@ def _fuse_store(
     stamps = {t.id: _stamp(store.entry(t.id), _columns(t, scales)) for t in dataset}
     if is_embedded(made, dataset) and not _stale(stamps, {key: made.entry(key) for key in made}):
         return made
-    (out / "manifest.json").unlink(missing_ok=True)
+    start = begin_embedding(made, dataset)
     session = Session(out, config)
     try:
         while stale := _stale(stamps, session.places):
@@ -236,7 +236,7 @@ def _fuse_store(
                 time.sleep(POLL_SECONDS)
     finally:
         session.close()
-    return finish_store(dataset, out)
+    return finish_store(dataset, out, start)
 
 
 def _add_fused(

@@ -63,7 +63,7 @@ def encoder_stores(
     for source in sources:
         if not len(source.dataset):
             raise StrapError(f"dataset '{source.dataset.path}' is empty: it holds no trajectory")
-    encoder = _encoder_of(sources, options, folder, device)
+    encoder = find_encoder(sources, options, folder, device)
     named = [source.store for source in sources[1:] if source.store]
     by_prior = named[0].config.cameras if named else ()
     found = []
@@ -101,7 +101,7 @@ class _Encoder:
         return self.loaded
 
 
-def _encoder_of(
+def find_encoder(
     sources: Sequence[RetrievalInput], options: FeatureOptions, folder: Path, device: str
 ) -> _Encoder:
     """Return the encoder that was asked for, else the one of the stores."""
