@@ -360,6 +360,59 @@ def test_a_store_of_pictures_that_lie_otherwise_is_left_alone(
     assert (prior / "manifest.json").read_text() == before
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+def test_the_dataset_of_a_store_is_read_as_it_was_for_the_store(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_older: bool
+) -> None:
+    target, prior = (
+        embedded(file, tmp_path / f"{file.stem} store", "--orientation", "upright")
+        for file in (planted.target, planted.prior)
+    )
+    for store in (target, prior) if is_older else ():  # its manifest alone tells the orientation
+        identity = json.loads((store / "store.json").read_text())
+        assert identity.pop("opening") == {"orientation": "upright"}
+        (store / "store.json").write_text(json.dumps(identity))
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.npy")}
+    retrieved(tmp_path / "run", "--target", target, "--prior", prior)
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.npy")} == before
+    assert [d["demo_0"].orientation for d in _all(*open_run(tmp_path / "run").datasets())] == [
+        *("upright", "upright")
+    ]
+    words = ["retrieve", "--target", str(target), "--prior", str(prior), "--out"]
+    assert main([*words, str(tmp_path / "x"), "--orientation", "flipped"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "was made with --orientation upright, not flipped: leave --orientation out" in error
+
+
+def _all(target: strap.Dataset, priors: list[strap.Dataset]) -> list[strap.Dataset]:
+    return [target, *priors]
+
+
+def test_a_store_that_was_begun_remembers_how_its_dataset_is_read(
+    planted: Planted, tmp_path: Path
+) -> None:
+    part = ("--part", "1/2")
+    store = embedded(planted.prior, tmp_path / "store", "--orientation", "upright", *part)
+    (store / "manifest.json").unlink(missing_ok=True)
+    retrieved(tmp_path / "run", "--target", planted.target, "--prior", store)
+    assert open_store(store).manifest["orientation"] == "upright"
+    embedded(planted.prior, store)  # as the format says: the store is that from here on
+    retrieved(tmp_path / "other", "--target", planted.target, "--prior", store)
+    assert open_store(store).manifest["orientation"] == "flipped"
+
+
+def test_options_that_a_store_was_made_without_are_refused(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = embedded(planted.prior, tmp_path / "store")
+    words = ["retrieve", "--target", str(store), "--prior", str(store), "--out", "x"]
+    assert main([*words, "--rlds-camera", "image"]) == 2
+    assert "was made with no --rlds-camera, not image" in " ".join(capsys.readouterr().err.split())
+    assert main([*words, "--format", "lerobot"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "was made with --format libero, not lerobot: leave --format out" in error
+
+
 def test_a_store_that_names_no_encoder_is_no_traceback(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

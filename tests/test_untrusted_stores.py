@@ -109,6 +109,16 @@ IDENTITIES: dict[str, tuple[Change, str]] = {
     "no cameras": (put("cameras", value=[]), "cameras are none"),
     "an encoder as text": (put("encoder", value="made"), "encoder is 'made', not an object"),
     "a dataset of numbers": (put("dataset", value=[0] * 999), "dataset is list"),
+    **{
+        f"an opening that is {name}": (put("opening", value=value), "opening does not say how")
+        for name, value in {
+            "a text": "flipped",
+            "of other words": {"out": "x"},
+            "of numbers": {"orientation": 1},
+            "of lists": {"fields": {"camera": "image"}},
+            "of no texts": {"fields": {"camera": [1]}},
+        }.items()
+    },
 }
 
 
@@ -127,6 +137,7 @@ def test_a_forged_description_of_a_store_is_refused(store: Path, name: str) -> N
         (lambda _: "x", "it is 'x', not an object"),
         (put("dropped", value=3), "dropped is 3, not a list"),
         (put("dropped", value=[["t0"]]), "an item of dropped is list"),
+        (put("unchecked", value="t0"), "unchecked is 't0', not a list"),
         (put("dataset", value=None), "dataset is NoneType"),
         (put("shards", value=["../../x"]), "a shard's name is no number"),
     ],

@@ -18,7 +18,7 @@ from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Orientation
 
-__all__ = ["Dataset", "OpenOptions", "Reader", "natural", "open_dataset"]
+__all__ = ["Dataset", "OpenOptions", "Reader", "is_opening", "natural", "open_dataset"]
 
 FORMATS = {
     "lerobot": ("strap.datasets.lerobot", "is_lerobot", "open_lerobot"),
@@ -33,6 +33,8 @@ EXPECTED = (
     "robomimic or LIBERO HDF5 (a .hdf5 file or a folder of them), LeRobot (a folder with "
     "meta/info.json), RLDS (a TFDS folder with features.json) or Zarr (data/ and meta/episode_ends)"
 )
+OPENING = {"format", "orientation", "missing", "fields"}
+"""arguments of `open_dataset` that say how a dataset is read"""
 NAMED = 10
 """how many folders of a folder are looked at, to name the datasets among them"""
 
@@ -57,16 +59,41 @@ class OpenOptions:
 
     def open(self, path: str | Path, progress: Progress = silent) -> Dataset:
         """Open a dataset with these options."""
-        named = {"camera": self.camera, "language": self.language, "action": self.action}
-        fields = {role: paths for role, paths in named.items() if paths}
-        return open_dataset(
-            path,
-            format=self.format,
-            orientation=self.orientation,
-            missing=self.missing,
-            fields=fields or None,
-            progress=progress,
-        )
+        return open_dataset(path, **self.arguments(), progress=progress)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what is given, as arguments of `open_dataset`."""
+        roles = {"camera": self.camera, "language": self.language, "action": self.action}
+        return _given(self.format, self.orientation, self.missing, roles)
+
+
+def _given(
+    format: str | None,
+    orientation: str | None,
+    missing: str,
+    fields: Mapping[str, str | Sequence[str]] | None,
+) -> dict[str, Any]:
+    """Return the arguments that are no defaults, as JSON has them."""
+    named = {
+        role: [paths] if isinstance(paths, str) else list(paths)
+        for role, paths in (fields or {}).items()
+        if paths
+    }
+    chosen = {"format": format, "orientation": orientation, "fields": named}
+    chosen["missing"] = None if missing == "error" else missing
+    return {name: value for name, value in chosen.items() if value}
+
+
+def is_opening(value: object) -> bool:
+    """Return whether a value out of a file tells how a dataset was read, as `Dataset.opening`."""
+    if not isinstance(value, dict) or not value.keys() <= OPENING:
+        return False
+    fields = value.get("fields", {})
+    if not isinstance(fields, dict) or not all(isinstance(p, list) for p in fields.values()):
+        return False
+    texts = [text for name, text in value.items() if name != "fields"]
+    texts += [path for paths in fields.values() for path in paths]
+    return all(isinstance(text, str) for text in texts)
 
 
 def open_dataset(
@@ -124,7 +151,7 @@ def open_dataset(
         found, reader = opener(path, **options)
     if summary := getattr(reader, "summary", ""):
         warnings.warn(f"'{path}': {summary}", stacklevel=2)
-    return Dataset(path, found, reader)
+    return Dataset(path, found, reader, _given(format, orientation, missing, fields))
 
 
 def _opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:

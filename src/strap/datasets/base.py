@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -47,6 +47,8 @@ class Dataset:
     path: Path
     format: str
     reader: Reader
+    opening: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """the arguments by which `open_dataset` reads it like this, where looking was not enough"""
 
     @property
     def ids(self) -> Sequence[str]:

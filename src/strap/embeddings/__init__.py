@@ -25,6 +25,7 @@ from strap.store import (
     Session,
     StoreConfig,
     begin_store,
+    create_store,
     open_store,
     slug,
 )
@@ -161,6 +162,9 @@ def finish_store(
             start = EmbeddingStart(dataset.fingerprint(), found)
         (out / "manifest.json").unlink(missing_ok=True)  # what it says was dropped is looked for
         store = open_store(out)
+        if store.source.opening != dataset.opening:  # the store is of what was read now
+            named = store.source.dataset
+            create_store(out, store.config, dataset=named, opening=dataset.opening)
         if all(key in store for key in dataset.ids):
             checked = dataset.ids if checked is None else checked
             _write_manifest(dataset, store, start.fingerprint, found or start.manifest, checked)
@@ -189,7 +193,7 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
     """Open the dataset's store, or begin it; one of another dataset or encoder is refused."""
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
-    begin_store(out, config, dataset=dataset.name)
+    begin_store(out, config, dataset=dataset.name, opening=dataset.opening)
     store = open_store(out)
     for name in ("encoder", "dtype", "dim", "cameras"):
         old, new = getattr(store.config, name), getattr(config, name)
@@ -222,8 +226,9 @@ def is_embedded(store: EmbeddingStore, dataset: Dataset) -> bool:
 
 def _is_made_from(manifest: Mapping[str, Any], dataset: Dataset, fingerprint: str) -> bool:
     """Return whether a manifest speaks of the dataset's files as they are, read as they are."""
-    is_upright = manifest.get("orientation") == dataset[dataset.ids[0]].orientation
-    return is_upright and manifest.get("fingerprint") == fingerprint
+    same_way_up = manifest.get("orientation") == dataset[dataset.ids[0]].orientation
+    same_fields = manifest.get("fields", {}) == dataset.opening.get("fields", {})
+    return same_way_up and same_fields and manifest.get("fingerprint") == fingerprint
 
 
 def _write_manifest(
@@ -242,6 +247,7 @@ def _write_manifest(
         "format": dataset.format,
         "fingerprint": fingerprint,
         "orientation": dataset[dataset.ids[0]].orientation,
+        "fields": dataset.opening.get("fields", {}),
         "encoder_fingerprint": fingerprint_json(dict(store.config.encoder)),
         "trajectories": len(present),
         "frames": sum(store.entry(key).length for key in present),

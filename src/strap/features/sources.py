@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from strap.datasets import Dataset, OpenOptions
+from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
 from strap.embeddings import Dtype, choose_cameras, embed, is_embedded
 from strap.encoders import Encoder, EncoderSpec, load_encoder
@@ -44,7 +44,40 @@ class RetrievalInput:
                 f"store '{path}' holds the embeddings of '{store.dataset}', which is not there: "
                 f"name the dataset where it is now, with --stores '{path.parent}' beside it"
             )
-        return cls(selection.apply(opening.open(store.dataset)), store)
+        return cls(selection.apply(_open_as_embedded(store, opening, progress)), store)
+
+
+def _open_as_embedded(store: EmbeddingStore, given: OpenOptions, progress: Progress) -> Dataset:
+    """Open a store's dataset as it was read for it; raise where an option says otherwise."""
+    asked, told = given.arguments(), store.source.opening
+    made = {name: asked[name] for name in asked if name != "orientation"} if told is None else told
+    made = {**made, **{name: asked[name] for name in asked if name == "missing"}}  # no vector's
+    dataset = open_dataset(store.dataset, **made, progress=progress)
+    orientation = _orientation(dataset)
+    if told is None and store.manifest.get("orientation", orientation) != orientation:
+        orientation = store.manifest["orientation"]  # all that an older store tells
+        dataset = open_dataset(store.dataset, **{**made, "orientation": orientation})
+    _require_said(store, "--orientation", asked.get("orientation"), orientation)
+    if not dataset.format.startswith(asked.get("format", "")):
+        _require_said(store, "--format", asked["format"], made.get("format", dataset.format))
+    for role, paths in asked.get("fields", {}).items():
+        _require_said(store, f"--rlds-{role}", paths, made.get("fields", {}).get(role))
+    return dataset
+
+
+def _orientation(dataset: Dataset) -> str | None:
+    return dataset[dataset.ids[0]].orientation if len(dataset) else None
+
+
+def _require_said(store: EmbeddingStore, option: str, asked: Any, made: Any) -> None:
+    """Raise where a store was made with another value of an option than is asked for."""
+    if asked is not None and asked != made:
+        asked, made = (" ".join(v) if isinstance(v, list) else v for v in (asked, made))
+        raise StrapError(
+            f"store '{store.path}' was made with {f'{option} {made}' if made else f'no {option}'}, "
+            f"not {asked}: leave {option} out (the dataset of a store is read as it was for the "
+            f"store), or name the dataset '{store.dataset}' in place of the store"
+        )
 
 
 def encoder_stores(

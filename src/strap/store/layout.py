@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from strap.atomic import read_json, write_json
+from strap.datasets import is_opening
 from strap.errors import StrapError, printable
 from strap.locks import locked
 from strap.store.parsing import (
@@ -78,18 +79,41 @@ class Shard:
     entries: tuple[Entry, ...]
 
 
-def create_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
+@dataclass(frozen=True)
+class StoreSource:
+    """The dataset that a store was made from."""
+
+    dataset: str = ""
+    """its absolute path"""
+    opening: Mapping[str, Any] | None = None
+    """how it was read: arguments of `open_dataset`; None: an older store, which does not tell"""
+
+
+def create_store(
+    path: Path,
+    config: StoreConfig,
+    *,
+    dataset: str = "",
+    opening: Mapping[str, Any] | None = None,
+) -> None:
     """Lay down an empty store."""
     identity = {
         "format": "strap-store",
         "version": STORE_VERSION,
         **asdict(config),
         "dataset": dataset,
+        **({} if opening is None else {"opening": dict(opening)}),
     }
     write_json(path / "store.json", identity)
 
 
-def begin_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
+def begin_store(
+    path: Path,
+    config: StoreConfig,
+    *,
+    dataset: str = "",
+    opening: Mapping[str, Any] | None = None,
+) -> None:
     """Lay down an empty store where nothing lies; one that is there is left as it is."""
     if (path / "store.json").is_file():
         return
@@ -99,7 +123,7 @@ def begin_store(path: Path, config: StoreConfig, *, dataset: str = "") -> None:
         if not (path / "store.json").is_file():
             for leftover in path.glob(".*.tmp"):
                 leftover.unlink()
-            create_store(path, config, dataset=dataset)
+            create_store(path, config, dataset=dataset, opening=opening)
 
 
 def _has_other_files(path: Path) -> bool:
@@ -112,8 +136,8 @@ def _has_other_files(path: Path) -> bool:
     return bool(others) and not (path / "store.json").is_file()  # another writer has just begun it
 
 
-def read_identity(path: Path) -> tuple[StoreConfig, str]:
-    """Return what `store.json` says: the configuration, and the dataset's path."""
+def read_identity(path: Path) -> tuple[StoreConfig, StoreSource]:
+    """Return what `store.json` says: the configuration, and what the store was made from."""
     file = path / "store.json"
     raw = read_json(file)
     try:
@@ -123,7 +147,7 @@ def read_identity(path: Path) -> tuple[StoreConfig, str]:
                 f"'{path}' is a store of version {raw.get('version')!r}; this strap reads "
                 f"{STORE_VERSION}: embed again into a new folder, or use the strap that made it"
             )
-        return _parse_config(raw), parse_text(raw.get("dataset", ""), "dataset")
+        return _parse_config(raw), _parse_source(raw)
     except ValueError as error:
         raise StrapError(
             f"'{file}' is damaged ({error}): put back a copy of that file, or embed again into a "
@@ -142,6 +166,13 @@ def _parse_config(raw: Mapping[str, Any]) -> StoreConfig:
         raise ValueError("cameras are none, or the same")
     encoder = parse_object(raw["encoder"], "encoder")
     return StoreConfig(encoder, raw["dtype"], parse_number(raw["dim"], "dim", least=1), cameras)
+
+
+def _parse_source(raw: Mapping[str, Any]) -> StoreSource:
+    opening = raw.get("opening")
+    if opening is not None and not is_opening(opening):
+        raise ValueError("opening does not say how the dataset was read")
+    return StoreSource(parse_text(raw.get("dataset", ""), "dataset"), opening)
 
 
 def slug(camera: str) -> str:

@@ -21,6 +21,7 @@ from strap.store.layout import (
     Entry,
     Shard,
     StoreConfig,
+    StoreSource,
     list_shards,
     missing_shards,
     read_identity,
@@ -46,8 +47,8 @@ class EmbeddingStore:
     """empty while the store is not complete"""
     cameras: tuple[str, ...] = ()
     """the cameras that are averaged on reading"""
-    named: str = ""
-    """the dataset's path as it was when the store was begun"""
+    source: StoreSource = field(default_factory=StoreSource)
+    """the dataset, where it lay when the store was begun, and how it was read"""
     _maps: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
     _checked: set[tuple[str, ...]] = field(default_factory=set, compare=False)
     """shards (name, camera) and single trajectories (name, camera, id)"""
@@ -70,7 +71,7 @@ class EmbeddingStore:
     @property
     def dataset(self) -> str:
         """The path of the dataset that was embedded."""
-        return str(self.manifest.get("dataset", self.named))
+        return str(self.manifest.get("dataset", self.source.dataset))
 
     @property
     def complete(self) -> bool:
@@ -219,7 +220,7 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
             f"'{path}' is no embedding store (it has no store.json): make one with "
             "`strap embed DATASET --out STORE`"
         )
-    config, dataset = read_identity(path)
+    config, source = read_identity(path)
     for camera in cameras or ():
         if camera not in config.cameras:
             raise StrapError(f"store '{path}': {unknown('camera', camera, config.cameras)}")
@@ -231,4 +232,4 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
     ordered = {key: places[key] for key in sorted(places, key=natural)}
     chosen = tuple(cameras or config.cameras)
-    return EmbeddingStore(path, config, shards, ordered, manifest, chosen, dataset)
+    return EmbeddingStore(path, config, shards, ordered, manifest, chosen, source)

@@ -237,11 +237,11 @@ def merge(
     out = Path(out).expanduser()
     merged = open_store(out) if is_store(out) else None
     name = _one_dataset([*([merged] if merged else []), *stores], dataset)
-    config = (merged or stores[0]).config
+    config, source = (merged or stores[0]).config, (merged or stores[0]).source
     for store in stores:
         _require_same_config(store, config, out if merged else stores[0].path)
     _require_unwritten(out)
-    begin_store(out, config, dataset=name)
+    begin_store(out, config, dataset=name, opening=source.opening)
     (out / "manifest.json").unlink(missing_ok=True)
     session = Session(out, config)
     for partial in session.adopt():
@@ -299,10 +299,8 @@ def _has_others(merged: EmbeddingStore, stores: Sequence[EmbeddingStore]) -> boo
 def _write_merged_manifest(stores: Sequence[EmbeddingStore], out: Path, name: str) -> None:
     """Write what the merged store holds: as it is now only where all were made from the same."""
     merged = open_store(out)
-    made_from = {
-        tuple(str(store.manifest.get(key, "")) for key in ("fingerprint", "orientation"))
-        for store in stores
-    }
+    decisive = ("fingerprint", "orientation", "fields")
+    made_from = {tuple(str(store.manifest.get(key, "")) for key in decisive) for store in stores}
     unchecked = {key for store in stores for key in store.manifest.get("unchecked", ())}
     dropped = {key for store in stores for key in store.manifest.get("dropped", ())}
     dropped = dropped - {key for store in stores for key in store.ids}
