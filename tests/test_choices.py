@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import signal
+import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +239,58 @@ def test_choices_of_other_matches_are_not_applied(folder: Path, matches: Matches
     assert json.loads((folder / "choices-older.json").read_text())["choices"]["matches"]["0"]
 
 
+def test_all_older_choices_are_kept(folder: Path, matches: Matches) -> None:
+    names = ["choices-older.json", "choices-older-2.json", "choices-older-3.json"]
+    for number, name in enumerate(names, 1):
+        change_choices(folder, matches, {"reject": list(range(number))})
+        matches = make_matches(5 + number)
+        with pytest.warns(UserWarning, match=f"`strap view`, which keeps it as '{name}', or remo"):
+            choose_matches(folder, matches)
+        matches.to_parquet(folder / "matches.parquet")
+    change_choices(folder, matches, {"reject": [0]})
+    kept = [json.loads((folder / name).read_text())["choices"]["matches"] for name in names]
+    assert [len(rows) for rows in kept] == [1, 2, 3]
+
+
+def test_nothing_is_chosen_among_matches_that_the_run_has_no_more(
+    folder: Path, matches: Matches
+) -> None:
+    make_matches(4).to_parquet(folder / "matches.parquet")
+    with pytest.raises(StrapError, match=r"open it again \(reload the page\), then choose"):
+        change_choices(folder, matches, {"reject": [0]})
+    assert not (folder / "choices.json").exists()
+    matches.to_parquet(folder / "matches.parquet")
+    change_choices(folder, matches, {"reject": [0]})
+    make_matches(4).to_parquet(folder / "matches.parquet")
+    with pytest.raises(StrapError, match="was made again and has other matches now"):
+        change_choices(folder, matches, {"reject": [1]})
+    assert open_choices(folder).describe(matches)["rejected"] == [0]
+
+
+def test_a_task_that_no_match_has_any_more_is_named(folder: Path, matches: Matches) -> None:
+    change_choices(folder, matches, {"reject": [1]})
+    change_choices(folder, matches, {"task": "pick", "weight": 0.25})
+    change_choices(folder, matches, {"reject_task": "place"})
+    mended = Matches(tuple(replace(m, instruction=f"{m.instruction}!") for m in matches))
+    mended.to_parquet(folder / "matches.parquet")
+    told = r"choices.json' rejects or weighs task 'pick', task 'place', which no match .* choose ag"
+    with pytest.warns(UserWarning, match=told):
+        chosen = choose_matches(folder, mended)
+    assert (len(chosen.matches), set(chosen.weights)) == (9, {1.0})  # what is said of matches holds
+    # The next choice of a task takes back what is said of names that are gone.
+    said = change_choices(folder, mended, {"task": "pick!", "weight": 0.25}).describe(mended)
+    assert (said["task_weights"], said["rejected_tasks"]) == ({"pick!": 0.25}, [])
+    assert (said["rejected"], said["undo"]) == ([1], 4)
+    assert len(change_choices(folder, mended, {"undo": True}).tasks) == 2
+    assert change_choices(folder, mended, {"clear_task": "place"}).tasks == {}
+    for wrong in (["place"], "place"):
+        with pytest.raises(StrapError, match="is none of the matches'"):
+            change_choices(folder, mended, {"clear_task": wrong})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_matches(folder, mended)
+
+
 def test_choices_are_carried_over_to_matches_that_are_still_there(
     folder: Path, matches: Matches
 ) -> None:
@@ -419,8 +473,6 @@ def test_a_run_that_was_made_again_is_exported_whole(
 
 
 def test_the_fingerprint_follows_what_was_found_and_not_its_cost(matches: Matches) -> None:
-    from dataclasses import replace
-
     dearer = Matches(tuple(replace(match, cost=match.cost + 1) for match in matches))
     turned = Matches(matches.rows[::-1])
     assert fingerprint_matches(dearer) == fingerprint_matches(matches)

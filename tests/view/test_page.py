@@ -16,7 +16,7 @@ import h5py
 import pytest
 from tests.view.browsing import Tab, needs_browser, open_browser, serve, wait_for
 
-from strap.choices import open_choices
+from strap.choices import change_choices, open_choices
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import open_run
 from strap.segments import Segmentation
@@ -155,6 +155,21 @@ def test_rejecting_is_kept_in_the_run_and_undone(page: Any, place: Path) -> None
     page.keyboard.press("u")
     wait_for(page, "strapView.page.choices.now.kept === 12")
     assert page.locator(".card.is-chosen .card-standing").is_hidden()
+
+
+def test_a_task_that_no_match_has_any_more_is_named(
+    browser: Any, place: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(place, tmp_path / "run"))
+    change_choices(path, open_run(path).matches, {"task": HOSTILE, "weight": 0.5})
+    file = path / "choices.json"
+    content = json.loads(file.read_text())
+    content["choices"]["tasks"] = {"put the mug awya": ["", 0.5]}
+    file.write_text(json.dumps(content))
+    with serve(path, cache=tmp_path) as found, Tab(browser, found, ready=READY) as page:
+        told = page.inner_text(".kept").split("\n")
+        lost = "chosen, but no match has it any more: “put the mug awya”"
+        assert told == ["12 of 12 matches kept", lost]
 
 
 def test_a_match_that_the_filters_hide_is_not_chosen(page: Any) -> None:

@@ -101,7 +101,11 @@ def _bounded(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step:
-    """Return what a change says of matches, of a task, or of how many are kept."""
+    """Return what a change says of matches, of a task, or of how many are kept.
+
+    With a task, what was said of tasks that no match has any more is taken back.
+    """
+    lost = dict.fromkeys(choices.lost_tasks(matches), Mark())
     if "top_k" in change:
         return Step(top_k=(require_top_k(change["top_k"]),))
     if "rows" in change:
@@ -110,13 +114,16 @@ def _step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step
         return Step({row: _weighed(choices.matches.get(row, Mark()), weight) for row in rows})
     if "task" in change:
         weight, task = require_weight(change["weight"]), _task(change["task"], matches)
-        return Step(tasks={task: _weighed(choices.tasks.get(task, Mark()), weight)})
+        mark = _weighed(choices.tasks.get(task, Mark()), weight)
+        return Step(tasks={**lost, task: mark})
     (name, value), *_ = change.items()
     if name in ("reject_task", "clear_task"):
+        if name == "clear_task" and value in [*lost]:
+            return Step(tasks=lost)
         task = _task(value, matches)
         said = choices.tasks.get(task, Mark())
         rejected = Mark("rejected", said.weight)
-        return Step(tasks={task: rejected if name == "reject_task" else Mark()})
+        return Step(tasks={**lost, task: rejected if name == "reject_task" else Mark()})
     rows = _rows(value, matches)
     if name == "clear":
         return Step(dict.fromkeys(rows, Mark()))

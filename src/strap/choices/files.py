@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from strap.atomic import read_json, write_json
 from strap.choices.changes import apply_change, require_top_k, require_weight
 from strap.choices.marks import Choices, Chosen, Mark, Step, Verdict, fingerprint_matches
-from strap.errors import StrapError, printable, shorten, unknown
+from strap.errors import StrapError, name_some, printable, shorten, unknown
 from strap.locks import locked
 from strap.provenance import fingerprint_json
 from strap.types import Match, Matches, Segment
 
 FILE = "choices.json"
-OLDER = "choices-older.json"
-"""where choices of other matches go when something is chosen of the present ones"""
+OLDER = "choices-older"
+"""how the files begin to which choices of other matches go when something is chosen of the present
+ones: choices-older.json, choices-older-2.json, …"""
 LOCK_FILE = ".choices.lock"
 FORMAT = "strap-choices"
 Use = Literal["use", "ignore"]
@@ -53,13 +56,22 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
     if use not in get_args(Use):
         raise unknown("use of choices", use, get_args(Use))
     choices = open_choices(run_path) if use == "use" else Choices()
+    file = Path(run_path).expanduser() / FILE
     if not choices.is_of(matches):
         warnings.warn(
-            f"'{Path(run_path) / FILE}' was made among other matches than the run has: it is not "
-            "applied; choose again with `strap view`, or remove it",
+            f"'{file}' was made among other matches than the run has: it is not applied; choose "
+            f"again with `strap view`, which keeps it as '{_older(file.parent).name}', or remove "
+            "it",
             stacklevel=2,
         )
         choices = Choices()
+    if lost := choices.lost_tasks(matches):
+        warnings.warn(
+            f"'{file}' rejects or weighs {name_some([_quote(task) for task in lost])}, which no "
+            "match of the run has any more: that changes nothing; choose again with `strap view`, "
+            "where the task has another name now",
+            stacklevel=2,
+        )
     rows = choices.rows(matches)
     if len(matches) and not rows:
         raise StrapError(
@@ -79,6 +91,8 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
 def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, Any]) -> Choices:
     """Change the choices of a run on disk, and return them; several processes may at a time.
 
+    Choices among other matches are kept beside them. Matches that the run has no more are refused.
+
     Args:
         run_path: the run's folder.
         matches: all of its matches.
@@ -88,9 +102,10 @@ def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, 
     """
     run_path = Path(run_path).expanduser()
     with locked(run_path / LOCK_FILE):
+        _require_present(run_path, matches)
         before = open_choices(run_path)
         if not before.is_of(matches):
-            _set_aside(run_path, matches)
+            (run_path / FILE).replace(_older(run_path))
             before = Choices()
         after = apply_change(before, matches, change)
         if after != before:
@@ -125,14 +140,33 @@ def _place(match: Match) -> tuple[Segment, Segment, str]:
     return match.query, match.segment, match.dataset
 
 
-def _set_aside(run_path: Path, matches: Matches) -> None:
-    """Move the choices of older matches away; raise where it is the given ones that are older."""
-    present = Matches.from_parquet(run_path / "matches.parquet")
-    if fingerprint_matches(present) != fingerprint_matches(matches):
+def _require_present(run_path: Path, matches: Matches) -> None:
+    """Raise where a run has other matches on disk than those that are chosen among."""
+    file = (run_path / "matches.parquet").resolve()
+    found = file.stat() if file.exists() else None  # reading tells what is missing
+    stamp = (found.st_mtime_ns, found.st_size, found.st_ino) if found else None
+    if _fingerprint_file(file, stamp) != fingerprint_matches(matches):
         raise StrapError(
-            f"'{run_path}' was made again and has other matches now: open it again, then choose"
+            f"'{run_path}' was made again and has other matches now: open it again (reload the "
+            "page), then choose"
         )
-    (run_path / FILE).replace(run_path / OLDER)
+
+
+@lru_cache(maxsize=16)
+def _fingerprint_file(file: Path, _stamp: tuple[int, ...] | None) -> str:
+    """Return the fingerprint of a file's matches; it is read again once its stamp is another."""
+    return fingerprint_matches(Matches.from_parquet(file))
+
+
+def _older(run_path: Path) -> Path:
+    """Return the first file that is free for choices of other matches."""
+    names = chain([OLDER], (f"{OLDER}-{number}" for number in count(2)))
+    files = (run_path / f"{name}.json" for name in names)
+    return next(file for file in files if not file.exists())
+
+
+def _quote(task: str) -> str:
+    return f"task '{shorten(printable(task))}'"
 
 
 def _fingerprint(choices: Choices) -> str:

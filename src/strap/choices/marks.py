@@ -86,6 +86,11 @@ class Choices:
             "kept": len(self.rows(matches)),
         }
 
+    def lost_tasks(self, matches: Matches) -> list[str]:
+        """Return the tasks of which something is said and that no match has (any more)."""
+        instructions = {match.instruction for match in matches}
+        return sorted(set(self.tasks) - instructions)
+
     def require_of(self, matches: Matches) -> None:
         """Raise where these are choices among other matches."""
         if not self.is_of(matches):

@@ -64,6 +64,7 @@ def write_figures(
     by_name = run.matches.locate(priors)
     camera = compared_cameras(run.manifest, target)[0]
     cameras = {name: compared_cameras(run.manifest, prior)[0] for name, prior in by_name.items()}
+    shown = run.matches, target, by_name, camera
     lengths = {
         (match.dataset, match.segment.trajectory_id): by_name[match.dataset][
             match.segment.trajectory_id
@@ -71,15 +72,7 @@ def write_figures(
         for match in run.matches
     }
     drawings: dict[str, Callable[[], Figure]] = {
-        "matches": lambda: styled(
-            contact_sheet,
-            run.matches,
-            target,
-            by_name,
-            camera,
-            prior_cameras=cameras,
-            trace=trace,
-        ),
+        "matches": lambda: styled(contact_sheet, *shown, prior_cameras=cameras, trace=trace),
         "tasks": lambda: styled(task_distribution, run.matches),
         "positions": lambda: styled(match_distribution, run.matches, lengths),
     }

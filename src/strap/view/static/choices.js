@@ -76,6 +76,13 @@ export class Choices {
     return this.rejectedTasks.has(task) ? 0 : (this.now.task_weights[task] ?? 1);
   }
 
+  /** Tasks of which something was said and that no match has any more. */
+  lostTasks() {
+    const known = new Set(this.rows.contents.instructions);
+    const said = [...Object.keys(this.now.task_weights), ...this.now.rejected_tasks];
+    return [...new Set(said)].filter((task) => !known.has(task));
+  }
+
   accept(row) {
     return this.make(this.accepted.has(row) ? { clear: [row] } : { accept: [row] });
   }

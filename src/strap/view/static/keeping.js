@@ -69,5 +69,9 @@ export class Keeping {
     const without = none === 1 ? "1 query keeps none" : `${none} queries keep none`;
     this.kept.replaceChildren(strong, ` of ${rows.count.toLocaleString("en")} matches kept`);
     if (none) this.kept.append(make("span", { class: "kept-none" }, without));
+    for (const task of this.choices.lostTasks()) {
+      const text = `chosen, but no match has it any more: “${task}”`;
+      this.kept.append(make("span", { class: "kept-none" }, text));
+    }
   }
 }
