@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.datasets.writers import write_rlds
 from tests.stores import make_store
 
 import strap
+from strap.datasets import OpenOptions
 from strap.errors import StrapError
-from strap.retrieval import MatchOptions, retrieve_matches, warping
+from strap.pipeline import RetrievalOptions, run_retrieval
+from strap.retrieval import MatchOptions, list_catalogues, retrieve_matches, warping
 from strap.retrieval.selection import quotas
 from strap.search import SearchOptions, search_stores
+from strap.segments import Segmentation
 from strap.synthetic import Planted
 from strap.types import Segment
 
@@ -313,3 +319,51 @@ def test_planted_matches_come_first(planted: Planted, tmp_path: Path) -> None:
     )
     best = {match.query: match.segment for match in matches if match.rank == 1}
     assert best == {plant.query: plant.segment for plant in planted.plants}
+
+
+@pytest.mark.parametrize("is_still", [False, True])
+def test_a_recording_is_known_by_its_actions_in_other_pictures(
+    own_planted: Planted, tmp_path: Path, *, is_still: bool
+) -> None:
+    copy = tmp_path / "copy.hdf5"
+    with h5py.File(own_planted.target, "r+") as file:
+        for demo in file["data"].values() if is_still else ():
+            demo["actions"][...] = 0  # such actions tell no recording from another
+    shutil.copy(own_planted.target, copy)
+    with h5py.File(copy, "r+") as file:
+        for demo in file["data"].values():
+            demo["obs/agentview_rgb"][...] = demo["obs/agentview_rgb"][:] // 4 * 4
+            actions = demo["actions"][:].astype(np.float32)
+            del demo["actions"]
+            demo["actions"] = actions
+    datasets = [strap.open_dataset(path) for path in (own_planted.target, copy)]
+    stores = [strap.embed(d, "pixels", tmp_path / str(n)) for n, d in enumerate(datasets)]
+    target, *priors = list_catalogues(datasets, stores)
+    found = retrieve_matches(strap.segment(datasets[0]), target, priors, MatchOptions(top_k=6))
+    is_own = [match.segment.trajectory_id == match.query.trajectory_id for match in found.matches]
+    assert is_own == [is_still] * 6
+
+
+def test_instructions_are_those_that_the_dataset_is_read_with(tmp_path: Path) -> None:
+    write_rlds(tmp_path / "t" / "1.0.0", ((12,),))
+    write_rlds(tmp_path / "p" / "1.0.0", ((20, 21), (22,)))
+    plain = OpenOptions()
+    named = OpenOptions(language=("language_instruction_3",))
+    for opening, name in ((plain, "plain"), (named, "named")):
+        run = run_retrieval(
+            tmp_path / "t" / "1.0.0",
+            [tmp_path / "p" / "1.0.0"],
+            tmp_path / name,
+            RetrievalOptions(
+                "pixels",
+                top_k=3,
+                segmentation=Segmentation(method="full"),
+                shared="keep",
+                opening=opening,
+                augmented="none",
+            ),
+            stores=tmp_path / "stores",
+        )
+        prior = opening.open(tmp_path / "p" / "1.0.0")
+        found = {(m.segment.trajectory_id, m.instruction) for m in run.matches}
+        assert found == {(trajectory.id, trajectory.instruction) for trajectory in prior}

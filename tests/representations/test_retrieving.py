@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.datasets.writers import write_rlds
 
 from strap.cli import main
 from strap.representations import RepresentationSettings
@@ -57,3 +58,28 @@ def test_features_are_learned_from_the_camera_that_is_named(
         store = open_store(next(path for path in manifest["stores"].values() if "prior" in path))
         vectors.append(store["demo_0"])
     assert not np.array_equal(*vectors)
+
+
+def test_features_are_learned_apart_for_each_way_to_read_a_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(RepresentationSettings, batch=2, image_size=64)
+    monkeypatch.setattr("strap.representations.RepresentationSettings", small)
+    target, prior = tmp_path / "t" / "1.0.0", tmp_path / "p" / "1.0.0"
+    write_rlds(target, ((4,),))
+    write_rlds(prior, ((6, 7), (5,)))
+    call = ["retrieve", "--target", str(target), "--prior", str(prior), "--method", "br"]
+    call += ["--cameras", "wrist_image_left", "--learning-steps", "1", "--shared", "keep"]
+    call += ["--stores", str(tmp_path / "stores"), "--augmented", "none", "--report", "none"]
+    ways = (
+        ("any",),
+        ("action", "--rlds-action", "observation/cartesian_position"),
+        ("flipped", "--orientation", "flipped"),
+    )
+    stores = []
+    for name, *words in ways:
+        out = tmp_path / name
+        assert main([*call, *words, "--top-k", "3", "--out", str(out)]) == 0
+        stores += [open_store(place) for place in open_run(out).manifest["stores"].values()]
+    assert len({store.path for store in stores}) == 6
+    assert [store.dim - 128 for store in stores] == [7, 7, 6, 6, 7, 7]  # with the action

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
@@ -16,7 +16,7 @@ from strap.features.options import AUTO, FeatureOptions
 from strap.features.sources import RetrievalInput, encoder_stores, naming, reopen_stores
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
-from strap.retrieval import METHODS, Catalogue, Method
+from strap.retrieval import METHODS, Catalogue, Method, list_catalogues
 from strap.store import EmbeddingStore, slug
 from strap.types import Segment
 
@@ -73,7 +73,7 @@ def prepare_features(
     kind = METHODS[method].features
     reason = None
     if kind == "none":
-        catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
+        catalogues = list_catalogues(datasets)
     else:
         if kind == "encoder":
             stores = encoder_stores(sources, options, folder, device=device, progress=progress)
@@ -97,10 +97,7 @@ def prepare_features(
                 text_encoder=options.text_encoder,
                 opening=options.opening,
             )
-        catalogues = [
-            Catalogue.of_store(store, dataset.ids, dataset.name)
-            for store, dataset in zip(stores, datasets, strict=True)
-        ]
+        catalogues = list_catalogues(datasets, stores)
     return PreparedFeatures(catalogues[0], catalogues[1:], reason)
 
 
@@ -123,16 +120,22 @@ def _learn(
     settings = RepresentationSettings(camera=next(iter(options.cameras), None))
     if options.learning_steps is not None:
         settings = replace(settings, steps=options.learning_steps)
-    whole = [prior.whole for prior in datasets[1:]]
-    identity = [kind, asdict(settings), *([d.name, d.fingerprint()] for d in whole)]
+    whole, read_as = [prior.whole for prior in datasets[1:]], asdict(options.opening)
+    data = [[d.name, d.fingerprint(), d[d.ids[0]].orientation] for d in whole]
+    identity = [kind, asdict(settings), data, read_as]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
     learned = train_representation(kind, whole, out, settings, device=device, progress=progress)
-    return [_embed_by(learned, dataset, folder, progress) for dataset in datasets]
+    return [_embed_by(learned, dataset, folder, read_as, progress) for dataset in datasets]
 
 
 def _embed_by(
-    learned: Representation, dataset: Dataset, folder: Path, progress: Progress
+    learned: Representation,
+    dataset: Dataset,
+    folder: Path,
+    read_as: Mapping[str, Any],
+    progress: Progress,
 ) -> EmbeddingStore:
-    identity = [dataset.name, dict(learned.config), dataset[dataset.ids[0]].orientation]
+    orientation = dataset[dataset.ids[0]].orientation
+    identity = [dataset.name, dict(learned.config), orientation, read_as]
     name = f"{slug(Path(dataset.label).stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
     return learned.embed(dataset, folder / name, progress=naming(progress, dataset))

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from strap.errors import StrapError
 from strap.progress import Progress, silent
-from strap.retrieval.catalogue import Catalogue, Problem, Retrieved, Trajectories, as_catalogue
+from strap.retrieval.catalogue import (
+    Catalogue,
+    Problem,
+    Retrieved,
+    Trajectories,
+    as_catalogue,
+    list_catalogues,
+)
 from strap.retrieval.methods import METHODS, Features, MethodTraits
 from strap.retrieval.options import MatchOptions, Method, Rule, Shared, TopK
 from strap.search import Engine, Execution, StoreSearcher
@@ -24,6 +31,7 @@ __all__ = [
     "Rule",
     "Shared",
     "TopK",
+    "list_catalogues",
     "retrieve",
     "retrieve_matches",
 ]

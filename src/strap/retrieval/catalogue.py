@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from strap.datasets import Dataset
 from strap.dtw import SearchStatistics
@@ -12,7 +15,7 @@ from strap.progress import Progress, silent
 from strap.retrieval.options import MatchOptions
 from strap.search import Execution, StoreSearcher
 from strap.store import EmbeddingStore
-from strap.types import ContentHasher, Match, Matches, Segment
+from strap.types import Array, ContentHasher, Match, Matches, Segment
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,9 @@ class CatalogueEntry:
     instruction: str
     fingerprint: str
     """two trajectories with one fingerprint are the same recording"""
+    actions: str = ""
+    """a hash of its actions, by which recordings of other cameras or file formats are the same;
+    empty where they never change or were not looked at"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Catalogue:
     trajectories: Mapping[str, CatalogueEntry]
     store: EmbeddingStore | None = None
     """their features; it may hold further trajectories, which take no part"""
+    source: Dataset | None = None
+    """what says their instructions; None: the entries do"""
+    _instructions: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_store(
@@ -50,11 +59,69 @@ class Catalogue:
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Catalogue:
         """List the trajectories of a dataset; they are told apart by their actions."""
-        entries = {
-            t.id: CatalogueEntry(t.length, t.instruction, ContentHasher(t).finish())
-            for t in dataset
-        }
+        entries = {}
+        for t in dataset:
+            actions = t.actions[:]
+            fingerprint = ContentHasher(t).finish(actions)
+            entries[t.id] = CatalogueEntry(
+                t.length, t.instruction, fingerprint, _hash_actions(actions)
+            )
         return cls(dataset.name, entries)
+
+    def instruction(self, key: str) -> str:
+        """Return a trajectory's instruction."""
+        if self.source is None:
+            return self.trajectories[key].instruction
+        if key not in self._instructions:
+            self._instructions[key] = self.source[key].instruction
+        return self._instructions[key]
+
+
+def list_catalogues(
+    datasets: Sequence[Dataset], stores: Sequence[EmbeddingStore] | None = None
+) -> list[Catalogue]:
+    """Return the catalogues of the target and of each prior.
+
+    A store's fingerprints are of the cameras that it holds. So the actions of the demonstrations
+    are read, and those of prior trajectories as long as one of them.
+
+    Args:
+        datasets: the target and the priors.
+        stores: their features, in the same order; None where nothing is compared.
+    """
+    if stores is None:
+        return [Catalogue.of_dataset(dataset) for dataset in datasets]
+    found = [
+        replace(Catalogue.of_store(store, dataset.ids, dataset.name), source=dataset)
+        for store, dataset in zip(stores, datasets, strict=True)
+    ]
+    target = found[0].trajectories.values()
+    lengths = {entry.length for entry in target}
+    known = {entry.fingerprint for entry in target}
+    return [
+        _with_actions(catalogue, dataset, lengths, known if catalogue is not found[0] else set())
+        for catalogue, dataset in zip(found, datasets, strict=True)
+    ]
+
+
+def _with_actions(
+    catalogue: Catalogue, dataset: Dataset, lengths: set[int], known: set[str]
+) -> Catalogue:
+    """Return the catalogue with the actions of trajectories that are so long and not known."""
+    entries = dict(catalogue.trajectories)
+    keys = [k for k, e in entries.items() if e.length in lengths and e.fingerprint not in known]
+    dataset.select(keys).fetch(cameras=())
+    for key in keys:
+        entries[key] = replace(entries[key], actions=_hash_actions(dataset[key].actions[:]))
+    return replace(catalogue, trajectories=entries)
+
+
+def _hash_actions(actions: Array) -> str:
+    """Return a hash of actions [t a], the same for any number format; empty where all are one."""
+    values = np.asarray(actions, np.float32) + 0.0  # −0 becomes 0
+    if (values == values[:1]).all():
+        return ""
+    return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest()
 
 
 Trajectories = EmbeddingStore | Catalogue
@@ -94,12 +161,14 @@ class Problem:
         }
         if self.options.shared == "keep":
             return [absent for _ in self.queries]
-        by_fingerprint: dict[str, set[tuple[int, str]]] = {}
+        by_content: dict[str, set[tuple[int, str]]] = {}
         for index, prior in enumerate(self.priors):
             for key, entry in prior.trajectories.items():
-                by_fingerprint.setdefault(entry.fingerprint, set()).add((index, key))
+                for content in {entry.fingerprint, entry.actions}:
+                    by_content.setdefault(content, set()).add((index, key))
+        by_content.pop("", None)
         copies = {
-            key: by_fingerprint.get(entry.fingerprint, set())
+            key: by_content.get(entry.fingerprint, set()) | by_content.get(entry.actions, set())
             for key, entry in self.target.trajectories.items()
         }
         if self.options.shared == "all":
@@ -109,7 +178,7 @@ class Problem:
     def match(self, query: Segment, prior: int, found: Segment, cost: float, rank: int) -> Match:
         """Return a match with a segment of the prior of that number."""
         catalogue = self.priors[prior]
-        instruction = catalogue.trajectories[found.trajectory_id].instruction
+        instruction = catalogue.instruction(found.trajectory_id)
         return Match(query, found, cost, rank, instruction, catalogue.dataset)
 
 

@@ -30,16 +30,15 @@ def demonstration_limits(
     """
     target, _ = problem.stores()
     align, lengths = align_with(search), search.constraints.lengths
-    entries = problem.target.trajectories
     keys = dict.fromkeys(query.trajectory_id for query in problem.queries)
     frames = {key: target[key][:] for key in keys}
     limits = []
     for number, query in enumerate(problem.queries):
-        instruction = entries[query.trajectory_id].instruction
+        instruction = problem.target.instruction(query.trajectory_id)
         others = [
             key
             for key in keys
-            if entries[key].instruction == instruction and key != query.trajectory_id
+            if problem.target.instruction(key) == instruction and key != query.trajectory_id
         ]
         if not others:
             raise StrapError(

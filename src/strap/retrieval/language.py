@@ -20,10 +20,10 @@ def retrieve_by_language(problem: Problem) -> Retrieved:
     """
     groups: dict[str, list[int]] = {}
     for number, query in enumerate(problem.queries):
-        instruction = problem.target.trajectories[query.trajectory_id].instruction
+        instruction = problem.target.instruction(query.trajectory_id)
         groups.setdefault(instruction, []).append(number)
     places = [(n, key) for n, prior in enumerate(problem.priors) for key in prior.trajectories]
-    instructions = [problem.priors[number].trajectories[key].instruction for number, key in places]
+    instructions = [problem.priors[number].instruction(key) for number, key in places]
     _require_instructions([*groups], instructions)
     texts = list(dict.fromkeys([*groups, *instructions]))
     vectors = embed_instructions(texts, problem.options.text_encoder).astype(np.float64)

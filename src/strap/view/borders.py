@@ -16,7 +16,13 @@ from strap.errors import StrapError, printable, shorten, unknown
 from strap.features import reopen_stores
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.progress import Progress, silent
-from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
+from strap.retrieval import (
+    METHODS,
+    Catalogue,
+    MatchOptions,
+    list_catalogues,
+    retrieve_matches,
+)
 from strap.retrieval.roughness import drop_rough
 from strap.runs import Run
 from strap.search.repeated import SearchMemory
@@ -65,14 +71,9 @@ class BorderSearch:
             )
         target, priors = run.datasets()
         datasets = [target, *priors]
-        if METHODS[options.method].features == "none":
-            catalogues = [Catalogue.of_dataset(dataset) for dataset in datasets]
-        else:
-            stores = reopen_stores(run.manifest, datasets)
-            catalogues = [
-                Catalogue.of_store(store, dataset.ids, dataset.name)
-                for store, dataset in zip(stores, datasets, strict=True)
-            ]
+        has_stores = METHODS[options.method].features != "none"
+        stores = reopen_stores(run.manifest, datasets) if has_stores else None
+        catalogues = list_catalogues(datasets, stores)
         return cls(run, target, priors, options, catalogues[0], catalogues[1:], SearchMemory())
 
 
