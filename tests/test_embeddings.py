@@ -171,6 +171,20 @@ def test_parts_of_an_unchanged_dataset_leave_the_store_up_to_date(
         strap.embed(dataset.select(half), "pixels", tmp_path / "halves")
 
 
+def test_same_content_in_other_files_is_read_once(
+    own_planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    own_planted.target.touch()
+    store = strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    assert store.verify() == []
+    assert list(store.shards) == ["000000"]
+    monkeypatch.setattr(strap.Trajectory, "fingerprint", None)  # nothing is read any more
+    (tmp_path / "s/manifest.json").unlink()
+    again = strap.embed(strap.open_dataset(own_planted.target), "pixels", tmp_path / "s")
+    assert again.shards == store.shards
+
+
 def test_what_changes_meanwhile_is_noticed_by_the_next_call(
     own_planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ class Source:
     commit: str = ""
     """the hub's, by which the content is known without the files"""
     stamp_dataset: Callable[[], str] | None = None
-    """of a trajectory that shares its files with others: returns what changes with any of them"""
+    """returns what changes with the content, where sizes and times of `files` do not tell"""
 
     def stamp(self) -> str:
         """Return the commit, or sizes and times of the files.
@@ -46,8 +46,13 @@ class Source:
             return self.commit
         if self.stamp_dataset is not None:
             return self.stamp_dataset()
-        stats = [file.stat() for file in self.files or (self.path,) if file.exists()]
-        return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
+        return stamp_files(self.files or (self.path,))
+
+
+def stamp_files(files: Iterable[Path]) -> str:
+    """Return sizes and times of those files that are there."""
+    stats = [file.stat() for file in files if file.exists()]
+    return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

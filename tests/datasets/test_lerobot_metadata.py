@@ -284,6 +284,20 @@ def test_long_and_strange_lines(v21: Path, monkeypatch: pytest.MonkeyPatch) -> N
 WHEN = f"{KEY}/from_timestamp"
 
 
+def test_what_meta_says_of_an_episode_s_frames_is_in_its_stamp(v3: Path) -> None:
+    def stamps() -> list[str]:
+        return [trajectory.source.stamp() for trajectory in strap.open_dataset(v3)]
+
+    before = stamps()
+    edit_table(v3 / EPISODES, lambda table: table.append_column("new", table["length"]))
+    edit_table(v3 / EPISODES, column("dataset_from_index", lambda old: [n + 9 for n in old]))
+    assert stamps() == before  # nothing by which a frame is found
+    edit_table(v3 / EPISODES, column(WHEN, first(0.2)))
+    assert [now != then for now, then in zip(stamps(), before, strict=True)] == [True, False, False]
+    edit_info(v3, "fps", 20)
+    assert not set(stamps()) & set(before)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -166,9 +166,13 @@ class Work:
             return False
         if entry.instruction != trajectory.instruction:
             return False
-        if entry.stamp == self.stamp(trajectory):
+        stamp = self.stamp(trajectory)
+        if entry.stamp == stamp:
             return True
-        return entry.fingerprint == trajectory.fingerprint(self.cameras)
+        is_same = entry.fingerprint == trajectory.fingerprint(self.cameras)
+        if is_same:
+            self.session.restamp(entry, stamp)
+        return is_same
 
 
 def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from strap.locks import locked
@@ -20,6 +21,7 @@ from strap.store.layout import (
     list_partials,
     list_shards,
     read_shard,
+    write_shard,
 )
 from strap.store.partial import Begun, Partial
 from strap.types import Array
@@ -35,6 +37,8 @@ class Session:
         """what is whole, in this writer's unfinished shards too"""
         self._shards: dict[str, Shard] = {}
         self._outstanding: dict[str, None] = {}
+        self._stamps: dict[Entry, str] = {}
+        """new ones of entries whose files changed and whose content did not"""
         self._adopted: list[Partial] = []
         self.refresh()
 
@@ -161,6 +165,22 @@ class Session:
             if old is not None:
                 old.remove()
             self.refresh()
+            if self._stamps:
+                self._write_stamps()
+                self.refresh()
+
+    def restamp(self, entry: Entry, stamp: str) -> None:
+        """Take note that an entry holds its trajectory as it lies in files of this stamp."""
+        self._stamps[entry] = stamp
+
+    def _write_stamps(self) -> None:
+        """Write the new stamps into the shards, under the store's lock."""
+        stamps, self._stamps = self._stamps, {}
+        for name, shard in self._shards.items():
+            entries = tuple(replace(e, stamp=stamps.get(e, e.stamp)) for e in shard.entries)
+            if entries != shard.entries:
+                write_shard(self.path, replace(shard, entries=entries))
+                self._shards[name] = replace(shard, entries=entries)
 
     def close(self) -> None:
         """Leave what is unfinished to the next writer."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,11 @@ from strap.datasets.pictures import decode_pictures
 from strap.errors import StrapError, name_some, unknown
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
-from strap.types import Array, Orientation, Source, Trajectory
+from strap.provenance import fingerprint_json
+from strap.types import Array, Orientation, Source, Trajectory, stamp_files
+
+UNREAD = ("dataset_from_index", "tasks")
+"""columns of `meta/` by which no frame is found: what an episode's place and instruction are"""
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,24 @@ class LeRobotReader:
             cameras=cameras,
             proprioception=proprioception,
             actions=episode.column(self.layout.features[self.action]),
-            source=Source(self.layout.root, trajectory_id, self.layout.files(row), self.commit),
+            source=Source(
+                self.layout.root,
+                trajectory_id,
+                self.layout.files(row),
+                self.commit,
+                stamp_dataset=partial(self._stamp, row),
+            ),
             fps=float(self.layout.fps),
             orientation=self.orientation,
             extras=extras,
             attributes=read_attributes(self.layout, row),
         )
+
+    def _stamp(self, row: int) -> str:
+        """Return what changes with the episode's files, or with what `meta/` says of them."""
+        columns = {n: values[row] for n, values in self.layout.columns.items() if n not in UNREAD}
+        said = [str(self.layout.fps), sorted((name, str(v)) for name, v in columns.items())]
+        return f"{stamp_files(self.layout.files(row))},{fingerprint_json(said)}"
 
     def _row(self, trajectory_id: str) -> int:
         index = re.fullmatch(r"episode_([0-9]{6,19})", trajectory_id, re.ASCII)
