@@ -237,6 +237,39 @@ def test_two_tabs_do_not_fight(page: Any, browser: Any, address: str) -> None:
         wait_for(other, "strapView.page.choices.now.kept === 12")
 
 
+def test_a_page_of_older_matches_chooses_nothing_until_it_is_reloaded(
+    browser: Any, tmp_path: Path
+) -> None:
+    planted = make_planted(tmp_path / "data")
+
+    def retrieve(top_k: int) -> Path:
+        options = RetrievalOptions("pixels", top_k, augmented="none")
+        data, out = (planted.target, [planted.prior]), tmp_path / "run"
+        return run_retrieval(*data, out, options, overwrite=True).path
+
+    with serve(retrieve(12), cache=tmp_path) as found:
+        tab = Tab(browser, found, ready=READY)
+        with tab as page:
+            path = retrieve(8)
+            page.keyboard.press("r")
+            wait_for(page, "!strapView.page.choices.pending")
+            assert page.text_content("#notice").endswith("nothing was changed; reload the page")
+            assert page.inner_text(".kept") == "12 of 12 matches kept"
+            assert not (path / "choices.json").exists()
+            page.reload()
+            wait_for(page, READY)
+            assert page.inner_text(".kept") == "8 of 8 matches kept"
+            page.keyboard.press("r")
+            wait_for(page, "!strapView.page.choices.pending")
+            assert page.inner_text(".kept") == "7 of 8 matches kept"
+            retrieve(6)
+            page.evaluate("window.dispatchEvent(new Event('focus'))")
+            wait_for(page, "strapView.page.rows.count === 6")
+            # The browser notes the answer 409 to the first choice, and nothing else.
+            assert len(tab.errors) == 1
+            tab.errors.clear()
+
+
 def test_k_is_counted_while_the_slider_moves_and_as_the_server_says(page: Any) -> None:
     slider = page.locator(".top-k input")
     slider.evaluate("own => { own.value = 7; own.dispatchEvent(new Event('input')); }")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,40 @@ def test_choices_among_older_matches_are_not_applied(own_run: Run, page: TestCli
     content = json.loads((own_run.path / "choices.json").read_text())
     (own_run.path / "choices.json").write_text(json.dumps({**content, "matches": "other"}))
     assert contents(page)["choices"]["kept"] == 12
+
+
+def test_a_run_that_was_made_again_is_reloaded_before_it_is_changed(
+    planted: Planted, page: TestClient, own_run: Run
+) -> None:
+    change(page, "borders", MOVED)
+    shown = contents(page)["fingerprint"]
+    options = RetrievalOptions("pixels", 8, augmented="none")
+    prior = [planted.prior]
+    made = run_retrieval(planted.target, prior, own_run.path, options, overwrite=True)
+    reject = {"reject": [0]}
+    for what, wanted in (("choices", reject), ("borders", MOVED), ("borders/keep", {})):
+        answer = page.post(f"/api/{what}", json=wanted)
+        told = "was made again, or its borders were moved in another tab: nothing was changed"
+        assert (answer.status_code, told in answer.text) == (409, True)
+    assert open_run(own_run.path) == replace(made, reused=True)
+    assert not (own_run.path / "choices.json").exists()
+    # The page is reloaded; another tab still shows the older matches.
+    found = contents(page)
+    assert (len(found["matches"]["query"]), found["draft"]) == (8, None)
+    assert page.post("/api/choices", json={**reject, "among": shown}).status_code == 409
+    assert change(page, "choices", {**reject, "among": found["fingerprint"]})["kept"] == 7
+    draft = change(page, "borders", {**MOVED, "among": found["fingerprint"]})
+    assert len(draft["matches"]["query"]) == 8
+    assert page.post("/api/borders/keep", json={"among": found["fingerprint"]}).status_code == 409
+    assert change(page, "borders/keep", {"among": draft["fingerprint"]})["draft"] is None
+
+
+def test_a_run_that_is_being_made_is_not_changed(page: TestClient, own_run: Run) -> None:
+    (own_run.path / "manifest.json").unlink()
+    answer = page.post("/api/choices", json={"reject": [0]})
+    assert (answer.status_code, "reload the page" in answer.text) == (409, True)
+    answer = page.get("/api/contents")
+    assert (answer.status_code, "no finished run" in answer.text) == (409, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.atomic import read_json
+from strap.choices import fingerprint_matches
 from strap.datasets import Dataset
 from strap.errors import StrapError
 from strap.features.cameras import compared_cameras
@@ -69,6 +70,7 @@ def describe_run(sources: Sources) -> dict[str, Any]:
         **_describe_queries(sources),
         **_describe_matches(sources),
         "quality": grade_costs(run.matches),
+        "fingerprint": fingerprint_matches(run.matches),
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from strap.atomic import read_json
 from strap.choices import Choices, change_choices, open_choices
 from strap.datasets import Dataset
 from strap.errors import StrapError, shorten, unknown
@@ -109,7 +110,8 @@ class RunView:
                 self.alignment(0, 0)
 
     def contents(self) -> Mapping[str, Any]:
-        """Return the run as plain data."""
+        """Return the run as plain data; where it was made again meanwhile, as it is now."""
+        self._reopen_if_made_again()
         shown = self._shown
         matches = shown.sources.run.matches
         choices = Choices() if shown.draft else open_choices(self.run.path)
@@ -121,6 +123,23 @@ class RunView:
             "choices": choices.describe(matches),
             "draft": _describe_draft(shown),
         }
+
+    def _reopen_if_made_again(self) -> None:
+        """Show the run as it is on disk; a draft of what it was is dropped."""
+        if not self._changing.acquire(blocking=False):
+            return  # who changes it shows what is new
+        try:
+            if not self._is_current():
+                self._saved = self._shown = Shown.of(open_run(self.run.path))
+        finally:
+            self._changing.release()
+
+    def _is_current(self) -> bool:
+        """Return whether the run on disk is the one that was opened."""
+        with suppress(StrapError):  # it is being made at the moment
+            found: bool = read_json(self.run.path / "manifest.json") == self.run.manifest
+            return found
+        return False
 
     def film(self, request: FilmRequest) -> FilmSheet:
         """Return frames of the target or of a prior on a sheet."""
@@ -146,7 +165,11 @@ class RunView:
         raise NotThereError("a run has no rollouts: view the folder that `strap evaluate` wrote")
 
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change choices or borders; return the new choices, or the new contents."""
+        """Change choices or borders; return the new choices, or the new contents.
+
+        `among` in what is wanted is the fingerprint of the matches that the page shows: where they
+        are others by now, nothing is changed.
+        """
         changes = {
             "choices": self._choose,
             "borders": self._move_borders,
@@ -155,7 +178,15 @@ class RunView:
         }
         if what not in changes:
             raise NotThereError(f"'{what}' cannot be changed here")
+        wanted = dict(wanted)
+        shown = wanted.pop("among", None)
         with self._changing:
+            is_other = shown not in (None, self._shown.description["fingerprint"])
+            if is_other or not self._is_current():
+                raise StrapError(
+                    f"'{self.run.path}' was made again, or its borders were moved in another tab: "
+                    "nothing was changed; reload the page"
+                )
             return changes[what](wanted)
 
     def _choose(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,7 +205,7 @@ class RunView:
 
     def _draft(self, boundaries: Boundaries) -> Draft:
         with self._searching:
-            if self._search is None:
+            if self._search is None or self._search.run is not self.run:
                 self._search = BorderSearch.of(self.run)
             return draft_borders(self._search, boundaries, progress=self._require_open)
 
@@ -197,7 +228,6 @@ class RunView:
         with self._searching:
             made = keep_borders(self.run, self._shown.draft.boundaries)
             self._saved = self._shown = Shown.of(made)
-            self._search = None
         return self.contents()
 
     def _drop_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -112,7 +112,8 @@ export class Choices {
     this.pending++;
     this.expect(body);
     try {
-      const answer = await change("choices", body);
+      const among = this.rows.contents.fingerprint;
+      const answer = await change("choices", { ...body, among });
       this.pending--;
       // While later changes are on their way, their answers will say more than this one.
       if (!this.pending) this.adopt(answer);

@@ -219,8 +219,8 @@ export class RunPage {
   }
 
   takeIfChanged(contents) {
-    const segments = (own) => JSON.stringify([own.queries, own.draft, own.matches.query.length]);
-    if (segments(contents) !== segments(this.rows.contents)) this.take(contents);
+    const shown = (own) => JSON.stringify([own.queries, own.draft, own.fingerprint]);
+    if (shown(contents) !== shown(this.rows.contents)) this.take(contents);
     else if (JSON.stringify(contents.choices) !== JSON.stringify(this.choices.now)) {
       this.choices.adopt(contents.choices);
     }
@@ -250,7 +250,8 @@ export class RunPage {
     this.draft.hidden = false;
     this.draft.replaceChildren(make("p", {}, BUSY[name]));
     try {
-      this.take(await change(name, body));
+      const among = this.rows.contents.fingerprint;
+      this.take(await change(name, { ...body, among }));
     } catch (problem) {
       notify(problem.message);
       this.timelines.show(this.rows); // a border that was refused goes back
