@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -220,7 +223,9 @@ def test_manual_boundaries(tmp_path: Path) -> None:
 
     assert manual({"t": [10, 40]}) == [(0, 10), (10, 40), (40, 70)]
     assert manual({"t": []}) == [(0, 70)]
-    assert manual({"segments": [{"trajectory": "t", "start": 3, "stop": 9}]}) == [(3, 9)]
+    row = {"trajectory": "t", "start": 3, "stop": 9}
+    assert manual({"segments": [row]}) == [(3, 9)]
+    assert manual({"segments": [row, {**row, "stop": 8}]}) == [(3, 9), (3, 8)]
     for value, message in (
         ({"u": [3]}, "no list of frames for trajectory 't'"),
         ({"t": [40, 10]}, "must increase"),
@@ -231,6 +236,7 @@ def test_manual_boundaries(tmp_path: Path) -> None:
         ({"segments": [{"trajectory": "t", "start": 0.5, "stop": 9}]}, "are no frame numbers"),
         ({"segments": [{"trajectory": "t", "start": True, "stop": 9}]}, "are no frame numbers"),
         ({"segments": 3}, "no file of segments"),
+        ({"segments": [row, row]}, r"has the segment t\[3:9\] twice: remove one"),
     ):
         with pytest.raises(StrapError, match=message):
             manual(value)
@@ -284,6 +290,33 @@ def test_segments_through_a_file(planted: Planted, tmp_path: Path) -> None:
     assert read_segments(tmp_path / "s.json") == found
     assert found == sorted({plant.query for plant in planted.plants})
     assert found[0] == Segment("demo_0", 0, 30)
+
+
+@pytest.mark.parametrize("form", ["segments", "boundaries"])
+def test_segments_of_unknown_trajectories_are_an_error(
+    planted: Planted, tmp_path: Path, form: str
+) -> None:
+    dataset, file = strap.open_dataset(planted.target), tmp_path / "b.json"
+
+    def cut_by(keys: list[str], dataset: strap.Dataset) -> list[str]:
+        rows = [{"trajectory": key, "start": 0, "stop": 40} for key in keys]
+        content = {"segments": rows} if form == "segments" else {key: [40] for key in keys}
+        file.write_text(json.dumps({"comment": "by hand", **content}))
+        found = strap.segment(dataset, method="manual", boundaries=file)
+        return list(dict.fromkeys(segment.trajectory_id for segment in found))
+
+    keys = ["demo_0", "demo_1"]
+    assert cut_by(keys, dataset) == keys
+    # With a selection the file may cut the others too.
+    assert cut_by(keys, dataset.select(["demo_1"])) == ["demo_1"]
+    told = r"b.json' cuts 'demo_7', but '.*' has no such trajectory \(it has demo_0, demo_1\): mend"
+    for chosen in (dataset, dataset.select(["demo_1"])):
+        with pytest.raises(StrapError, match=told):
+            cut_by([*keys, "demo_7"], chosen)
+
+    # Trajectories whose files are not there are known all the same.
+    skipping: Any = SimpleNamespace(ids=keys, read=dataset.reader.read, skipped=["demo_7"])
+    assert cut_by([*keys, "demo_7"], replace(dataset, reader=skipping)) == keys
 
 
 def test_nothing_to_segment() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from strap.atomic import read_json, write_json
 from strap.datasets.base import Dataset
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError, name_some, printable, shorten, unknown
 from strap.positions import moving_columns, position_name
 from strap.stops import (
     Movements,
@@ -117,7 +117,7 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
     if segmentation.method == "stops":
         cuts = _cut_at_stops(dataset, segmentation)
     else:
-        _remark_origin(dataset, segmentation)
+        _check_origin(dataset, segmentation)
         found = [segment for trajectory in dataset for segment in cut(trajectory, segmentation)]
         cuts = Cuts(found, segmentation)
     if not cuts.segments:
@@ -127,17 +127,37 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
     return cuts
 
 
-def _remark_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> None:
-    """Say so where boundaries were made for a dataset of another place, whose ids may be alike."""
+def _check_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> None:
+    """Raise where boundaries name trajectories that the whole dataset has not.
+
+    Where they were made for a dataset of another place, whose ids may be alike, that is a warning.
+    """
     file = segmentation.boundaries
     if segmentation.method != "manual" or file is None or not isinstance(dataset, Dataset):
         return
     content = read_json(file)
+    known = dict.fromkeys(dataset.whole.ids)
+    skipped = getattr(dataset.whole.reader, "skipped", ())  # known, and not there
+    for key in _named_trajectories(content, file):
+        if key not in known and key not in skipped:
+            raise StrapError(
+                f"'{file}' cuts '{printable(shorten(key))}', but '{dataset.path}' has no such "
+                f"trajectory (it has {name_some(list(known))}): mend the name, or leave it out"
+            )
     origin = content.get("dataset") if isinstance(content, dict) else None
     if isinstance(origin, str) and origin != dataset.name:
         warnings.warn(
             f"'{file}' was cut for '{origin}', and is used for '{dataset.path}'", stacklevel=3
         )
+
+
+def _named_trajectories(content: Any, file: Path) -> list[str]:
+    """Return the ids of the trajectories that a file of segments or boundaries cuts."""
+    if not isinstance(content, dict):
+        return []
+    if "segments" in content:
+        return [segment.trajectory_id for segment in _segments_of(content, file)]
+    return [key for key, frames in content.items() if isinstance(frames, list)]
 
 
 def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:
@@ -260,7 +280,9 @@ def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
         segments = _tile(trajectory.id, trajectory.length, bounds)
     if not segments:
         raise StrapError(f"'{file}' has no segments for trajectory '{trajectory.id}'; add some")
-    for segment in segments:
+    for place, segment in enumerate(segments):
+        if segment in segments[:place]:
+            raise StrapError(f"'{file}' has the segment {segment} twice: remove one of them")
         if segment.stop > trajectory.length:
             raise StrapError(
                 f"'{file}': {segment} goes past the {trajectory.length} frames there are"
