@@ -434,3 +434,66 @@ def test_a_found_store_has_the_cameras_of_the_priors_store(dataset: Path, tmp_pa
     right = embedded(dataset, tmp_path / "right", "--cameras", "right")
     words = ["--target", dataset, "--target-episodes", "0:2", "--prior", right, "--stores", stores]
     retrieved(tmp_path / "run", *words, "--segmentation", "full")
+
+
+def with_cameras(planted: Planted, folder: Path, *names: str) -> Path:
+    """The planted prior, its agent view by these names."""
+    folder.mkdir()
+    file = Path(shutil.copy(planted.prior, folder / planted.prior.name))
+    with h5py.File(file, "a") as handle:
+        for demo in handle["data"].values():
+            images = demo["obs/agentview_rgb"][:]
+            del demo["obs/agentview_rgb"]
+            for name in names:
+                demo[f"obs/{name}"] = images
+    return file
+
+
+@pytest.mark.parametrize(
+    ("target", "prior", "compared"),
+    [
+        (("front", "wrist"), ("front", "side", "wrist"), [["front", "wrist"]] * 2),
+        (("front", "side", "wrist"), ("front", "wrist"), [["front", "wrist"]] * 2),
+        (("front",), ("agentview_rgb", "front"), [["front"]] * 2),
+        (
+            ("agentview_rgb", "wrist"),
+            ("agentview_image", "hand"),
+            [["agentview_rgb"], ["agentview_image"]],
+        ),
+    ],
+)
+def test_cameras_that_both_have_are_compared(
+    planted: Planted,
+    tmp_path: Path,
+    target: tuple[str, ...],
+    prior: tuple[str, ...],
+    compared: list[list[str]],
+) -> None:
+    files = (
+        with_cameras(planted, tmp_path / "t", *target),
+        with_cameras(planted, tmp_path / "p", *prior),
+    )
+    words = ["--target", files[0], "--prior", files[1], "--encoder", "pixels"]
+    retrieved(tmp_path / "run", *words, "--stores", tmp_path / "stores")
+    told = open_run(tmp_path / "run").manifest["store_cameras"]
+    assert [told[str(file)] for file in files] == compared
+
+
+def test_different_cameras_are_compared_only_where_somebody_said_so(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = with_cameras(planted, tmp_path / "t", "front", "wrist")
+    prior = with_cameras(planted, tmp_path / "p", "agentview_rgb", "wrist")
+    store = embedded(prior, tmp_path / "prior store")
+    for given, encoder in ((prior, ["--encoder", "pixels"]), (store, [])):
+        words = ["retrieve", "--target", str(target), "--prior", str(given), *encoder]
+        assert main([*words, "--out", str(tmp_path / "x")]) == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert "has camera front, wrist to compare" in error
+        assert "has agentview_rgb: name with --cameras what both have (wrist), or embed" in error
+    words = ["--target", target, "--prior", prior, "--encoder", "pixels", "--cameras", "wrist"]
+    retrieved(tmp_path / "named", *words, "--stores", tmp_path / "stores")
+    front = embedded(target, tmp_path / "target store", "--cameras", "front")
+    retrieved(tmp_path / "run", "--target", front, "--prior", store)
+    alone = with_cameras(planted, tmp_path / "one", "front")  # one camera: there is no choice
+    retrieved(tmp_path / "other", "--target", alone, "--prior", store)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
-from strap.embeddings import Dtype, choose_cameras, embed, is_embedded
+from strap.embeddings import AGENT_VIEWS, Dtype, choose_cameras, embed, is_embedded
 from strap.encoders import Encoder, EncoderSpec, load_encoder
 from strap.errors import StrapError
 from strap.features.options import FeatureOptions
@@ -96,12 +96,10 @@ def encoder_stores(
     for source in sources:
         if not len(source.dataset):
             raise StrapError(f"dataset '{source.dataset.path}' is empty: it holds no trajectory")
+    compared = match_cameras(sources, options.cameras)
     encoder = find_encoder(sources, options, folder, device)
-    named = [source.store for source in sources[1:] if source.store]
-    by_prior = named[0].config.cameras if named else ()
     found = []
-    for source in sources:
-        cameras = _cameras(source, options, by_prior if source is sources[0] else ())
+    for source, cameras in zip(sources, compared, strict=True):
         store = source.store or _find(source.dataset, encoder.config, cameras, options, folder)
         if store is None or not is_embedded(store, source.dataset):
             store = _embed(source, store, encoder.load(), cameras, options, folder, progress)
@@ -217,24 +215,54 @@ def reopen_stores(manifest: Mapping[str, Any], datasets: Sequence[Dataset]) -> l
         store = open_store(paths[dataset.name])
         chosen = cameras.get(dataset.name)
         if chosen is None and "fused" not in store.config.encoder:  # older runs don't tell
-            named = store if str(store.path) in arguments.get("named_stores", ()) else None
-            options = FeatureOptions(cameras=tuple(arguments["cameras"]))
-            chosen = _cameras(RetrievalInput(dataset, named), options, ())
+            is_named = str(store.path) in arguments.get("named_stores", ())
+            asked = tuple(arguments["cameras"])
+            own = is_named and not asked
+            chosen = store.config.cameras if own else choose_cameras(dataset, asked)
         found.append(open_store(store.path, cameras=chosen) if chosen else store)
     return found
 
 
-def _cameras(
-    source: RetrievalInput, options: FeatureOptions, by_prior: Sequence[str]
-) -> tuple[str, ...]:
-    if options.cameras:
-        return choose_cameras(source.dataset, options.cameras)
-    if source.store:
-        return source.store.config.cameras
-    first = source.dataset[source.dataset.ids[0]]
-    if by_prior and set(by_prior) <= set(first.cameras):
-        return tuple(by_prior)
-    return choose_cameras(source.dataset, None)
+def match_cameras(sources: Sequence[RetrievalInput], asked: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the cameras of each source, the target first, that are compared with the others'.
+
+    Those asked for; else a named store's own. Where no store was named they are the agent view or
+    all of a source, of the first source whose choice all the others have too.
+    """
+    if asked:
+        return [choose_cameras(source.dataset, asked) for source in sources]
+    named = [source.store.config.cameras for source in (*sources[1:], sources[0]) if source.store]
+    free = [source.dataset for source in sources if source.store is None]
+    choices = [choose_cameras(dataset, None) for dataset in free]
+    known = [set(dataset[dataset.ids[0]].cameras) for dataset in free]
+    for common in named or choices:
+        if all(set(common) <= cameras for cameras in known):
+            choices = [tuple(common)] * len(free)
+            break
+    by_dataset = iter(choices)
+    found = [s.store.config.cameras if s.store else next(by_dataset) for s in sources]
+    is_said = all(len(cameras) == 1 for cameras in known) if named else not free
+    if not is_said:
+        _require_same_view(sources, found)
+    return found
+
+
+def _require_same_view(
+    sources: Sequence[RetrievalInput], cameras: Sequence[tuple[str, ...]]
+) -> None:
+    """Raise where sources would be compared by different cameras; the agent views are one."""
+    views = [AGENT_VIEWS if set(chosen) <= set(AGENT_VIEWS) else chosen for chosen in cameras]
+    for source, chosen, view in zip(sources, cameras, views, strict=True):
+        if set(view) != set(views[0]):
+            pair = (sources[0].dataset, source.dataset)
+            first, other = (set(dataset[dataset.ids[0]].cameras) for dataset in pair)
+            both = ", ".join(sorted(first & other))
+            raise StrapError(
+                f"target '{pair[0].path}' has camera {', '.join(cameras[0])} to compare and prior "
+                f"'{pair[1].path}' has {', '.join(chosen)}: name with --cameras what both have "
+                f"({both or 'they share no name'}), or embed each by its own (`strap embed "
+                "--cameras`) and give the stores as --target and --prior"
+            )
 
 
 def _embed(
