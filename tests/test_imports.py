@@ -50,6 +50,7 @@ ORDER = (
     "conversion",
     "features",
     "runs",
+    "run_options",
     "pipeline",
     "scores",
     "figures",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,7 +16,9 @@ from tests.stores import make_store
 from strap.cli import main
 from strap.datasets import open_dataset
 from strap.errors import StrapError
-from strap.retrieval import Catalogue, MatchOptions, retrieve_matches
+from strap.pipeline import RetrievalOptions
+from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
+from strap.retrieval.options import USED_BY
 from strap.retrieval.selection import select
 from strap.runs import open_run
 from strap.store import EmbeddingStore
@@ -267,7 +270,8 @@ def test_methods_that_compare_features_need_them(planted: Planted) -> None:
 def test_every_method_makes_a_run(planted: Planted, tmp_path: Path, method: str) -> None:
     call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
     call += ["--method", method, "--top-k", "7", "--out", str(tmp_path / "run")]
-    call += ["--text-encoder", "words", "--augmented", "none"]
+    call += ["--augmented", "none"]
+    call += ["--text-encoder", "words"] if method == "language" else []
     call += ["--encoder", "pixels"] if method in ("strap", "d-t", "d-s") else []
     assert main([*call, "--target-episodes", "1"]) == 0
     run = open_run(tmp_path / "run")
@@ -312,3 +316,31 @@ def test_a_store_of_chosen_trajectories_grows(planted: Planted, tmp_path: Path) 
         assert main([*call, "--out", str(out), "--target-episodes", place]) == 0
     both = open_run(tmp_path / "0-2").matches
     assert {match.query.trajectory_id for match in both} == {"demo_0", "demo_1"}
+
+
+USELESS: dict[str, dict[str, Any]] = {
+    "strap": {"padding": 3, "learning_steps": 5, "seed": 4, "text_encoder": "words"},
+    "d-t": {"matches_per_trajectory": 3, "length_ratio": (1.0, 1.1), "padding": 3},
+    "d-s": {"steps": "fmp", "rule": "released", "length_ratio": (1.0, 1.1), "seed": 1},
+    "random": {"fuse": ("gripper",), "metric": "cosine", "max_cost": 0.0, "rule": "released"},
+    "language": {"fuse": ("gripper",), "steps": "fmp", "matches_per_trajectory": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [(method, name) for method, given in USELESS.items() for name in given]
+)
+def test_options_that_a_method_makes_no_use_of_are_refused(method: Any, name: str) -> None:
+    RetrievalOptions(method=method).resolved().resolved()  # as a run notes them
+    word = "--step-set" if name == "steps" else f"--{name.replace('_', '-')}"
+    with pytest.raises(StrapError, match=f"leave {word} out, or (choose --method|give --fuse)"):
+        RetrievalOptions(method=method, **{name: USELESS[method][name]}).resolved()
+
+
+def test_options_that_a_method_has_are_known() -> None:
+    known = RetrievalOptions.__dataclass_fields__
+    assert USED_BY.keys() <= known.keys()
+    assert all(method in METHODS for methods in USED_BY.values() for method in methods)
+    message = "length_ratio is 1 1.1, but method 'd-t' makes no use of it: leave --length-ratio out"
+    with pytest.raises(StrapError, match=f"{message}, or choose --method strap"):
+        MatchOptions(method="d-t", length_ratio=(1, 1.1))

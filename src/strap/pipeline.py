@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.augmentation import (
@@ -18,129 +18,26 @@ from strap.augmentation import (
     own_format,
     require_same_actions,
 )
-from strap.datasets import Dataset, OpenOptions
-from strap.datasets.selection import Selection
-from strap.datasets.slicing import CHUNK, HISTORY
+from strap.datasets import Dataset
 from strap.dtw import resolve_backend
-from strap.embeddings import Dtype
-from strap.encoders.language import TEXT_ENCODER, require_text_encoder
-from strap.errors import StrapError, unknown
-from strap.features import (
-    FeatureOptions,
-    RetrievalInput,
-    fingerprint_features,
-    prepare_features,
-)
+from strap.errors import StrapError
+from strap.features import RetrievalInput, fingerprint_features, prepare_features
 from strap.folders import cache_folder, require_apart
 from strap.locks import LOCK, alone
 from strap.progress import Clock, Progress, silent
 from strap.provenance import fingerprint_json, versions
-from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK, retrieve_matches
+from strap.retrieval import MatchOptions, retrieve_matches
 from strap.retrieval.roughness import drop_rough
-from strap.retrieval.states import retrieve_states
+from strap.run_options import RetrievalOptions
 from strap.runs import AUGMENTED, REPORT, Run, find_finished, fingerprint_results, open_run
 from strap.search import Engine, Execution
-from strap.segments import Segmentation, cut_dataset, with_default_epsilon, write_segments
+from strap.segments import cut_dataset, with_default_epsilon, write_segments
 from strap.types import Matches
 
-Augmented = Literal["auto", "lerobot", "robomimic", "none"]
-"""How the augmented dataset is written: in the target's own format, a named one, or not at all."""
+__all__ = ["RetrievalOptions", "run_retrieval"]
+
 LARGE_DATASET_BYTES = 10**9
 """bytes of an augmented dataset that are worth a word before they are written"""
-
-
-@dataclass(frozen=True)
-class RetrievalOptions:
-    """Everything that decides the outcome of a retrieval, besides the data."""
-
-    encoder: str = ""
-    top_k: TopK | None = 100
-    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
-    segmentation: Segmentation = field(default_factory=Segmentation)
-    """how the target is cut, for methods whose queries are not whole demonstrations"""
-    method: Method = "strap"
-    cameras: tuple[str, ...] = ()
-    steps: str | None = None
-    """None: the method's"""
-    metric: str | None = None
-    """None: the method's"""
-    backend: str = "auto"
-    rule: Rule = "even"
-    shared: Shared = "self"
-    matches_per_trajectory: int = 1
-    length_ratio: tuple[float, float] | None = None
-    fraction: float | None = None
-    threshold: float | None = None
-    max_cost: float | None = None
-    max_roughness: float | None = None
-    """drop matches that move more than so many times as jerkily as their query"""
-    padding: int = 5
-    text_encoder: str = TEXT_ENCODER
-    seed: int = 0
-    fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features"""
-    learning_steps: int | None = None
-    """br, fr: optimiser steps of their features; None: as many as they take by default"""
-    dtype: Dtype = "float16"
-    opening: OpenOptions = field(default_factory=OpenOptions)
-    target_selection: Selection = field(default_factory=Selection)
-    prior_selection: Selection = field(default_factory=Selection)
-    """of each prior dataset"""
-    history: int = HISTORY
-    chunk: int = CHUNK
-    augmented: Augmented = "auto"
-
-    @classmethod
-    def of_run(cls, run: Run) -> RetrievalOptions:
-        """Return the options that a run was made with."""
-        told = run.manifest["arguments"]
-        saved = {name: told[name] for name in cls.__dataclass_fields__ if name in told}
-        try:
-            cut = dict(saved.get("segmentation", {}))
-            cut["boundaries"] = Path(cut["boundaries"]) if cut.get("boundaries") else None
-            saved["segmentation"] = Segmentation(**cut)
-            saved["opening"] = OpenOptions(**_with_tuples(saved["opening"]))
-            for name in ("target_selection", "prior_selection"):
-                saved[name] = Selection(**_with_tuples(saved.get(name, {})))
-            return cls(**_with_tuples(saved))
-        except TypeError as error:
-            raise StrapError(
-                f"'{run.path / 'manifest.json'}' does not say how the run was made ({error}): run "
-                "`strap retrieve` again with --overwrite"
-            ) from error
-
-    def resolved(self) -> RetrievalOptions:
-        """Return these options with what the method decides where nothing was said."""
-        if self.method not in METHODS:
-            raise unknown("retrieval method", self.method, METHODS)
-        for name in ("history", "chunk"):
-            if getattr(self, name) < 0:
-                raise StrapError(f"{name} is {getattr(self, name)}: it must be at least 0")
-        if self.max_roughness is not None and not self.max_roughness > 0:
-            raise StrapError(f"max_roughness is {self.max_roughness}: it must be above 0")
-        if self.augmented not in get_args(Augmented):
-            raise unknown("form of the augmented dataset", self.augmented, get_args(Augmented))
-        require_text_encoder(self.text_encoder)
-        traits = METHODS[self.method]
-        if self.max_roughness is not None and traits.find is retrieve_states:
-            raise StrapError(
-                f"max_roughness compares a match with its query, but a query of '{self.method}' is "
-                "a single frame: leave --max-roughness out"
-            )
-        cut = self.segmentation
-        if traits.has_whole_queries:
-            cut = replace(cut, method="full")
-        steps, metric = self.steps or traits.steps, self.metric or traits.metric
-        return replace(self, segmentation=cut, steps=steps, metric=metric)
-
-    def features(self) -> FeatureOptions:
-        """Return what the frames are compared by."""
-        names = FeatureOptions.__dataclass_fields__
-        return FeatureOptions(**{name: getattr(self, name) for name in names})
-
-
-def _with_tuples(saved: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
 
 
 def run_retrieval(
@@ -174,10 +71,7 @@ def run_retrieval(
         progress: called with (what, done, total).
     """
     out, options = Path(out).expanduser(), options.resolved()
-    MatchOptions.of(options)  # what is wrong in them is wrong before anything is embedded
     resolve_backend(options.backend)
-    cut, metric = options.segmentation.method, options.metric or "l2"
-    options.features().require_judgeable(options.method, cut, metric)
     ours = RetrievalInput.open(target, options.opening, options.target_selection, progress)
     opening, chosen = options.opening, options.prior_selection
     priors = _distinct([RetrievalInput.open(path, opening, chosen, progress) for path in prior])

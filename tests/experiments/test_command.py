@@ -45,6 +45,7 @@ def test_options_are_those_of_the_real_commands(
         ('episodes = "0:4"', 'episodes = "0:4"\nacting = "smaple"', "evaluate"),
         ("videos = false", 'videos = "no"', "evaluate"),
         ("steps = 10", "steps = 10\nwarmup = -1", "[train] of method BC: warmup is -1"),
+        ('retrieval = "strap"', 'retrieval = "d-t"\nretrieve_options = { seed = 7 }', "seed is 7"),
         ("seeds = [1, 2]", "train_options = { alpha = 0.5 }", "[train] of method BC: alpha is 0.5"),
     ],
 )

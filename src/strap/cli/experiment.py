@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.cli import parse, train
+from strap.cli import parse, retrieve, train
 from strap.cli.help import options_of
 from strap.errors import StrapError
 
@@ -147,6 +147,8 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
             if isinstance(command, train.Command):
                 command.network()
                 command.training(command.vision or "resnet", has_matches=False)
+            elif isinstance(command, retrieve.Command):
+                command.options().resolved()
         except StrapError as error:
             whose = f" of method {stage.cell.method.name}" if stage.cell else ""
             raise StrapError(f"[{stage.kind}]{whose}: {error}") from error

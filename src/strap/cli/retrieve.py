@@ -17,10 +17,11 @@ from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
 from strap.errors import StrapError, printable
-from strap.pipeline import Augmented, RetrievalOptions, run_retrieval
+from strap.pipeline import run_retrieval
 from strap.progress import Progress
 from strap.retrieval import Method, Rule, Shared, TopK
 from strap.retrieval.options import TOP_K
+from strap.run_options import Augmented, RetrievalOptions
 from strap.runs import REPORT, Run
 from strap.search import Engine
 
@@ -118,20 +119,23 @@ class Command:
     metric: Literal["l2", "cosine"] | None = None
     """the cost of one frame against another (default: l2; single states: cosine)"""
     rule: Rule = "even"
-    """even: exactly top-k, spread evenly; released: the authors' floor, usually fewer"""
+    """even: exactly top-k, spread evenly; released: the authors' floor, usually fewer (strap, d-t,
+    language)"""
     shared: Shared = "self"
     """trajectories in both target and prior: self hides a query's own trajectory from it, all
     hides them from every query, keep hides none"""
     matches_per_trajectory: int = 1
-    """at most so many matches of a query in each prior trajectory, none overlapping another"""
+    """strap: at most so many matches of a query in each prior trajectory, none overlapping
+    another"""
     length_ratio: tuple[float, float] | None = None
-    """a match's least and greatest length in lengths of its query: 1 1.5"""
+    """strap: a match's least and greatest length in lengths of its query: 1 1.5"""
     padding: int = 5
     """d-s, br, fr: frames kept before a retrieved frame, and from it on"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
     text_encoder: str = "minilm"
-    """language: what embeds instructions: minilm, clip, words (no model), a hub id, a folder"""
+    """--method or --fuse language: what embeds instructions: minilm, clip, words (no model), a hub
+    id, a folder"""
     seed: int = 0
     """random: the seed of the draw"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
@@ -166,8 +170,8 @@ class Command:
     json: Json = False
     """print the outcome as JSON"""
 
-    def run(self) -> None:
-        """Retrieve, then show what was found."""
+    def options(self) -> RetrievalOptions:
+        """Return what decides the outcome, but for the data."""
         says_how_much = self.fraction is not None or self.threshold is not None
         given = {
             name: getattr(self, name)
@@ -175,17 +179,20 @@ class Command:
             if hasattr(self, name)
         }
         given["top_k"] = TOP_K if self.top_k is None and not says_how_much else self.top_k
-        options = RetrievalOptions(
+        return RetrievalOptions(
             **given,
             target_selection=Selection(self.target_tasks, self.target_episodes),
             prior_selection=Selection(self.prior_tasks, self.prior_episodes),
         )
+
+    def run(self) -> None:
+        """Retrieve, then show what was found."""
         with showing() as progress:
             run = run_retrieval(
                 self.target,
                 self.prior,
                 self.out,
-                options,
+                self.options(),
                 stores=self.stores,
                 overwrite=self.overwrite,
                 device=self.device,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from strap.encoders.custom import import_encoder
 from strap.errors import StrapError
-from strap.features.fusion import LANGUAGE, WeightedFeature
-from strap.features.options import AUTO, FeatureOptions
+from strap.features.options import FeatureOptions
 from strap.features.sources import RetrievalInput, find_encoder
 from strap.provenance import fingerprint_files, fingerprint_json
 from strap.retrieval import METHODS, Method
@@ -31,7 +30,7 @@ def fingerprint_features(
     found: dict[str, str] = {}
     if METHODS[method].features == "encoder":
         found |= _fingerprint_encoder(sources, options, folder)
-    if method == "language" or _compares_instructions(options):
+    if method == "language" or options.fuses_instructions:
         found |= _fingerprint_folder(options.text_encoder)
     return found
 
@@ -57,12 +56,6 @@ def _fingerprint_encoder(
             config = find_encoder(sources, options, folder, "auto").config
             found["encoder"] = fingerprint_json(dict(config))
     return found
-
-
-def _compares_instructions(options: FeatureOptions) -> bool:
-    return any(
-        text == AUTO or WeightedFeature.parse(text).name == LANGUAGE for text in options.fuse
-    )
 
 
 def _fingerprint_folder(model: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from strap.datasets import OpenOptions
 from strap.embeddings import Dtype
 from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError
+from strap.features.fusion import LANGUAGE, WeightedFeature
 from strap.retrieval import METHODS, Method
 
 AUTO = "auto"
@@ -33,6 +34,12 @@ class FeatureOptions:
     """what embeds the instructions that are fused"""
     opening: OpenOptions = field(default_factory=OpenOptions)
     """how the datasets were opened"""
+
+    @property
+    def fuses_instructions(self) -> bool:
+        """Whether instructions are compared, or may be."""
+        names = [WeightedFeature.parse(text).name for text in self.fuse]
+        return AUTO in names or LANGUAGE in names
 
     def require_judgeable(self, method: Method, segmentation: str, metric: str) -> None:
         """Raise where `auto` is asked for and the demonstrations cannot tell what to fuse."""

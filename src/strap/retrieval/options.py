@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,22 @@ TopK = int | Literal["auto"]
 (`strap.retrieval.demonstration_costs`)."""
 
 TOP_K = 100
+
+USED_BY: Mapping[str, Sequence[Method]] = {
+    "fuse": ("strap", "d-t", "d-s", "br", "fr"),
+    "steps": ("strap", "d-t"),
+    "metric": ("strap", "d-t", "d-s", "br", "fr"),
+    "rule": ("strap", "d-t", "language"),
+    "max_cost": ("strap", "d-t", "d-s", "br", "fr", "language"),
+    "matches_per_trajectory": ("strap",),
+    "length_ratio": ("strap",),
+    "padding": ("d-s", "br", "fr"),
+    "learning_steps": ("br", "fr"),
+    "seed": ("random",),
+}
+"""option -> the methods that make use of it; every method does of those that are not here"""
+WORDS = {"steps": "--step-set"}
+"""options that the command line calls otherwise"""
 
 
 @dataclass(frozen=True)
@@ -90,8 +107,27 @@ class MatchOptions:
             )
         if self.padding < 1:
             raise StrapError(f"padding is {self.padding}: it must be at least 1 frame")
+        require_use(self)
 
     @classmethod
     def of(cls, options: Any) -> MatchOptions:
         """Return those of any object that has fields of the same names."""
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
+
+
+def require_use(options: Any) -> None:
+    """Raise where an option is given that the method makes no use of.
+
+    Args:
+        options: any object with a method and fields that `USED_BY` names.
+    """
+    for name, methods in USED_BY.items():
+        value = getattr(options, name, None)
+        is_given = value not in (None, (), getattr(MatchOptions, name, None))
+        if is_given and options.method not in methods:
+            word = WORDS.get(name, f"--{name.replace('_', '-')}")
+            shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            raise StrapError(
+                f"{name} is {shown}, but method '{options.method}' makes no use of it: leave "
+                f"{word} out, or choose --method {' or '.join(methods)}"
+            )
