@@ -20,6 +20,7 @@ from strap.ray import connect, place_near
 from strap.search import Execution, SearchOptions, search_stores
 from strap.search.cluster import (
     Machine,
+    StoreLocation,
     find_machines,
     find_present,
     merge_results,
@@ -79,7 +80,7 @@ def test_tasks_count_their_pairs(tmp_path):
     rng = np.random.default_rng(0)
     arrays = {f"t{i}": rng.standard_normal((12, 4)).astype(np.float32) for i in range(10)}
     store = make_store(tmp_path / "store", arrays, per_shard=5)
-    fixed = ([arrays["t1"][:3]], [(str(store.path), store.cameras)], OPTIONS, [{1}])
+    fixed = ([arrays["t1"][:3]], [StoreLocation.of(store)], OPTIONS, [{1}])
     results = [search_shards(fixed, [(0, name)]) for name in store.shards]
     assert [len(result.tops[0]) for result in results] == [2, 2]
     merged = merge_results(results, 3)
@@ -89,6 +90,16 @@ def test_tasks_count_their_pairs(tmp_path):
     assert total.pairs == total.by_sketches + total.by_bounds + total.evaluated
     assert total.evaluated >= 4
     assert sum((result.total for result in results), SearchStatistics()) == total
+
+
+def test_a_machine_with_another_store_is_named(tmp_path):
+    """Trajectories are numbered by their ids, which must be the same everywhere."""
+    store = spread(tmp_path).stores[0]
+    here = StoreLocation.of(store)
+    assert here.open().ids == store.ids
+    (store.path / "shards/000000.json").unlink()
+    with pytest.raises(StrapError, match=r"store '.*store' on machine .* \(22 and 11\).* copy its"):
+        search_shards(([np.zeros((2, 3), np.float32)], [here], OPTIONS, None), [(0, "000001")])
 
 
 def test_unknown_engines_are_named(tmp_path):

@@ -3,7 +3,8 @@
 A task searches some shards and returns its k best; the k best of all are among those. A task whose
 worker is lost runs again.
 
-The stores' JSON files must lie at the same paths on every machine; the vectors (`shards/*.npy`) may
+The stores' JSON files must lie at the same paths on every machine, and each task makes sure that
+they say the same there; the vectors (`shards/*.npy`) may
 lie on some of them only, each machine having its own part on its own disk. Every machine is asked
 what it has, and a shard goes to one that has it. Where all have everything (one machine, a shared
 file system), Ray puts tasks where there is room.
@@ -11,6 +12,7 @@ file system), Ray puts tasks where there is room.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,15 +25,50 @@ from strap.dtw import SearchOptions, SearchResult, SearchStatistics, TopK
 from strap.dtw.types import Excluded
 from strap.errors import StrapError
 from strap.progress import Progress
+from strap.provenance import fingerprint_json
 from strap.ray import RETRIES, connect, get_result, place_near
 from strap.search.corpus import Corpus, search_corpus
-from strap.store import open_store
+from strap.store import EmbeddingStore, open_store
 from strap.types import Array
 
 Shard = tuple[int, str]
 """Number of the store, name of the shard."""
 TASKS_PER_WORKER = 4
 """per worker: small enough to even out, large enough that finding k best again costs little"""
+
+
+@dataclass(frozen=True)
+class StoreLocation:
+    """Where every machine has a store, and what its JSON files must say there."""
+
+    path: str
+    cameras: tuple[str, ...]
+    contents: str
+    """a hash of the ids, by which trajectories are numbered, and of the shards"""
+
+    @classmethod
+    def of(cls, store: EmbeddingStore) -> StoreLocation:
+        """Return where a store lies here."""
+        return cls(str(Path(store.path).resolve()), store.cameras, _hash_contents(store))
+
+    def open(self) -> EmbeddingStore:
+        """Open the store on this machine; raise where it is another than that of the driver."""
+        store = open_store(self.path, cameras=self.cameras)
+        if _hash_contents(store) != self.contents:
+            raise StrapError(
+                f"store '{self.path}' on machine '{platform.node()}' has other trajectories or "
+                f"shards ({len(store)} and {len(store.shards)}) than where the search was started: "
+                "copy its .json files anew (store.json, manifest.json, shards/*.json)"
+            )
+        return store
+
+
+def _hash_contents(store: EmbeddingStore) -> str:
+    shards = [
+        [name, shard.frames, [[e.id, e.offset, e.length, *e.checksums] for e in shard.entries]]
+        for name, shard in sorted(store.shards.items())
+    ]
+    return fingerprint_json([list(store.ids), shards])
 
 
 def search_on_ray(
@@ -63,12 +100,12 @@ def search_on_ray(
 
 
 def search_shards(
-    fixed: tuple[list[Array], list[tuple[str, tuple[str, ...]]], SearchOptions, Excluded],
+    fixed: tuple[list[Array], list[StoreLocation], SearchOptions, Excluded],
     shards: Sequence[Shard],
 ) -> SearchResult:
     """Run one task: return the k best of some shards."""
     queries, locations, options, exclude = fixed
-    stores = [open_store(path, cameras=cameras) for path, cameras in locations]
+    stores = [location.open() for location in locations]
     return search_corpus(queries, Corpus(stores, frozenset(shards)), options, exclude)
 
 
@@ -82,8 +119,8 @@ def merge_results(results: Sequence[SearchResult], k: int) -> SearchResult:
     )
 
 
-def _locate_stores(corpus: Corpus) -> list[tuple[str, tuple[str, ...]]]:
-    return [(str(Path(s.path).resolve()), s.cameras) for s in corpus.stores]
+def _locate_stores(corpus: Corpus) -> list[StoreLocation]:
+    return [StoreLocation.of(store) for store in corpus.stores]
 
 
 @dataclass(frozen=True)
