@@ -2,12 +2,13 @@
 
 A group's frames are packed into the same batches as without Ray, so the vectors are the same. The
 groups of an actor that is lost, with its machine or alone, go to the others, and Ray starts it
-again where there is room. The dataset must lie at the same path on every machine; the store need
-not.
+again where there is room. The dataset must lie at the same path on every machine, in files of the
+same sizes and times; the store need not.
 """
 
 from __future__ import annotations
 
+import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
 from strap.embeddings.settings import EmbeddingSettings
-from strap.embeddings.work import EmbeddingJob, Work
+from strap.embeddings.work import EmbeddingJob, Work, stamp_trajectory
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
 from strap.progress import Progress
@@ -97,10 +98,18 @@ class GroupEmbedder:
     def wait(self) -> None:
         """Answer, once the actor has a place on the cluster."""
 
-    def embed(self, ids: Sequence[str]) -> list[Embedded]:
-        """Return what these trajectories' frames give."""
-        trajectories = tuple(self._dataset[key] for key in ids)
-        job = EmbeddingJob(trajectories, ("",) * len(ids), (0,) * len(self._cameras))
+    def embed(self, begun: Sequence[Begun]) -> list[Embedded]:
+        """Return what these trajectories' frames give; raise where they are others here."""
+        trajectories = tuple(self._dataset[one.id] for one in begun)
+        stamps = tuple(one.stamp for one in begun)
+        for trajectory, stamp in zip(trajectories, stamps, strict=True):
+            if stamp_trajectory(trajectory) != stamp:
+                raise StrapError(
+                    f"trajectory '{trajectory.id}' of '{self._dataset.path}' lies on machine "
+                    f"'{platform.node()}' in files of other sizes or times: copy the dataset there "
+                    "again, with the files' times (rsync -a)"
+                )
+        job = EmbeddingJob(trajectories, stamps, (0,) * len(self._cameras))
         sink = CollectingSink(len(self._cameras), self._dtype)
         Packer(self._encoder, self._cameras, self._batch, sink).run([job], THREADS)
         return sink.embedded
@@ -184,7 +193,7 @@ def _embed_groups(
     while True:
         for group in islice(chain(_drain(lost), remaining), len(idle)):
             actor = idle.popleft()
-            pending[actor.embed.remote([begun.id for begun in group.begun])] = actor, group
+            pending[actor.embed.remote(group.begun)] = actor, group
             n_unfinished += 1
         if idle and not n_unfinished:
             return

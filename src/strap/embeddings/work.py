@@ -39,6 +39,11 @@ class EmbeddingJob:
         return [Begun(t.id, t.length, t.instruction, stamp) for t, stamp in pairs]
 
 
+def stamp_trajectory(trajectory: Trajectory) -> str:
+    """Return the stamp of its files. Read the other way up, they hold other images."""
+    return f"{trajectory.source.stamp()} {trajectory.orientation}"
+
+
 class Work:
     """Finds what a store lacks of a dataset and claims it, beside other writers."""
 
@@ -101,10 +106,6 @@ class Work:
         self.session.refresh()
         return bool(self._waiting)
 
-    def stamp(self, trajectory: Trajectory) -> str:
-        """Return the stamp of its files. Read the other way up, they hold other images."""
-        return f"{trajectory.source.stamp()} {trajectory.orientation}"
-
     def _scan(self) -> Iterator[list[Trajectory]]:
         """Yield the groups in the dataset's order; of n parts, every n-th of them."""
         index, count = self._part
@@ -136,7 +137,7 @@ class Work:
         if len(claimed) < len(missing):
             self._waiting.append([t.id for t in missing if t.id not in free])
         if claimed:
-            stamps = tuple(map(self.stamp, claimed))
+            stamps = tuple(map(stamp_trajectory, claimed))
             yield EmbeddingJob(claimed, stamps, (0,) * len(self.cameras))
 
     def _resumed(self) -> Iterator[EmbeddingJob]:
@@ -156,7 +157,7 @@ class Work:
         if not all(one.id in known for one in begun):
             return None
         trajectories = tuple(self.dataset[one.id] for one in begun)
-        now = [Begun(t.id, t.length, t.instruction, self.stamp(t)) for t in trajectories]
+        now = [Begun(t.id, t.length, t.instruction, stamp_trajectory(t)) for t in trajectories]
         return trajectories if now == list(begun) else None
 
     def _is_current(self, trajectory: Trajectory) -> bool:
@@ -166,7 +167,7 @@ class Work:
             return False
         if entry.instruction != trajectory.instruction:
             return False
-        stamp = self.stamp(trajectory)
+        stamp = stamp_trajectory(trajectory)
         if entry.stamp == stamp:
             return True
         is_same = entry.fingerprint == trajectory.fingerprint(self.cameras)
