@@ -343,6 +343,14 @@ def test_real_weights_know_objects() -> None:
     assert (kinds[nearest] == kinds).mean() > 0.8  # measured: 0.91; by chance 0.09
 
 
+@pytest.mark.parametrize("name", ["efficientnet-lite0@abc", "efficientnet-lite0@", "pixels@64"])
+def test_sizes_that_are_none(name: str) -> None:
+    with pytest.raises(StrapError, match=f"encoder '{name}' has no size '.*lite0@128"):
+        load_encoder(name, device="cpu")
+    with pytest.raises(StrapError, match="sizes that 32 divides"):
+        load_encoder("efficientnet-lite0@100", device="cpu")
+
+
 def test_devices() -> None:
     with pytest.raises(StrapError, match="unknown device 'gpuu'"):
         load_encoder("efficientnet-lite0", device="gpuu")

@@ -114,6 +114,12 @@ def load_encoder(
     is_path = "/" in name or Path(name).expanduser().is_dir()
     if base not in NAMES and not is_path:
         raise unknown("encoder", name, NAMES)
+    has_size = base == "efficientnet-lite0" and size.isascii() and size.isdecimal()
+    if name != base and base in NAMES and not is_path and not has_size:
+        raise StrapError(
+            f"encoder '{name}' has no size '{size}': only efficientnet-lite0 has any, in pixels "
+            "a side, as in efficientnet-lite0@128; leave @ out for the encoder as it is"
+        )
     if base in ("pixels", "efficientnet-lite0") and (pooling or layer is not None or preset):
         raise StrapError(
             f"encoder '{name}' has one way to pool: leave out --pooling, --layer and --preset"
@@ -127,7 +133,7 @@ def load_encoder(
     place = choose_device(device)
     dtype = choose_dtype(precision, place)
     if base == "efficientnet-lite0":
-        chosen = {"size": int(size)} if size.isdigit() else {}
+        chosen = {"size": int(size)} if has_size else {}
         return load_efficientnet(place, dtype=dtype, **chosen)
     from strap.encoders.transformer import RECIPES, Recipe, load_transformer
 
