@@ -69,8 +69,8 @@ def test_commands_say_what_the_file_says(tmp_path: Path) -> None:
     assert words(stages[retrieval]) == (
         f"retrieve --target {data}/target --target-tasks put the mug on the plate "
         f"--target-episodes 0:5 --prior {data}/prior-0 {data}/prior-1 --method strap "
-        f"--encoder pixels --top-k 20 --augmented none --report none --overwrite --stores {work}/stores "
-        f"--out {work}/{retrieval}"
+        f"--encoder pixels --top-k 20 --augmented none --report none --overwrite "
+        f"--stores {work}/stores --out {work}/{retrieval}"
     )
     assert words(stages["evaluate Mug/BC-seed1"]) == (
         f"evaluate {work}/policies/Mug/BC-seed1 --suite libero_10 --task put the mug on the plate "
