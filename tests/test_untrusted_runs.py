@@ -195,6 +195,7 @@ ARGUMENTS: dict[str, tuple[Any, str]] = {
     "cameras": ([None], "a path or name is no text"),
     "history": ("5", "'queries', 'history', 'chunk'"),
     "opening": ({"format": None, "run": "me"}, "how the datasets were opened"),
+    "openings": ({"a": {"fields": {"camera": "image"}}}, "how the datasets of stores were opened"),
 }
 
 
