@@ -13,7 +13,7 @@ import pytest
 
 import strap
 from strap.cli import main
-from strap.datasets import Dataset, OpenOptions, open_dataset
+from strap.datasets import Dataset, open_dataset
 from strap.encoders import PixelEncoder
 from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
@@ -181,7 +181,12 @@ def test_pictures_that_are_read_otherwise_are_fused_apart(
 ) -> None:
     stores, datasets = embedded
     up, down = (
-        fuse(stores, datasets, ["position"], tmp_path, opening=OpenOptions(orientation=way))
+        fuse(
+            stores,
+            [open_dataset(d.path, orientation=way) for d in datasets],
+            ["position"],
+            tmp_path,
+        )
         for way in ("upright", "flipped")
     )
     assert {store.path for store in up}.isdisjoint(store.path for store in down)

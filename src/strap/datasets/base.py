@@ -72,6 +72,12 @@ class Dataset:
         return self.reader.metadata
 
     @property
+    def read_as(self) -> list[Any]:
+        """How images lie, and which fields were named: by others, files hold something else."""
+        first = self[self.ids[0]].orientation if len(self) else None
+        return [first, self.opening.get("fields", {})]
+
+    @property
     def robot_type(self) -> str | None:
         """The robot that LeRobot's metadata name, where they do."""
         named = self.metadata.get("robot_type") if self.format.startswith("lerobot") else None

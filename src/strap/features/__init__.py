@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
@@ -85,9 +85,7 @@ def prepare_features(
             )
             reason, chosen = choice.reason, choice.features
             if chosen:
-                stores = fuse_scaled(
-                    stores, datasets, chosen, choice.ratios, folder, opening=options.opening
-                )
+                stores = fuse_scaled(stores, datasets, chosen, choice.ratios, folder)
         elif options.fuse:
             stores = fuse(
                 stores,
@@ -95,7 +93,6 @@ def prepare_features(
                 options.fuse,
                 folder,
                 text_encoder=options.text_encoder,
-                opening=options.opening,
             )
         catalogues = list_catalogues(datasets, stores)
     return PreparedFeatures(catalogues[0], catalogues[1:], reason)
@@ -120,22 +117,17 @@ def _learn(
     settings = RepresentationSettings(camera=next(iter(options.cameras), None))
     if options.learning_steps is not None:
         settings = replace(settings, steps=options.learning_steps)
-    whole, read_as = [prior.whole for prior in datasets[1:]], asdict(options.opening)
-    data = [[d.name, d.fingerprint(), d[d.ids[0]].orientation] for d in whole]
-    identity = [kind, asdict(settings), data, read_as]
+    whole = [prior.whole for prior in datasets[1:]]
+    data = [[prior.name, prior.fingerprint(), prior.read_as] for prior in whole]
+    identity = [kind, asdict(settings), data]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
     learned = train_representation(kind, whole, out, settings, device=device, progress=progress)
-    return [_embed_by(learned, dataset, folder, read_as, progress) for dataset in datasets]
+    return [_embed_by(learned, dataset, folder, progress) for dataset in datasets]
 
 
 def _embed_by(
-    learned: Representation,
-    dataset: Dataset,
-    folder: Path,
-    read_as: Mapping[str, Any],
-    progress: Progress,
+    learned: Representation, dataset: Dataset, folder: Path, progress: Progress
 ) -> EmbeddingStore:
-    orientation = dataset[dataset.ids[0]].orientation
-    identity = [dataset.name, dict(learned.config), orientation, read_as]
+    identity = [dataset.name, dict(learned.config), dataset.read_as]
     name = f"{slug(Path(dataset.label).stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
     return learned.embed(dataset, folder / name, progress=naming(progress, dataset))

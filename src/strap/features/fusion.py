@@ -15,14 +15,14 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from strap.datasets import Dataset, OpenOptions
+from strap.datasets import Dataset
 from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
 from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
@@ -137,7 +137,6 @@ def fuse(
     folder: Path,
     *,
     text_encoder: str = TEXT_ENCODER,
-    opening: OpenOptions | None = None,
 ) -> list[EmbeddingStore]:
     """Return stores of fused features, made beside the given ones where they are missing.
 
@@ -147,12 +146,11 @@ def fuse(
         features: what to add, as `WeightedFeature.parse` reads it.
         folder: where the fused stores are kept.
         text_encoder: of `language`: what embeds instructions.
-        opening: how the datasets were opened; by default as looking tells.
     """
     parsed = [WeightedFeature.parse(text, text_encoder) for text in features]
     spread = encoder_spread(stores, datasets)
     ratios = {feature.name: spread_ratio(feature, datasets, spread) for feature in parsed}
-    return fuse_scaled(stores, datasets, parsed, ratios, folder, opening=opening)
+    return fuse_scaled(stores, datasets, parsed, ratios, folder)
 
 
 def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]) -> float:
@@ -177,13 +175,11 @@ def fuse_scaled(
     features: Sequence[WeightedFeature],
     ratios: Mapping[str, float],
     folder: Path,
-    *,
-    opening: OpenOptions | None = None,
 ) -> list[EmbeddingStore]:
     """Return stores of fused features as `fuse` does, by spreads that are known already."""
     scales = {f: float(np.float32(f.weight * ratios[f.name])) for f in features}
     return [
-        _fuse_store(store, dataset, scales, folder, opening or OpenOptions())
+        _fuse_store(store, dataset, scales, folder)
         for store, dataset in zip(stores, datasets, strict=True)
     ]
 
@@ -207,7 +203,6 @@ def _fuse_store(
     dataset: Dataset,
     scales: Mapping[WeightedFeature, float],
     folder: Path,
-    opening: OpenOptions,
 ) -> EmbeddingStore:
     """Return the store of a dataset's fused features, made or brought up to date."""
     first = dataset[dataset.ids[0]]
@@ -215,8 +210,7 @@ def _fuse_store(
     fused = [[*feature.identity, scale] for feature, scale in scales.items()]  # as their columns
     encoder = {**store.config.encoder, "fused": fused}
     config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
-    read_as = [first.orientation, asdict(opening)]
-    identity = [dataset.name, encoder, store.cameras, store.config.dtype, read_as]
+    identity = [dataset.name, encoder, store.cameras, store.config.dtype, dataset.read_as]
     out = folder / f"{slug(Path(dataset.label).stem)}-fused-{fingerprint_json(identity)[:12]}"
     made = open_or_create(out, config, dataset)
     stamps = {t.id: _stamp(store.entry(t.id), _columns(t, scales)) for t in dataset}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from strap.datasets import OpenOptions
 from strap.embeddings import Dtype
 from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError
@@ -32,8 +31,6 @@ class FeatureOptions:
     """br, fr: optimiser steps of their features; None: as many as they take by default"""
     text_encoder: str = TEXT_ENCODER
     """what embeds the instructions that are fused"""
-    opening: OpenOptions = field(default_factory=OpenOptions)
-    """how the datasets were opened"""
 
     @property
     def fuses_instructions(self) -> bool:

@@ -133,11 +133,12 @@ def _build(
 
 def stamp_clips(data: TrainingData) -> list[str]:
     """Return for each clip what changes when its trajectory's files do, or how they are read."""
-    roles = ("camera", "language", "action")
-    named = {role: data.opening[role] for role in roles if data.opening[role]}
-    words = [json.dumps(named)] if named else []
-    read = [clip.trajectory() for clip in data.clips]
-    return [" ".join([one.source.stamp(), one.orientation, *words]) for one in read]
+    stamps = []
+    for clip in data.clips:
+        trajectory, fields = clip.trajectory(), clip.dataset.opening.get("fields")
+        words = [json.dumps(fields)] if fields else []
+        stamps.append(" ".join([trajectory.source.stamp(), trajectory.orientation, *words]))
+    return stamps
 
 
 def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +54,14 @@ class TrainingData:
     """of the retrieved segments; None where whole trajectories are there"""
     chosen: Chosen | None = None
     """of a run: which of its matches remain; the others are not retrieved"""
-    opening: Mapping[str, Any] = field(default_factory=lambda: asdict(OpenOptions()))
-    """the options (`OpenOptions`) that the datasets are read with"""
 
     def fingerprint(self) -> str:
         """Return a hash that changes with the files, their reading, the clips or the matches."""
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
-        content: list[Any] = [[n, d.format, d.fingerprint()] for n, d in datasets.items()]
-        # clips are those that are there: what becomes of missing ones changes nothing
-        content.append({k: v for k, v in self.opening.items() if k not in ("format", "missing")})
+        content: list[Any] = [
+            [name, dataset.fingerprint(), dataset.format, dataset.read_as]
+            for name, dataset in datasets.items()
+        ]
         content += [[c.dataset.name, c.id, c.role, c.start, c.stop] for c in self.clips]
         content += [astuple(found) for found in self.retrieved]
         return fingerprint_json(content)
@@ -109,11 +108,11 @@ def open_training_data(
     if "is_pad" in dataset[dataset.ids[0]].extras:
         _require_all(selection, f"'{path}' is an augmented dataset")
         _require_own(prior, OpenOptions(), f"'{path}' is an augmented dataset")
-        return replace(_of_augmented(dataset), opening=asdict(opening))
+        return _of_augmented(dataset)
     clips = _whole(selection.apply(dataset), "target")
     for other in prior:
         clips += _whole(opening.open(other, progress), "prior")
-    return TrainingData(tuple(clips), (), opening=asdict(opening))
+    return TrainingData(tuple(clips), ())
 
 
 def _require_all(selection: Selection, what: str) -> None:
@@ -155,7 +154,7 @@ def open_whole_datasets(
         if not len(dataset):
             raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
         clips += _whole(dataset, "target")
-    return TrainingData(tuple(clips), (), opening=asdict(opening))
+    return TrainingData(tuple(clips), ())
 
 
 def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
@@ -185,7 +184,7 @@ def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
         context = Context(int(arguments["history"]), int(arguments["chunk"]))
         clips += _around(chosen.matches, priors, context)
     retrieved = _locate(chosen.matches, clips)
-    return TrainingData(tuple(clips), retrieved, context, chosen, arguments["opening"])
+    return TrainingData(tuple(clips), retrieved, context, chosen)
 
 
 def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
