@@ -52,9 +52,11 @@ def serve(*paths: Path, cache: Path) -> Iterator[str]:
     environment = os.environ | {"STRAP_CACHE": str(cache)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stdout is not None
-        line = server.stdout.readline()
-        yield next(word for word in line.split() if word.startswith("http://"))
-        server.terminate()
+        try:
+            line = server.stdout.readline()
+            yield next(word for word in line.split() if word.startswith("http://"))
+        finally:
+            server.terminate()
 
 
 class Tab:
