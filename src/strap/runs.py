@@ -35,9 +35,9 @@ POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
 FILES = (
     *("segments.json", "matches.parquet", *AUGMENTED.values(), REPORT),
-    *("choices.json", "choices-older.json", "boundaries.json", POLICY, "manifest.json"),
+    *("choices.json", "boundaries.json", POLICY, "manifest.json"),
 )
-"""what a run holds; nothing else may be written there"""
+"""what a run holds, besides older choices; nothing else may be written there"""
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,7 @@ class Command:
             require_ending(out, endings[self.kind])
         require_apart(out, [dataset.path for dataset in datasets])
         require_apart(out, [run.path / name for name in FILES])
+        require_apart(out, run.path.glob("choices-older*.json"))
 
     def _note_choices(self, run: Run, chosen: Chosen) -> list[Path]:
         """Write beside the output which choices it was made by; remove a note of earlier ones."""
