@@ -108,16 +108,19 @@ def test_fused_features_from_the_command_line(planted: Planted, tmp_path: Path) 
     assert sum(costs[1][pair] > cost + 0.01 for pair, cost in costs[0].items()) > 30
 
 
+def with_instructions(datasets: list[Dataset]) -> list[Dataset]:
+    """Return the datasets with two instructions in the prior, in turn, and another elsewhere."""
+    texts = dict(zip(datasets[1].ids, ["open the drawer", "close the lid"] * 6, strict=True))
+    readers = [Told(dataset.reader, {**texts, "": "open a drawer"}) for dataset in datasets]
+    return [replace(d, reader=reader) for d, reader in zip(datasets, readers, strict=True)]
+
+
 @pytest.mark.slow  # a language model is loaded
 def test_instructions_can_be_compared_too(
     embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
 ) -> None:
     stores, datasets = embedded
-    texts = dict(zip(datasets[1].ids, ["open the drawer", "close the lid"] * 6, strict=True))
-    told = [
-        replace(dataset, reader=Told(dataset.reader, {**texts, "": "open a drawer"}))
-        for dataset in datasets
-    ]
+    told = with_instructions(datasets)
     fused = fuse(stores, told, ["language"], tmp_path / "fused")[1]
     parts = {key: fused[key][:, stores[1].dim :] for key in fused.ids}
     assert all((part == part[0]).all() for part in parts.values())
@@ -196,11 +199,7 @@ def test_the_text_encoder_that_is_named_embeds_fused_instructions(
     embedded: tuple[list[EmbeddingStore], list[Dataset]], tmp_path: Path
 ) -> None:
     stores, datasets = embedded
-    texts = dict(zip(datasets[1].ids, ["open the drawer", "close the lid"] * 6, strict=True))
-    told = [
-        replace(dataset, reader=Told(dataset.reader, {**texts, "": "open a drawer"}))
-        for dataset in datasets
-    ]
+    told = with_instructions(datasets)
     options = RetrievalOptions(fuse=("language",), text_encoder="words").resolved().features()
     words = options.text_encoder
     store = fuse(stores, told, options.fuse, tmp_path / "fused", text_encoder=words)[1]

@@ -26,7 +26,7 @@ from machine import describe
 import strap
 from strap.atomic import write_json
 from strap.encoders import Encoder, load_encoder
-from strap.store import Begun, EmbeddingStore, Session, StoreConfig, create_store
+from strap.store import Begun, EmbeddingStore, Session, StoreConfig, StoreSource, create_store
 from strap.types import Matches
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "libero-mini"
@@ -69,7 +69,7 @@ def make_store(
 ) -> EmbeddingStore:
     dim = next(iter(vectors.values())).shape[1]
     config = StoreConfig({"name": "benchmark"}, "float16", dim, (CAMERA,))
-    create_store(path, config, dataset=dataset.name)
+    create_store(path, config, StoreSource(dataset.name))
     session = Session(path, config)
     for key, rows in vectors.items():
         session.add(Begun(key, len(rows), dataset[key].instruction, ""), [rows], key)

@@ -25,7 +25,7 @@ import numpy as np
 from strap.atomic import write_json
 from strap.search import SearchOptions, search_corpus
 from strap.search.corpus import Corpus
-from strap.store import Begun, Session, StoreConfig, create_store, open_store
+from strap.store import Begun, Session, StoreConfig, StoreSource, create_store, open_store
 
 DIM, QUERY, LENGTH, QUERIES, K = 768, 50, 250, 5, 100
 PER_SHARD = 700  # trajectories: 268 MB
@@ -53,7 +53,7 @@ def main() -> None:
 def build(path: Path, count: int) -> None:
     config = StoreConfig({"name": "random"}, "float16", DIM, ("camera",))
     if not path.exists():
-        create_store(path, config, dataset="random")
+        create_store(path, config, StoreSource("random"))
         write_json(path / "manifest.json", {"dataset": "random"})
     done = len(open_store(path))
     for first in range(done, count, PER_SHARD):

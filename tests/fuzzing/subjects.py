@@ -27,7 +27,7 @@ from strap.policies import Checkpoint, Interface, PolicySettings, build_policy
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
 from strap.segments import Segmentation
-from strap.store import Begun, Session, StoreConfig, create_store
+from strap.store import Begun, Session, StoreConfig, StoreSource, create_store
 from strap.synthetic import make_planted
 
 SIZE = (16, 16)
@@ -129,7 +129,7 @@ def build_zarr_zip(folder: Path) -> None:
 def _store(path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = StoreConfig({"name": "made"}, "float32", 12, uses.CAMERAS)
-    create_store(path, config, dataset="recorded.hdf5")
+    create_store(path, config, StoreSource("recorded.hdf5"))
     session = Session(path, config)
     for index, length in enumerate((9, 5, 12, 1, 7, 8, 6, 10, 4)):
         rows = [rng.random((length, 12), np.float32) for _ in uses.CAMERAS]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -24,6 +24,7 @@ from strap.store import (
     EmbeddingStore,
     Session,
     StoreConfig,
+    StoreSource,
     begin_store,
     create_store,
     open_store,
@@ -163,8 +164,8 @@ def finish_store(
         (out / "manifest.json").unlink(missing_ok=True)  # what it says was dropped is looked for
         store = open_store(out)
         if store.source.opening != dataset.opening:  # the store is of what was read now
-            named = store.source.dataset
-            create_store(out, store.config, dataset=named, opening=dataset.opening)
+            source = replace(store.source, opening=dataset.opening)
+            create_store(out, store.config, source)
         if all(key in store for key in dataset.ids):
             checked = dataset.ids if checked is None else checked
             _write_manifest(dataset, store, start.fingerprint, found or start.manifest, checked)
@@ -193,7 +194,7 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
     """Open the dataset's store, or begin it; one of another dataset or encoder is refused."""
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
-    begin_store(out, config, dataset=dataset.name, opening=dataset.opening)
+    begin_store(out, config, StoreSource(dataset.name, dataset.opening))
     store = open_store(out)
     for name in ("encoder", "dtype", "dim", "cameras"):
         old, new = getattr(store.config, name), getattr(config, name)

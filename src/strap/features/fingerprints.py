@@ -19,7 +19,7 @@ def fingerprint_features(
 ) -> dict[str, str]:
     """Return what the encoders and stores of a retrieval are, by their names.
 
-    What is not there any more has no fingerprint: a finished run needs it no longer.
+    A model or store that is missing has no fingerprint: a finished run does without it.
 
     Args:
         sources: the target and the priors.

@@ -12,7 +12,15 @@ Each writer fills shards of its own; what a killed one leaves is taken up by the
 shards hold the same trajectory, the later name counts. `docs/store.md` has it byte by byte.
 """
 
-from strap.store.layout import Entry, Shard, StoreConfig, begin_store, create_store, slug
+from strap.store.layout import (
+    Entry,
+    Shard,
+    StoreConfig,
+    StoreSource,
+    begin_store,
+    create_store,
+    slug,
+)
 from strap.store.partial import Begun, Partial
 from strap.store.reading import EmbeddingStore, average, is_store, open_store
 from strap.store.writing import Session
@@ -25,6 +33,7 @@ __all__ = [
     "Session",
     "Shard",
     "StoreConfig",
+    "StoreSource",
     "average",
     "begin_store",
     "create_store",

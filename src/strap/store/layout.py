@@ -89,31 +89,22 @@ class StoreSource:
     """how it was read: arguments of `open_dataset`; None: an older store, which does not tell"""
 
 
-def create_store(
-    path: Path,
-    config: StoreConfig,
-    *,
-    dataset: str = "",
-    opening: Mapping[str, Any] | None = None,
-) -> None:
+UNKNOWN = StoreSource()
+
+
+def create_store(path: Path, config: StoreConfig, source: StoreSource = UNKNOWN) -> None:
     """Lay down an empty store."""
     identity = {
         "format": "strap-store",
         "version": STORE_VERSION,
         **asdict(config),
-        "dataset": dataset,
-        **({} if opening is None else {"opening": dict(opening)}),
+        "dataset": source.dataset,
+        **({} if source.opening is None else {"opening": dict(source.opening)}),
     }
     write_json(path / "store.json", identity)
 
 
-def begin_store(
-    path: Path,
-    config: StoreConfig,
-    *,
-    dataset: str = "",
-    opening: Mapping[str, Any] | None = None,
-) -> None:
+def begin_store(path: Path, config: StoreConfig, source: StoreSource) -> None:
     """Lay down an empty store where nothing lies; one that is there is left as it is."""
     if (path / "store.json").is_file():
         return
@@ -123,7 +114,7 @@ def begin_store(
         if not (path / "store.json").is_file():
             for leftover in path.glob(".*.tmp"):
                 leftover.unlink()
-            create_store(path, config, dataset=dataset, opening=opening)
+            create_store(path, config, source)
 
 
 def _has_other_files(path: Path) -> bool:

@@ -241,7 +241,7 @@ def merge(
     for store in stores:
         _require_same_config(store, config, out if merged else stores[0].path)
     _require_unwritten(out)
-    begin_store(out, config, dataset=name, opening=source.opening)
+    begin_store(out, config, replace(source, dataset=name))
     (out / "manifest.json").unlink(missing_ok=True)
     session = Session(out, config)
     for partial in session.adopt():
