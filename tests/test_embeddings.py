@@ -166,6 +166,10 @@ def test_parts_of_an_unchanged_dataset_leave_the_store_up_to_date(
     for half in halves:  # each adds its own, and knows that the other is as it was
         store = strap.embed(dataset.select(half), "pixels", tmp_path / "halves")
     assert embeddings.is_embedded(store, dataset)
+    monkeypatch.setattr(work, "GROUP_IMAGES", 1)
+    for part in ("1/2", "2/2"):
+        store = strap.embed(dataset, "pixels", tmp_path / "parts", part=part)
+    assert embeddings.is_embedded(store, dataset)
     monkeypatch.setattr(embeddings, "embed_here", None)
     for half in halves:
         strap.embed(dataset.select(half), "pixels", tmp_path / "halves")

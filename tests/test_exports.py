@@ -246,12 +246,14 @@ def test_a_trajectory_is_converted_once(planted: Planted, tmp_path: Path) -> Non
         convert(dataset, tmp_path / "x.hdf5", ids=["demo_3", "demo_3"])
 
 
-def test_a_frame_rate_is_given_where_none_is_known(tmp_path: Path) -> None:
+def test_a_frame_rate_that_is_given_counts_in_every_format(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         file["data/demo_0/actions"] = np.zeros((4, 2))
     out = convert(strap.open_dataset(tmp_path / "a.hdf5"), tmp_path / "b.hdf5", fps=15)
-    again = convert(strap.open_dataset(out), tmp_path / "c.hdf5", fps=30)
-    assert [strap.open_dataset(file)["demo_0"].fps for file in (out, again)] == [15, 15]
+    others = [convert(strap.open_dataset(out), tmp_path / to, fps=30) for to in ("c.hdf5", "c")]
+    kept = convert(strap.open_dataset(out), tmp_path / "d.hdf5")
+    opened = [strap.open_dataset(file) for file in (out, kept, *others)]
+    assert [dataset[dataset.ids[0]].fps for dataset in opened] == [15, 15, 30, 30]
 
 
 def test_rewards_and_ends_of_lerobot_are_those_of_robomimic(tmp_path: Path) -> None:

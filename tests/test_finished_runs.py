@@ -14,6 +14,7 @@ import pytest
 import strap
 from strap.cli import main
 from strap.encoders import PixelEncoder
+from strap.errors import StrapError
 from strap.features import FeatureOptions, RetrievalInput, fingerprint_features
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import open_run
@@ -41,6 +42,33 @@ def test_a_store_that_was_made_anew_by_another_encoder_is_another_run(
         assert run.manifest["encoder"]["size"] == size
         costs.append([match.cost for match in run.matches])
     assert costs[0] != costs[1]
+
+
+def test_a_store_that_was_made_anew_by_other_reading_options_is_another_run(
+    planted: Planted, tmp_path: Path
+) -> None:
+    target, prior, run = tmp_path / "target", tmp_path / "prior", tmp_path / "run"
+    strap.embed(strap.open_dataset(planted.target), PixelEncoder(16), target)
+    words = ["--target", target, "--prior", prior]
+    turned = strap.open_dataset(planted.prior, orientation="upright")
+    strap.embed(turned, PixelEncoder(16), prior)
+    retrieved(run, *words)
+    upside_down = open_run(run).matches
+    strap.embed(strap.open_dataset(planted.prior), PixelEncoder(16), prior)
+    with pytest.raises(StrapError, match=r"run with other arguments \(openings .*'upright'"):
+        run_retrieval(target, [prior], run, RetrievalOptions(top_k=4, augmented="none"))
+    retrieved(run, *words, "--overwrite")
+    assert open_run(run).matches != upside_down
+
+
+def test_a_dataset_that_is_read_in_two_ways_is_refused(planted: Planted, tmp_path: Path) -> None:
+    """A run says of each dataset how it was read, so there is one way for each."""
+    turned = strap.open_dataset(planted.prior, orientation="upright")
+    strap.embed(turned, PixelEncoder(16), tmp_path / "turned")
+    options = RetrievalOptions(top_k=4, augmented="none")
+    with pytest.raises(StrapError, match="is target and prior, but read in two ways"):
+        run_retrieval(planted.prior, [tmp_path / "turned"], tmp_path / "run", options)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_other_stores_is_another_run(planted: Planted, tmp_path: Path) -> None:
@@ -88,20 +116,20 @@ def test_a_model_that_was_trained_further_is_noticed_without_loading_it(
     planted: Planted, tmp_path: Path
 ) -> None:
     sources = [RetrievalInput(strap.open_dataset(planted.target))]
-    model = tmp_path / "model"
-    model.mkdir()
+    vision, texts = tmp_path / "vision", tmp_path / "texts"
+    options = FeatureOptions(encoder=str(vision), text_encoder=str(texts), fuse=("language=2",))
     found = []
     for weights in (b"before", b"trained further"):
-        (model / "model.safetensors").write_bytes(weights)
-        options = FeatureOptions(encoder=str(model), text_encoder=str(model), fuse=("language=2",))
+        for model in (vision, texts):
+            model.mkdir(exist_ok=True)
+            (model / "model.safetensors").write_bytes(weights)
         found.append(fingerprint_features(sources, "strap", options, tmp_path))
-        texts = FeatureOptions(text_encoder=str(model))
-        assert fingerprint_features(sources, "language", texts, tmp_path) == found[-1]
-        assert not fingerprint_features(sources, "random", options, tmp_path).keys() - found[-1]
-    assert found[0].keys() == found[1].keys() == {str(model.resolve())}
-    assert found[0] != found[1]
-    shutil.rmtree(model)
-    assert fingerprint_features(sources, "strap", options, tmp_path) == {}
+        of_texts = fingerprint_features(sources, "language", options, tmp_path)
+        assert of_texts.items() == {(str(texts), found[-1][str(texts)])}
+    assert found[0].keys() == found[1].keys() == {str(vision), str(texts)}
+    assert all(found[0][name] != found[1][name] for name in found[0])
+    shutil.rmtree(vision)
+    assert fingerprint_features(sources, "strap", options, tmp_path) == of_texts
 
 
 @pytest.mark.parametrize(
@@ -110,6 +138,7 @@ def test_a_model_that_was_trained_further_is_noticed_without_loading_it(
         ("matches.parquet", "matches.parquet was changed"),
         ("segments.json", "segments.json is gone"),
         ("matches.parquet of an older run", "matches.parquet has 1 matches, not 4"),
+        ("damaged matches.parquet of an older run", "matches.parquet cannot be read"),
     ],
 )
 def test_a_run_whose_results_are_not_whole_is_made_anew(
@@ -121,6 +150,8 @@ def test_a_run_whose_results_are_not_whole_is_made_anew(
     matches = open_run(run).matches
     if name == "segments.json":
         (run / name).unlink()
+    elif "damaged" in name:
+        (run / "matches.parquet").write_bytes(b"PAR1")
     else:
         table = pq.read_table(run / "matches.parquet")
         pq.write_table(table.slice(0, 1), run / "matches.parquet")

@@ -198,8 +198,11 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
     other = make_store(tmp_path / "other", {"a": np.ones((3, 2))})
     with pytest.raises(StrapError, match=r"are of different datasets .*name it with --dataset"):
         upkeep.merge([one.path, other.path], tmp_path / "x")
-    with pytest.raises(StrapError, match=r"'a' .*was embedded from other content"):
-        upkeep.merge([one.path, other.path], tmp_path / "x", dataset="d")
+    for sources, out in (([one, other], tmp_path / "x"), ([other], one.path)):
+        with pytest.raises(StrapError, match=r"'a' .*was embedded from other content"):
+            upkeep.merge([store.path for store in sources], out, dataset="d")
+    assert not (tmp_path / "x").exists()
+    assert strap.open_store(one.path).complete
     wide = make_store(tmp_path / "wide", {"b": np.zeros((3, 5))})
     with pytest.raises(StrapError, match=r"differs from .* in its dim \(5 against 2\)"):
         upkeep.merge([one.path, wide.path], tmp_path / "y", dataset="d")

@@ -48,7 +48,7 @@ def convert(
         out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is whole.
         format: `robomimic` or `lerobot`, instead of by the name.
         ids: only these trajectories.
-        fps: the frame rate, where the dataset does not say.
+        fps: the frame rate, instead of what the dataset says.
         codec: LeRobot: `h264` or `av1`.
         progress: called with (what, done, total).
     """
@@ -71,7 +71,7 @@ def convert(
         "fingerprint": dataset.fingerprint(),
         "ids": chosen,
         "first": first.identity(),
-        **({} if first.fps or fps is None else {"fps": fps}),
+        **({} if fps is None else {"fps": fps}),
     }
     if format_of(out, format) == "lerobot":
         return write_lerobot(
@@ -87,7 +87,7 @@ def convert(
     metadata = dataset.metadata if dataset.format in ("robomimic", "libero") else {}
     return write_robomimic(
         out,
-        (replace(each, fps=each.fps or fps) for each in with_labels(selected)),
+        (replace(each, fps=fps or each.fps) for each in with_labels(selected)),
         total=len(chosen),
         metadata=metadata,
         orientation=first.orientation,

@@ -77,6 +77,7 @@ def run_retrieval(
     priors = _distinct([RetrievalInput.open(path, opening, chosen, progress) for path in prior])
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
+    _require_one_reading([ours, *priors])
     require_apart(out, [source.dataset.path for source in (ours, *priors)])
     ours.dataset.fetch(cameras=(), progress=progress)
     cutting = with_default_epsilon(options.segmentation, ours.dataset)
@@ -110,6 +111,18 @@ def _distinct(priors: Sequence[RetrievalInput]) -> list[RetrievalInput]:
         if found.setdefault(prior.dataset.name, prior) is not prior:
             warnings.warn(f"prior '{prior.dataset.path}' is given twice: used once", stacklevel=3)
     return list(found.values())
+
+
+def _require_one_reading(sources: Sequence[RetrievalInput]) -> None:
+    """Raise where one dataset is read in two ways: a run says of each dataset how it was read."""
+    first: dict[str, Dataset] = {}
+    for dataset in [source.dataset for source in sources]:
+        other = first.setdefault(dataset.name, dataset)
+        if other.read_as != dataset.read_as:
+            raise StrapError(
+                f"'{dataset.path}' is target and prior, but read in two ways ({other.read_as} and "
+                f"{dataset.read_as}): name the dataset, or its store, for both"
+            )
 
 
 def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
@@ -238,6 +251,6 @@ def _arguments(
         "target": target.dataset.name,
         "prior": [prior.dataset.name for prior in priors],
         "named_stores": [str(store.path) if store else "" for store in stores],
-        **({"openings": others} if others else {}),
+        "openings": others,
         **json.loads(json.dumps(plain)),  # as it will be read back
     }

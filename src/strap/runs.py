@@ -33,11 +33,11 @@ REPORT = "report.html"
 """what `strap retrieve` and `strap report` show the matches on"""
 POLICY = "policy"
 """the folder of a run in which `strap train` puts its policy by default"""
-FILES = (
+RUN_FILES = (
     *("segments.json", "matches.parquet", *AUGMENTED.values(), REPORT),
     *("choices.json", "boundaries.json", POLICY, "manifest.json"),
 )
-"""what a run holds, besides older choices; nothing else may be written there"""
+"""names in a run's folder that no export may take"""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def find_finished(
         if overwrite:  # whatever it was
             return None
         raise
-    old = manifest["arguments"]
+    old = {"openings": {}, **manifest["arguments"]}  # those of an older run have none
     changed = [key for key in arguments if old.get(key) != arguments[key]]
     if changed and not overwrite:
         what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
@@ -161,7 +161,11 @@ def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
             return f"{name} was changed"
     if saved:
         return None
-    told, count = manifest.get("matches"), len(Matches.from_parquet(out / "matches.parquet"))
+    try:
+        count = len(Matches.from_parquet(out / "matches.parquet"))
+    except StrapError:
+        return "matches.parquet cannot be read"
+    told = manifest.get("matches")
     return None if count == told else f"matches.parquet has {count} matches, not {told}"
 
 

@@ -34,7 +34,7 @@ class Source:
     """every file the trajectory's content lies in; when none has changed, neither has it"""
     commit: str = ""
     """the hub's, by which the content is known without the files"""
-    stamp_dataset: Callable[[], str] | None = None
+    make_stamp: Callable[[], str] | None = None
     """returns what changes with the content, where sizes and times of `files` do not tell"""
 
     def stamp(self) -> str:
@@ -44,8 +44,8 @@ class Source:
         """
         if self.commit:
             return self.commit
-        if self.stamp_dataset is not None:
-            return self.stamp_dataset()
+        if self.make_stamp is not None:
+            return self.make_stamp()
         return stamp_files(self.files or (self.path,))
 
 

@@ -25,7 +25,7 @@ from strap.evaluation.results import check_interface, evaluate, rendered_size, r
 from strap.evaluation.statistics import sign_flips
 from strap.locks import LOCK, alone
 from strap.policies import Policy, PolicySettings, load_policy
-from strap.policies.checkpoints import FILES
+from strap.policies.checkpoints import WEIGHT_FILES
 from strap.policies.settings import Interface
 from strap.training import FrameCache, TrainingSettings, train
 
@@ -113,7 +113,7 @@ def test_rollouts_of_other_settings_are_not_pooled(
 def test_demonstrations_are_known_by_what_they_hold(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / FILES["last"]).touch()
+    (tmp_path / WEIGHT_FILES["last"]).touch()
     told: list[Any] = []
     task = SimpleNamespace(name="reach", index=0, instruction="reach")
     for name, stand_in in (

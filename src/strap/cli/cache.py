@@ -12,6 +12,7 @@ from strap.cli.options import Choosing, Json, Opening, print_json
 from strap.cli.progress import showing
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
+from strap.encoders.language import TEXT_ENCODER
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Command:
     """which proprioception keys (default: all, but `state` where it only repeats the others)"""
     image_size: int = 128
     """side of the images; others are resized"""
-    text_encoder: str = "minilm"
+    text_encoder: str = TEXT_ENCODER
     """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder"""
     workers: int | None = None
     """threads or processes that decode at a time (default: by the processors there are)"""

@@ -35,7 +35,7 @@ class Command:
     ids: tuple[str, ...] = ()
     """only these trajectories, by name"""
     fps: float | None = None
-    """the frame rate, where the dataset does not say"""
+    """the frame rate, instead of what the dataset says"""
     codec: Codec = "h264"
     """LeRobot: how video is encoded"""
     opening: Opening = field(default_factory=OpenOptions)

@@ -17,7 +17,7 @@ from strap.cli.progress import showing
 from strap.datasets import Dataset
 from strap.exports import write_filter, write_manifest, write_weights
 from strap.folders import require_apart, require_ending
-from strap.runs import FILES, Run, open_run
+from strap.runs import RUN_FILES, Run, open_run
 
 Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
 
@@ -76,7 +76,7 @@ class Command:
             write_filter(out, target, chosen.matches)
         else:
             written = _weights(out, target, priors, chosen)
-        written += self._note_choices(run, chosen)
+        written += self._note_choices(out, run, chosen)
         if self.json:
             files = [str(file) for file in written]
             print_json({"as": self.kind, "written": files, "choices": chosen.to_json()})
@@ -89,12 +89,12 @@ class Command:
         if self.kind in endings:
             require_ending(out, endings[self.kind])
         require_apart(out, [dataset.path for dataset in datasets])
-        require_apart(out, [run.path / name for name in FILES])
+        require_apart(out, [run.path / name for name in RUN_FILES])
         require_apart(out, run.path.glob("choices-older*.json"))
 
-    def _note_choices(self, run: Run, chosen: Chosen) -> list[Path]:
+    def _note_choices(self, out: Path, run: Run, chosen: Chosen) -> list[Path]:
         """Write beside the output which choices it was made by; remove a note of earlier ones."""
-        note = self.out.with_name(f"{self.out.name}.choices.json")
+        note = out.with_name(f"{out.name}.choices.json")
         used = chosen.to_json()
         if used is None:
             note.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
 from strap.embeddings import Dtype
+from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, printable
 from strap.pipeline import run_retrieval
 from strap.progress import Progress
@@ -133,7 +134,7 @@ class Command:
     """d-s, br, fr: frames kept before a retrieved frame, and from it on"""
     learning_steps: int | None = None
     """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
-    text_encoder: str = "minilm"
+    text_encoder: str = TEXT_ENCODER
     """--method or --fuse language: what embeds instructions: minilm, clip, words (no model), a hub
     id, a folder"""
     seed: int = 0

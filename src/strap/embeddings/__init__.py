@@ -13,7 +13,7 @@ from strap.embeddings.cluster import embed_on_ray
 from strap.embeddings.devices import embed_on_devices
 from strap.embeddings.local import embed_here
 from strap.embeddings.settings import Compile, EmbeddingSettings, Engine, parse_part
-from strap.embeddings.work import is_same_place
+from strap.embeddings.work import is_same_place, stamp_trajectory
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
 from strap.locks import locked
@@ -114,9 +114,16 @@ def embed(
         embed_on_ray(dataset, spec, session, settings.batch_for(model), settings, progress)
     else:
         embed_here(dataset, model, session, settings, progress)
-    # Of a part nobody knows here which of the other trajectories are as the store has them.
-    checked = dataset.ids if settings.part[1] == 1 else ()
+    whole = settings.part[1] == 1
+    checked = dataset.ids if whole else _list_current(dataset, open_store(store.path))
     return finish_store(dataset, store.path, start, checked=checked)
+
+
+def _list_current(dataset: Dataset, store: EmbeddingStore) -> list[str]:
+    """Return the trajectories of files that are as they were when the store took them in."""
+    if not all(key in store for key in dataset.ids):
+        return []
+    return [t.id for t in dataset if store.entry(t.id).stamp == stamp_trajectory(t)]
 
 
 def _validate(dataset: Dataset, dtype: str) -> None:
@@ -145,7 +152,7 @@ def begin_embedding(store: EmbeddingStore, dataset: Dataset) -> EmbeddingStart:
 def finish_store(
     dataset: Dataset,
     out: Path,
-    start: EmbeddingStart | None = None,
+    start: EmbeddingStart,
     *,
     checked: Collection[str] | None = None,
 ) -> EmbeddingStore:
@@ -154,13 +161,11 @@ def finish_store(
     Args:
         dataset: what was embedded, perhaps a selection of what the store holds.
         out: the store's folder.
-        start: what held when the embedding began; by default what holds now.
+        start: what held when the embedding began.
         checked: the trajectories that the store holds as they are now; by default the dataset's.
     """
     with locked(out / "lock"):
         found = read_manifest(out)  # another writer's, where there is one
-        if start is None:
-            start = EmbeddingStart(dataset.fingerprint(), found)
         (out / "manifest.json").unlink(missing_ok=True)  # what it says was dropped is looked for
         store = open_store(out)
         if store.source.opening != dataset.opening:  # the store is of what was read now

@@ -8,7 +8,6 @@ OUT/
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,9 +38,10 @@ from strap.evaluation.simulators import (
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
 from strap.locks import LOCK, alone
 from strap.policies.acting import Policy, load_policy
-from strap.policies.checkpoints import FILES, Which
+from strap.policies.checkpoints import WEIGHT_FILES, Which
 from strap.policies.settings import Acting, Interface
 from strap.progress import Progress, silent
+from strap.provenance import fingerprint_content
 
 ACTING_SETTINGS = ("execute", "acting", "blend")
 """settings in which a policy can be made to act otherwise than it was trained to"""
@@ -143,7 +143,7 @@ def evaluate(
     demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
     arguments = (settings.suite, task.index, rendered_size(policy.interface), demos)
     identity = {
-        "checkpoint": fingerprint(checkpoint / FILES[settings.which]),
+        "checkpoint": fingerprint(checkpoint / WEIGHT_FILES[settings.which]),
         "suite": settings.suite,
         "task": task.name,
         "horizon": settings.horizon,
@@ -245,14 +245,9 @@ def check_interface(policy: Policy) -> None:
 
 def fingerprint(path: Path) -> str:
     """Return a hash of what a file holds."""
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    except OSError as error:
-        raise StrapError(f"cannot read '{path}' ({error.strerror}): check the path") from error
-    return digest.hexdigest()
+    if not (found := fingerprint_content(path)):
+        raise StrapError(f"'{path}' is not there: check the path")
+    return found
 
 
 def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:

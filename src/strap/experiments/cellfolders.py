@@ -23,7 +23,7 @@ from strap.atomic import discard, read_json, replacing, write_json, writing
 from strap.errors import StrapError
 from strap.evaluation.records import DESCRIPTION, OUTCOME, read_description, read_records
 from strap.experiments.cells import Cell, describe_difference
-from strap.experiments.datafolder import as_relative, is_match, relative_matches
+from strap.experiments.datafolder import as_relative, fits_pattern, relative_matches
 from strap.experiments.plan import Planner, Stage
 from strap.provenance import versions
 
@@ -150,8 +150,9 @@ def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
     """Raise where a cell was made from datasets that the experiment does not name."""
     named = (cell.experiment.target, *cell.experiment.prior)
     used = list(data)
-    is_theirs = all(any(is_match(name, pattern) for pattern in named) for name in used)
-    if not is_theirs or not all(any(is_match(name, pattern) for name in used) for pattern in named):
+    is_named = all(any(fits_pattern(name, pattern) for pattern in named) for name in used)
+    is_used = all(any(fits_pattern(name, pattern) for name in used) for pattern in named)
+    if not (is_named and is_used):
         raise StrapError(
             f"'{place}' was made from the datasets {', '.join(used)}, and the experiment "
             f"says {', '.join(named)}: choose another folder, or undo the change"

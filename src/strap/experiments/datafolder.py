@@ -74,10 +74,10 @@ def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
     return found or [pattern]
 
 
-def is_match(name: str, pattern: str) -> bool:
+def fits_pattern(name: str, pattern: str) -> bool:
     """Return whether a dataset's name is one that a pattern of the experiment finds.
 
-    >>> is_match("a/b/c.hdf5", "a/**/*.hdf5"), is_match("a/b.hdf5", "*.hdf5")
+    >>> fits_pattern("a/b/c.hdf5", "a/**/*.hdf5"), fits_pattern("a/b.hdf5", "*.hdf5")
     (True, False)
     """
     return _fits(PurePosixPath(name).parts, PurePosixPath(pattern).parts)

@@ -1,4 +1,4 @@
-"""Fingerprints of what decides features besides the data: known without loading a model."""
+"""Fingerprints of what decides features besides the data; no weights are loaded for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ def _fingerprint_encoder(
     named = [source.store for source in sources if source.store]
     found = {
         store.path.resolve().as_posix(): fingerprint_json(
-            [dict(store.config.encoder), store.config.dtype, store.config.cameras]
+            [
+                dict(store.config.encoder),
+                store.config.dtype,
+                store.config.cameras,
+                store.source.opening,
+            ]
         )
         for store in named
     }

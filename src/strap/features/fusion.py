@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -214,17 +214,19 @@ def _fuse_store(
     out = folder / f"{slug(Path(dataset.label).stem)}-fused-{fingerprint_json(identity)[:12]}"
     made = open_or_create(out, config, dataset)
     stamps = {t.id: _stamp(store.entry(t.id), _columns(t, scales)) for t in dataset}
-    if is_embedded(made, dataset) and not _stale(stamps, {key: made.entry(key) for key in made}):
+    entries = {key: made.entry(key) for key in made}
+    if is_embedded(made, dataset) and not _stale(stamps, entries):
         return made
     start = begin_embedding(made, dataset)
-    session = Session(out, config)
+    session, written = Session(out, config), set[str]()
     try:
-        while stale := _stale(stamps, session.places):
+        while stale := _stale(stamps, session.places, written):
             for partial in session.adopt():
                 session.discard(partial)
             claimed = session.claim(stale)
             for key in claimed:
-                _add_fused(session, store, dataset[key], scales)
+                _add_fused(session, store, dataset[key], scales, stamps[key])
+            written.update(claimed)
             session.flush()
             if not claimed:  # another writer is at it
                 time.sleep(POLL_SECONDS)
@@ -238,10 +240,11 @@ def _add_fused(
     store: EmbeddingStore,
     trajectory: Trajectory,
     scales: Mapping[WeightedFeature, float],
+    stamp: str,
 ) -> None:
     entry, columns = store.entry(trajectory.id), _columns(trajectory, scales)
     vectors = np.concatenate([np.asarray(store[entry.id], np.float32), columns], axis=1)
-    begun = Begun(entry.id, entry.length, entry.instruction, _stamp(entry, columns))
+    begun = Begun(entry.id, entry.length, entry.instruction, stamp)
     session.add(begun, [vectors], entry.fingerprint)
 
 
@@ -257,9 +260,14 @@ def _stamp(entry: Entry, columns: Array) -> str:
     return fingerprint_json([*vectors, zlib.crc32(columns.tobytes())])
 
 
-def _stale(stamps: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, Entry | None]:
-    """Return the trajectories that lack these stamps, each with its entry."""
-    found = {key: entries.get(key) for key in stamps}
+def _stale(
+    stamps: Mapping[str, str], entries: Mapping[str, Entry], written: Collection[str] = ()
+) -> dict[str, Entry | None]:
+    """Return the trajectories that lack these stamps, each with its entry; none that was written.
+
+    What another writer has put in its place since is its own to answer for.
+    """
+    found = {key: entries.get(key) for key in stamps if key not in written}
     return {
         key: entry for key, entry in found.items() if entry is None or entry.stamp != stamps[key]
     }

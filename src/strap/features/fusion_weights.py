@@ -29,7 +29,7 @@ JUDGED = ("gripper", "position")
 """features whose weights the demonstrations can tell"""
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 """what each of them may weigh"""
-LANGUAGE = WeightedFeature("language", 0.5)
+WEIGHTED_LANGUAGE = WeightedFeature("language", 0.5)
 """Demonstrations of one task have one instruction, so they cannot tell what it should weigh."""
 
 
@@ -60,7 +60,7 @@ def choose_fusion(
         steps: the moves a warping path may make.
         text_encoder: what embeds instructions.
     """
-    language = replace(LANGUAGE, text_encoder=text_encoder)
+    language = replace(WEIGHTED_LANGUAGE, text_encoder=text_encoder)
     pairs = _pair_by_instruction(queries, datasets[0])
     if not pairs:
         raise StrapError(

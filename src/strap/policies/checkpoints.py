@@ -40,7 +40,7 @@ from strap.provenance import versions
 
 FORMAT = "strap-policy"
 Which = Literal["last", "best"]
-FILES = {"last": "policy.safetensors", "best": "best.safetensors"}
+WEIGHT_FILES = {"last": "policy.safetensors", "best": "best.safetensors"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, which: Which = "last")
     if checkpoint.projection is not None:
         tensors["projection.mean"] = checkpoint.projection.mean
         tensors["projection.directions"] = checkpoint.projection.directions
-    write_tensors(folder / FILES[which], tensors)
+    write_tensors(folder / WEIGHT_FILES[which], tensors)
     config = {
         "format": FORMAT,
         "policy": type(checkpoint.policy).__name__,
@@ -106,7 +106,7 @@ def load_checkpoint(
     folder = Path(path).expanduser()
     config = load_config(folder)
     interface, settings = config["interface"], config["settings"]
-    file = folder / FILES[which]
+    file = folder / WEIGHT_FILES[which]
     tensors = read_tensors(file)
     if policy is None:
         if config.get("policy") not in ("TransformerPolicy", "DiffusionPolicy"):
@@ -136,7 +136,7 @@ def load_checkpoint(
 
 def fingerprint_weights(folder: Path) -> str:
     """Return a hash of a checkpoint's last weights."""
-    file = folder / FILES["last"]
+    file = folder / WEIGHT_FILES["last"]
     if not file.is_file():
         raise StrapError(f"no such file: '{file}'; was the training interrupted before it saved?")
     with file.open("rb") as stream:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
+from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, unknown
 
 Kind = Literal["transformer", "diffusion"]
@@ -290,7 +291,7 @@ def text_encoder_preset(name: Preset = "fixed", *, kind: Kind = "transformer") -
 
     Diffusion policies see no instruction.
     """
-    return "clip" if name != "fixed" and kind == "transformer" else "minilm"
+    return "clip" if name != "fixed" and kind == "transformer" else TEXT_ENCODER
 
 
 def imagenet_preset(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, unknown
 
 Method = Literal["strap", "d-t", "d-s", "br", "fr", "random", "language"]
@@ -70,7 +71,7 @@ class MatchOptions:
     """keep nothing that costs more than this for each frame of its query"""
     padding: int = 5
     """state methods: frames kept before a retrieved state, and as many from it on"""
-    text_encoder: str = "minilm"
+    text_encoder: str = TEXT_ENCODER
     """language: what embeds instructions"""
     seed: int = 0
     """random: what the draw follows from"""

@@ -240,14 +240,19 @@ def merge(
     config, source = (merged or stores[0]).config, (merged or stores[0]).source
     for store in stores:
         _require_same_config(store, config, out if merged else stores[0].path)
+    _require_same_content([*([merged] if merged else []), *stores])
     _require_unwritten(out)
     begin_store(out, config, replace(source, dataset=name))
     (out / "manifest.json").unlink(missing_ok=True)
     session = Session(out, config)
-    for partial in session.adopt():
-        session.discard(partial)
-    for store in stores:
-        _copy(store, _lacking(store, session.places), session, progress)
+    try:
+        for partial in session.adopt():
+            session.discard(partial)
+        for store in stores:
+            lacking = [key for key in store.ids if key not in session.places]
+            _copy(store, lacking, session, progress)
+    finally:
+        session.close()
     before = [merged] if merged and _has_others(merged, stores) else []
     with session.hold():
         if all(store.complete for store in (*before, *stores)):
@@ -280,14 +285,18 @@ def _require_same_config(store: EmbeddingStore, config: StoreConfig, other: Path
             )
 
 
-def _lacking(store: EmbeddingStore, places: dict[str, Entry]) -> list[str]:
-    for key in store.ids:
-        if key in places and places[key].fingerprint != store.entry(key).fingerprint:
-            raise StrapError(
-                f"trajectory '{key}' of store '{store.path}' was embedded from other content than "
-                "the one already merged: leave one of the stores out, or embed it again"
-            )
-    return [key for key in store.ids if key not in places]
+def _require_same_content(stores: Sequence[EmbeddingStore]) -> None:
+    """Raise where two stores have embedded a trajectory from different content."""
+    first: dict[str, tuple[str, EmbeddingStore]] = {}
+    for store in stores:
+        for key in store.ids:
+            fingerprint = store.entry(key).fingerprint
+            known, holder = first.setdefault(key, (fingerprint, store))
+            if known != fingerprint:
+                raise StrapError(
+                    f"trajectory '{key}' of store '{store.path}' was embedded from other content "
+                    f"than that of '{holder.path}': leave one of the stores out, or embed it again"
+                )
 
 
 def _has_others(merged: EmbeddingStore, stores: Sequence[EmbeddingStore]) -> bool:

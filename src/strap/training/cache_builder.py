@@ -11,7 +11,7 @@ from pathlib import Path
 from numpy.lib.format import open_memmap
 
 from strap.atomic import read_json, remove_leftovers, write_array, write_json, writing
-from strap.encoders.language import embed_instructions
+from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
 from strap.locks import LOCK, locked
 from strap.policies.settings import MAX_SIDE, Interface, Vision
@@ -47,7 +47,7 @@ class CacheOptions:
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
     """which keys (default: all but `state` where it only repeats the others)"""
-    language: str = "minilm"
+    language: str = TEXT_ENCODER
     """what embeds instructions: minilm, clip, words, a hub id or a local folder"""
 
     def __post_init__(self) -> None:

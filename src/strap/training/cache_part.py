@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from strap.atomic import read_json
-from strap.encoders.language import embed_instructions
+from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError, name_some
 from strap.policies.settings import Vision
 from strap.provenance import fingerprint_json
@@ -25,7 +25,7 @@ def select_clips(
     *,
     cameras: Sequence[str] = (),
     proprioception: Sequence[str] = (),
-    language: str = "minilm",
+    language: str = TEXT_ENCODER,
     vision: Vision | None = None,
     image_size: int | None = None,
 ) -> FrameCache:

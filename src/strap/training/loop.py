@@ -18,7 +18,7 @@ from strap.encoders.network import choose_device
 from strap.errors import StrapError
 from strap.locks import LOCK, alone
 from strap.policies.checkpoints import (
-    FILES,
+    WEIGHT_FILES,
     Checkpoint,
     Instructions,
     Which,
@@ -30,12 +30,14 @@ from strap.policies.checkpoints import (
 )
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
+from strap.provenance import fingerprint_content
 from strap.training.batches import Loader, Sampler
 from strap.training.cache import FrameCache
 from strap.training.initialisation import (
     describe_origin,
     load_imagenet_weights,
     load_initial_weights,
+    locate_imagenet,
     normalise,
     read_projection,
 )
@@ -164,7 +166,7 @@ class _Trainer:
             list(match_weights) if match_weights is not None else None,
             sorted(held),
             self.origin["fingerprint"] if self.origin else None,
-            str(imagenet) if imagenet is not None else None,
+            fingerprint_content(locate_imagenet(imagenet)) if imagenet is not None else None,
         )
         phases, table = plan_phases(cache, windows, settings)
         torch.manual_seed(settings.seed)
@@ -320,7 +322,7 @@ class _Trainer:
         file = self.out / RESUME
         if not file.is_file():
             # of a training with perhaps other settings that was killed before it saved its state
-            (self.out / FILES["best"]).unlink(missing_ok=True)
+            (self.out / WEIGHT_FILES["best"]).unlink(missing_ok=True)
             return
         about = read_about(file)
         require_same_training(self.out, about.get("identity"), self.identity)

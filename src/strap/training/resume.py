@@ -55,8 +55,12 @@ def require_same_training(out: Path, held: Any, identity: dict[str, str]) -> Non
         held: the identity (`identify_training`) that its state says.
         identity: of the training that would go on.
     """
-    known = held if isinstance(held, dict) else {}
-    wrong = [DIFFERENCES[name] for name in identity if known.get(name) != identity[name]]
+    if not isinstance(held, dict):
+        raise StrapError(
+            f"'{out}' holds a training that an older strap began, which cannot be gone on with: "
+            "choose another --out, or remove it"
+        )
+    wrong = [DIFFERENCES[name] for name in identity if held.get(name) != identity[name]]
     if wrong:
         raise StrapError(
             f"'{out}' holds a training with other settings or data: choose another --out, or "

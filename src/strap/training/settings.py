@@ -14,7 +14,7 @@ Precision = Literal["auto", "float32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
 Crop = Literal["window", "frame"]
 MAX_SEED = 2**63 - 1
-RECIPES = {
+USED_BY = {
     "alpha": ("mt", "strap"),
     "pretrain_steps": ("ft",),
     "finetune_steps": ("mt", "strap"),
@@ -88,7 +88,7 @@ class TrainingSettings:
             raise StrapError(f"weight_decay is {self.weight_decay}: it must be at least 0, finite")
         if not 0 < self.learning_rate < math.inf:
             raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0, finite")
-        for name, recipes in RECIPES.items():
+        for name, recipes in USED_BY.items():
             if getattr(self, name) and self.recipe not in recipes:
                 raise StrapError(
                     f"{name} is {getattr(self, name)}: the recipe {self.recipe} makes no use of "

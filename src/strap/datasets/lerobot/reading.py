@@ -161,7 +161,7 @@ class LeRobotReader:
                 trajectory_id,
                 self.layout.files(row),
                 self.commit,
-                stamp_dataset=partial(self._stamp, row),
+                make_stamp=partial(self._stamp, row),
             ),
             fps=float(self.layout.fps),
             orientation=self.orientation,

@@ -18,7 +18,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -86,13 +86,11 @@ class ZarrReader:
         return tuple(sorted(Path(folder) / name for folder, _, names in walked for name in names))
 
     @cached_property
-    def _stamp_dataset(self) -> Callable[[], str] | None:
-        """Return the stamp of a folder; a zip is one file, whose own name does not matter."""
-        return None if self.path.is_file() else lambda: self._stamp_of_files
-
-    @cached_property
-    def _stamp_of_files(self) -> str:
+    def _fingerprint_of_files(self) -> str:
         return fingerprint_files(self.files, self.path)
+
+    def _stamp(self) -> str:
+        return self._fingerprint_of_files
 
     def read(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory, its arrays unread."""
@@ -120,7 +118,10 @@ class ZarrReader:
             cameras=cameras,
             proprioception=proprioception,
             actions=self._whole(actions, self.action),
-            source=Source(self.path, trajectory_id, stamp_dataset=self._stamp_dataset),
+            # A zip is one file, whose own name does not matter.
+            source=Source(
+                self.path, trajectory_id, make_stamp=self._stamp if self.path.is_dir() else None
+            ),
             fps=self.fps,
             orientation=self.orientation,
             extras=extras,
