@@ -26,7 +26,7 @@ import strap
 from strap.experiments.description import read_experiment
 from strap.features import FeatureOptions, PreparedFeatures, RetrievalInput, prepare_features
 from strap.features.fusion import fuse_scaled
-from strap.features.fusion_weights import LANGUAGE, choose_fusion
+from strap.features.fusion_weights import WEIGHTED_LANGUAGE, choose_fusion
 from strap.retrieval import METHODS, Catalogue, MatchOptions, Method, retrieve_matches
 from strap.retrieval.selection import quotas
 from strap.scores import LabelledFrames, Labels, read_labels, score
@@ -132,7 +132,7 @@ class Bench:
         choice = choose_fusion(stores, datasets, queries, METHODS[row.method].steps)
         chosen = choice.features
         if row.fuse == AUTO_WITHOUT_LANGUAGE:
-            chosen = tuple(feature for feature in chosen if feature.name != LANGUAGE.name)
+            chosen = tuple(feature for feature in chosen if feature.name != WEIGHTED_LANGUAGE.name)
         if chosen:
             stores = fuse_scaled(stores, datasets, chosen, choice.ratios, self.stores)
             catalogues = [

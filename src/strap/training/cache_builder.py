@@ -104,12 +104,12 @@ def _build(
     data.fetch(options.cameras or None, progress)
     remove_leftovers(out)
     manifest.unlink(missing_ok=True)
-    done = 0
+    stamps, done = stamp_clips(data), 0
     if state.is_file() and read_json(state).get("identity") == identity:
         done = int(read_json(state)["clips"])
     else:
         state.unlink(missing_ok=True)  # first: it may speak of what is overwritten now
-        _lay_out(data, out, options)
+        _lay_out(data, out, options, stamps)
         write_json(state, {"identity": identity, "clips": 0})
     writer, kept = ClipWriter(read_content(out), data), done
 
@@ -126,7 +126,7 @@ def _build(
             progress("frames", done, len(data.clips))
     finally:
         keep()
-    about = {"identity": identity, "options": asdict(options), "stamps": stamp_clips(data)}
+    about = {"identity": identity, "options": asdict(options), "stamps": stamps}
     write_json(manifest, {**about, "versions": versions()})
     state.unlink()
 
@@ -141,7 +141,7 @@ def stamp_clips(data: TrainingData) -> list[str]:
     return stamps
 
 
-def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
+def _lay_out(data: TrainingData, out: Path, options: CacheOptions, stamps: Sequence[str]) -> None:
     """Write content.json, the instructions' vectors, and arrays of the right size, still empty."""
     first = data.clips[0].trajectory()
     keys = choose_keys(first, options.proprioception)
@@ -170,7 +170,7 @@ def _lay_out(data: TrainingData, out: Path, options: CacheOptions) -> None:
         options.language,
         options.vision == "resnet",
         (data.context.history, data.context.chunk) if data.context else None,
-        origin=fingerprint_json(stamp_clips(data)),
+        origin=fingerprint_json(stamps),
     )
     for file, (shape, dtype) in _arrays(interface, cache.rows, options.vision).items():
         _reserve(out / file, shape, dtype)

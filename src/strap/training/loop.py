@@ -149,6 +149,8 @@ class _Trainer:
     ) -> None:
         """Windows, network, optimiser; and the state of an earlier call."""
         settings, cache = self.settings, self.cache
+        if init is not None and imagenet is not None:
+            raise StrapError("--init and --imagenet both say what to begin with: give one")
         if match_weights == "cost":
             match_weights = weigh_by_cost(cache.retrieved)
         require_context(cache, settings.recipe, self.policy_settings)
@@ -199,8 +201,6 @@ class _Trainer:
     ) -> None:
         """Set what a policy begins with: a checkpoint's weights, or the data's normalisation."""
         if init is not None:
-            if imagenet is not None:
-                raise StrapError("--init and --imagenet both say what to begin with: give one")
             load_initial_weights(
                 self.policy, init, self.cache, self.policy_settings, read_projection(self.cache)
             )
