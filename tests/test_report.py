@@ -20,7 +20,7 @@ from strap.datasets import Dataset, open_dataset
 from strap.embeddings import embed
 from strap.errors import StrapError
 from strap.features.cameras import compared_cameras, corresponding_camera
-from strap.figures.moving import write_moving_picture
+from strap.figures.animation import write_moving_picture
 from strap.figures.retrieval import pair_frames, write_figures
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run

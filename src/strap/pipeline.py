@@ -120,9 +120,15 @@ def _require_one_reading(sources: Sequence[RetrievalInput]) -> None:
         other = first.setdefault(dataset.name, dataset)
         if other.read_as != dataset.read_as:
             raise StrapError(
-                f"'{dataset.path}' is target and prior, but read in two ways ({other.read_as} and "
-                f"{dataset.read_as}): name the dataset, or its store, for both"
+                f"'{dataset.path}' is target and prior, but read in two ways (images "
+                f"{_tell_reading(other)}, and {_tell_reading(dataset)}): name the dataset, or its "
+                "store, for both"
             )
+
+
+def _tell_reading(dataset: Dataset) -> str:
+    orientation, fields = dataset.read_as
+    return ", ".join([str(orientation), *(f"{role} {name}" for role, name in fields.items())])
 
 
 def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:

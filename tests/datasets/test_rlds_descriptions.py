@@ -27,7 +27,7 @@ from tests.datasets.forging import (
 from tests.datasets.writers import write_rlds
 
 import strap
-from strap.datasets.boundary import MAX_TRAJECTORIES
+from strap.datasets.untrusted import MAX_TRAJECTORIES
 from strap.errors import StrapError
 
 

@@ -103,7 +103,7 @@ class Command:
 
             return [write_recording(self.rerun, *data, ranks=ranks, **options)]
         if self.moving is not None:
-            from strap.figures.moving import write_moving_picture
+            from strap.figures.animation import write_moving_picture
 
             return [
                 write_moving_picture(

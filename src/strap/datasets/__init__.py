@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
-from strap.datasets.boundary import reading
 from strap.datasets.hub import fetch_snapshot, find_hub_name, find_snapshot
+from strap.datasets.untrusted import reading
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Orientation

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from strap.datasets.boundary import reading
+from strap.datasets.untrusted import reading
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_files, fingerprint_json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strap.datasets.boundary import MAX_PICTURE_PIXELS, describe
+from strap.datasets.untrusted import MAX_PICTURE_PIXELS, describe
 from strap.errors import StrapError
 from strap.types import Array
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from strap.atomic import read_json, replacing, write_json
-from strap.datasets.boundary import describe
+from strap.datasets.untrusted import describe
 from strap.errors import StrapError
 from strap.policies.diffusion import DiffusionPolicy
 from strap.policies.frozen import Projection

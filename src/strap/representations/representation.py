@@ -20,7 +20,7 @@ from torch import Tensor
 
 from strap.atomic import read_json
 from strap.datasets.base import Dataset
-from strap.datasets.boundary import describe
+from strap.datasets.untrusted import describe
 from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
 from strap.embeddings.work import EmbeddingJob, Work
 from strap.encoders.network import choose_device, weights_fingerprint

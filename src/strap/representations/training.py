@@ -15,7 +15,7 @@ from torch import Tensor
 from strap.atomic import read_json, remove_leftovers, write_json
 from strap.cuda_graphs import RecordedStep
 from strap.datasets.base import Dataset
-from strap.datasets.boundary import describe
+from strap.datasets.untrusted import describe
 from strap.encoders.network import choose_device
 from strap.errors import StrapError, unknown
 from strap.locks import LOCK, alone

@@ -25,7 +25,7 @@ from strap.retrieval import (
 )
 from strap.retrieval.roughness import drop_rough
 from strap.runs import Run
-from strap.search.repeated import SearchMemory
+from strap.search.memory import SearchMemory
 from strap.segments import is_tiled, read_segments
 from strap.types import Matches, Segment
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from strap.datasets.boundary import MAX_CHUNK_BYTES, require_at_most
+from strap.datasets.untrusted import MAX_CHUNK_BYTES, require_at_most
 from strap.errors import StrapError, shorten
 from strap.types import Orientation
 

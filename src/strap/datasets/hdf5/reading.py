@@ -18,7 +18,6 @@ from typing import Any
 import h5py
 
 from strap.datasets.base import natural, require_unique
-from strap.datasets.boundary import MAX_ARRAY_BYTES, describe, reading, require_at_most
 from strap.datasets.hdf5.attributes import (
     Attributes,
     Dialect,
@@ -32,6 +31,7 @@ from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.untrusted import MAX_ARRAY_BYTES, describe, reading, require_at_most
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Orientation, Source, Trajectory

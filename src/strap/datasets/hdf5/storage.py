@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from strap.datasets.boundary import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, require_at_most
 from strap.datasets.hdf5.links import follow
+from strap.datasets.untrusted import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from strap.datasets.boundary import require_at_most
+from strap.datasets.untrusted import require_at_most
 from strap.errors import StrapError
 
 MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")

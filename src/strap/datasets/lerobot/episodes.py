@@ -12,12 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from strap.datasets.boundary import (
-    MAX_METADATA_BYTES,
-    MAX_TRAJECTORIES,
-    reading,
-    require_at_most,
-)
 from strap.datasets.lerobot.parquet import (
     Table,
     kind_of,
@@ -27,6 +21,12 @@ from strap.datasets.lerobot.parquet import (
     whole_numbers,
 )
 from strap.datasets.lerobot.values import parse_json, shown, text, texts, whole
+from strap.datasets.untrusted import (
+    MAX_METADATA_BYTES,
+    MAX_TRAJECTORIES,
+    reading,
+    require_at_most,
+)
 from strap.errors import StrapError
 from strap.types import Array
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from strap.datasets.boundary import (
-    MAX_FRAME_BYTES,
-    MAX_PICTURE_PIXELS,
-    reading,
-    require_at_most,
-)
 from strap.datasets.hub import Snapshot, find_snapshot
 from strap.datasets.hub.snapshots import INFO
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
 from strap.datasets.lerobot.templates import Template, find_videos, read_templates
 from strap.datasets.lerobot.values import parse_json, shown, text, whole
+from strap.datasets.untrusted import (
+    MAX_FRAME_BYTES,
+    MAX_PICTURE_PIXELS,
+    reading,
+    require_at_most,
+)
 from strap.errors import StrapError
 
 __all__ = [

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.datasets.boundary import describe, require_at_most
 from strap.datasets.lerobot.pages import unpacked_size
 from strap.datasets.lerobot.values import MAX_WHOLE_NUMBER, shown
+from strap.datasets.untrusted import describe, require_at_most
 from strap.errors import StrapError, shorten
 from strap.types import Array
 

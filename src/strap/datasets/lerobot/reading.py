@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strap.datasets.boundary import path_inside, reading
 from strap.datasets.lerobot.attributes import read_attributes
 from strap.datasets.lerobot.files import list_files, missing_files
 from strap.datasets.lerobot.layout import (
@@ -28,6 +27,7 @@ from strap.datasets.lerobot.tables import as_declared, read_column, read_images,
 from strap.datasets.lerobot.video import pool
 from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures
+from strap.datasets.untrusted import path_inside, reading
 from strap.errors import StrapError, name_some, unknown
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent

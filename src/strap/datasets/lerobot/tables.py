@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from strap.datasets.boundary import MAX_FRAME_BYTES, require_at_most
 from strap.datasets.lerobot.parquet import (
     Table,
     kind_of,
@@ -24,6 +23,7 @@ from strap.datasets.lerobot.parquet import (
     whole_numbers,
 )
 from strap.datasets.lerobot.values import shown
+from strap.datasets.untrusted import MAX_FRAME_BYTES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from strap.datasets.boundary import path_inside
 from strap.datasets.lerobot.values import shown
+from strap.datasets.untrusted import path_inside
 from strap.errors import StrapError
 
 VIDEO_FOLDERS = ("videos", "video")

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from strap.datasets.boundary import MAX_PICTURE_PIXELS
 from strap.datasets.lerobot.containers import container_format
+from strap.datasets.untrusted import MAX_PICTURE_PIXELS
 from strap.errors import StrapError
 from strap.processors import processors
 from strap.types import Array

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from strap.datasets.boundary import read_metadata
+from strap.datasets.untrusted import read_metadata
 from strap.errors import StrapError
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"

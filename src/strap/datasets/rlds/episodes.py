@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from strap.datasets.boundary import reading
 from strap.datasets.picture_arrays import as_pictures
 from strap.datasets.pictures import decode_pictures, picture_size
 from strap.datasets.rlds.description import FEATURES
 from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.records import read_record
 from strap.datasets.rlds.structure import NUMPY_DTYPES, STEPS_FEATURE, Field, Structure
+from strap.datasets.untrusted import reading
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Array

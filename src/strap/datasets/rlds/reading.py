@@ -10,13 +10,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, overload
 
-from strap.datasets.boundary import MAX_TRAJECTORIES, reading, require_at_most
 from strap.datasets.rlds.description import DATASET_INFO, FEATURES
 from strap.datasets.rlds.episodes import EpisodeRecord
 from strap.datasets.rlds.fields import Fields, Roles, assign_roles
 from strap.datasets.rlds.records import record_index
 from strap.datasets.rlds.shards import RecordShard
 from strap.datasets.rlds.structure import Structure, find_folder, load_structure
+from strap.datasets.untrusted import MAX_TRAJECTORIES, reading, require_at_most
 from strap.errors import StrapError, unknown
 from strap.types import Orientation, Source, Trajectory
 

@@ -24,7 +24,7 @@ from typing import IO
 import numpy as np
 
 from strap.atomic import replacing
-from strap.datasets.boundary import MAX_TRAJECTORIES, require_at_most
+from strap.datasets.untrusted import MAX_TRAJECTORIES, require_at_most
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.types import Array

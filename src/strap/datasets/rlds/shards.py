@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strap.datasets.boundary import MAX_TRAJECTORIES, path_inside, require_at_most
 from strap.datasets.rlds.description import (
     DATASET_INFO,
     expect_integer,
@@ -20,6 +19,7 @@ from strap.datasets.rlds.description import (
     wrong,
 )
 from strap.datasets.rlds.records import SMALLEST_RECORD
+from strap.datasets.untrusted import MAX_TRAJECTORIES, path_inside, require_at_most
 from strap.errors import StrapError
 
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from strap.datasets.base import natural
-from strap.datasets.boundary import MAX_FRAME_BYTES, MAX_PICTURE_PIXELS, require_at_most
 from strap.datasets.rlds.description import (
     DATASET_INFO,
     FEATURES,
@@ -26,6 +25,7 @@ from strap.datasets.rlds.description import (
     wrong,
 )
 from strap.datasets.rlds.shards import RecordShard, list_shards
+from strap.datasets.untrusted import MAX_FRAME_BYTES, MAX_PICTURE_PIXELS, require_at_most
 from strap.errors import StrapError
 
 STEPS_FEATURE = "steps"

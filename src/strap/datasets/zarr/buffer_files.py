@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from strap.datasets.boundary import REMEDY, require_at_most
+from strap.datasets.untrusted import REMEDY, require_at_most
 from strap.errors import StrapError
 
 MAX_DOCUMENT_BYTES = 1 << 26

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from strap.datasets.boundary import describe
+from strap.datasets.untrusted import describe
 from strap.datasets.zarr.buffer_files import BufferFiles
 from strap.datasets.zarr.layout import CHECKSUM_CODECS, PICTURE_CODECS, ArrayLayout, Codec
 from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes

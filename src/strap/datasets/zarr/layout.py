@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from strap.datasets.boundary import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, REMEDY, require_at_most
+from strap.datasets.untrusted import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, REMEDY, require_at_most
 from strap.datasets.zarr.buffer_files import BufferFiles, read_document
 from strap.errors import StrapError, shorten
 

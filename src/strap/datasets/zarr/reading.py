@@ -27,14 +27,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strap.datasets.boundary import (
+from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.untrusted import (
     MAX_ARRAY_BYTES,
     MAX_TRAJECTORIES,
     REMEDY,
     reading,
     require_at_most,
 )
-from strap.datasets.picture_arrays import as_pictures, is_picture_array
 from strap.datasets.zarr.buffer_files import BufferFiles, FolderFiles, ZipFiles, read_document
 from strap.datasets.zarr.chunks import require_chunks
 from strap.datasets.zarr.layout import PICTURE_CODECS, ArrayLayout, read_layout
