@@ -17,7 +17,7 @@ from strap.embeddings import embed
 from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run, open_run
-from strap.search import memory
+from strap.search import reuse
 from strap.segments import Segmentation, read_segments
 from strap.synthetic import Planted
 from strap.view.borders import BorderSearch, draft_borders, keep_borders
@@ -79,13 +79,13 @@ def test_only_changed_queries_are_searched(
     planted: Planted, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[int] = []
-    plain = memory.search_stores
+    plain = reuse.search_stores
 
     def count(queries: Any, *arguments: Any, **options: Any) -> Any:
         searched.append(len(queries))
         return plain(queries, *arguments, **options)
 
-    monkeypatch.setattr(memory, "search_stores", count)
+    monkeypatch.setattr(reuse, "search_stores", count)
     search = BorderSearch.of(retrieve(planted, folder / "even", PLAIN))
     draft_borders(search, {"demo_0": [25, 60]})
     assert searched == [6]

@@ -25,7 +25,7 @@ from strap.retrieval import (
 )
 from strap.retrieval.roughness import drop_rough
 from strap.runs import Run
-from strap.search.memory import SearchMemory
+from strap.search.reuse import SearchMemory
 from strap.segments import is_tiled, read_segments
 from strap.types import Matches, Segment
 
@@ -99,7 +99,7 @@ def draft_borders(
         search.catalogues,
         MatchOptions.of(options),
         progress=progress,
-        searcher=search.memory,
+        searcher=search.reuse,
     )
     matches = found.matches
     if options.max_roughness is not None:
