@@ -87,8 +87,9 @@ def format_score_correlations(summary: Summary, records: Sequence[ScoreRecord]) 
     listed = ", ".join(f"{count} of {label}" for label, count in counts if count)
     reference = summary.label(summary.references[0])
     text = (
-        f"Spearman's rank correlation of each score with the gain over {reference};\n"
-        f"n counts tasks, for all methods those of each method ({listed})."
+        f"Spearman's rank correlation of each score with the gain over {reference}.\n"
+        "n is the number of tasks; for all methods it is the number of pairs of a method and a\n"
+        f"task ({listed})."
     )
     return f"{text}\n\n{format_table(rows)}"
 

@@ -20,25 +20,26 @@ def format_markdown(summary: Summary) -> str:
     first, stop = experiment.states
     lines = [f"# {experiment.name}", ""]
     lines += [
-        f"Successes of all rollouts on {experiment.suite}'s fixed initial states {first} to "
-        f"{stop - 1}; in brackets Wilson's 95 % interval. The mean is that of the tasks' rates "
-        "where all are there, its interval that of all rollouts together.",
+        f"Successful rollouts on {experiment.suite}'s fixed initial states {first} to {stop - 1}, "
+        "with Wilson's 95 % interval in brackets. The mean is that of the tasks' success rates, if "
+        "every task was run; its interval is that of all rollouts pooled.",
         "",
         *_markdown_table(_success_rows(summary)),
         "",
     ]
     if experiment.paper:
-        lines += ["## Beside the paper", "", "Success in per cent: ours / the paper's.", ""]
+        lines += ["## Compared with the paper", "", "Success in per cent: ours / the paper's.", ""]
         lines += [*_markdown_table(_paper_rows(summary)), ""]
     if paired := summary.comparisons():
         lines += [
             "## Paired tests",
             "",
-            "Rollouts of the same task, demonstrations, seed and initial state. *points*: the "
-            "difference of the success rates in per cent; *only it*: initial states that only the "
-            "method solved; *p over states*: McNemar's exact test; *p over tasks*: the sign-flip "
-            f"test of the tasks' differences, where there are {MIN_TASKS} or more. Neither is "
-            "corrected for the number of comparisons.",
+            "A pair is two rollouts of the same task, demonstrations, seed and initial state. "
+            "*points*: the difference of the success rates in percentage points; *only it*: "
+            "initial states that only the method solved; *p over states*: McNemar's exact test; *p "
+            f"over tasks*: the sign-flip test of the tasks' differences, for {MIN_TASKS} or more "
+            "tasks. "
+            "Neither p is corrected for the number of comparisons.",
             "",
             *_markdown_table(_comparison_rows(summary, paired)),
             "",
@@ -161,7 +162,7 @@ def _cost_lines(summary: Summary) -> list[str]:
     )
     listing = "; ".join(f"{package} {', '.join(found)}" for package, found in versions.items())
     sentences = [
-        f"{costs} on average, beside the others." if costs else "",
+        f"{costs} on average, while others ran." if costs else "",
         f"Made with {listing}.",
     ]
     return ["## Cost and versions", "", " ".join(s for s in sentences if s)]
