@@ -1,4 +1,4 @@
-"""Policies: language-conditioned transformer and diffusion, how they are kept and how they act."""
+"""Language-conditioned transformer and diffusion policies: checkpoints, acting, settings."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = [
 
 
 class Trainable(Protocol):
-    """What a module of one's own needs for `strap.training.train`; it is an `nn.Module` besides.
+    """The methods that `strap.training.train` needs from your own `nn.Module`.
 
-    To act through `load_policy` too, it has `observation(images, proprioception, language)`, which
-    turns frames [b h …] into vectors [b h f], and `predict(features, generators)`, which turns
-    those into actions [b c a].
+    To act through `load_policy` as well, the module needs two more methods:
+    `observation(images, proprioception, language)` turns frames [b h …] into vectors [b h f], and
+    `predict(features, generators)` turns these vectors into actions [b c a].
     """
 
     def loss(self, batch: Batch) -> Tensor:
-        """A scalar to make smaller, averaged over the batch's valid actions."""
+        """Return the scalar to minimise, averaged over the batch's valid actions."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As every `nn.Module` has it."""
+        """Return the parameters and buffers, as every `nn.Module` does."""

@@ -1,4 +1,4 @@
-"""A trained policy that acts: observations in, actions out, one stream or many at once."""
+"""Run a trained policy: it turns observations into actions, for one stream or many at once."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from strap.policies.inputs import Observation, require_observation
 Action = npt.NDArray[np.float64]
 
 MAX_FEATURE = 1e12
-"""beyond which float32 products of features overflow"""
+"""largest feature; float32 products of larger ones overflow"""
 MAX_LANGUAGE = 1000
-"""instructions, besides those of the training, whose vectors are kept"""
+"""number of instructions, in addition to those of the training, whose vectors are kept"""
 
 
 @dataclass(eq=False)
 class _Stream:
-    """One robot's recent past."""
+    """The recent past of one robot."""
 
     generator: torch.Generator
     features: deque[Tensor]
     plans: deque[Action]
-    """what was predicted [c a] from the moment of each of the last looks on, the newest first"""
+    """the last predictions [c a], each from the moment of its prediction on, the newest first"""
     pending: list[Action] = field(default_factory=list)
     instruction: str = ""
 
-    def continued(self, instruction: str) -> _Stream:
-        """Return a copy that goes on; empty where the robot is told something else than before."""
+    def copy_for(self, instruction: str) -> _Stream:
+        """Return a copy; its history is empty if the instruction is a new one."""
         generator = torch.Generator()
         generator.set_state(self.generator.get_state())
         if instruction == self.instruction:
@@ -52,29 +52,31 @@ class _Stream:
 
 
 class Policy:
-    """Acts on observations: `policy.act(observation)` gives the next action [a].
+    """Acts on observations: `policy.act(observation)` returns the next action [a].
 
-    Keeps the frames it has seen; call `reset` when an episode begins. An observation on which it
-    would act wrongly is refused (`policies/inputs.py`), and every stream stays as it was.
+    A policy keeps the frames it has seen: call `reset` when an episode begins. It refuses
+    observations on which it would act wrongly (`policies/inputs.py`) and then changes no stream.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: str | torch.device = "cpu") -> None:
         self.interface, self.settings = checkpoint.interface, checkpoint.settings
         self.device = torch.device(device)
         module: Any = checkpoint.policy.eval()
-        # Convolutions like channels last everywhere.
+        # Convolutions are fastest with channels last on every device.
         self.module: Any = module.to(self.device, memory_format=torch.channels_last)
         self._projection = checkpoint.projection
         self._encoder = checkpoint.instructions.encoder
-        told = checkpoint.instructions
-        self.instructions = told.texts
-        """those it was trained on"""
-        self._language: dict[str, Tensor] = dict(zip(told.texts, told.vectors, strict=True))
+        trained_on = checkpoint.instructions
+        self.instructions = trained_on.texts
+        """the instructions it was trained on"""
+        self._language: dict[str, Tensor] = dict(
+            zip(trained_on.texts, trained_on.vectors, strict=True)
+        )
         self._frozen: FrozenVision | None = None
         self._streams: dict[int, _Stream] = {}
 
     def reset(self, stream: int = 0, *, seed: int = 0) -> None:
-        """Forget what a stream has seen; its random choices follow from the seed."""
+        """Forget what a stream has seen; the seed determines its random choices."""
         generator = torch.Generator().manual_seed(seed)
         seen = deque[Tensor](maxlen=self.settings.history)
         self._streams[stream] = _Stream(generator, seen, deque(maxlen=self.settings.blend))
@@ -84,67 +86,69 @@ class Policy:
         self._streams.pop(stream, None)
 
     def check(self, observation: Observation) -> None:
-        """Raise where the policy would act wrongly on an observation; nothing is changed."""
+        """Raise if the policy would act wrongly on an observation; change nothing."""
         require_observation(observation, self.interface)
         self.language(observation.instruction)
 
     def change(self, **settings: Any) -> None:
-        """Act otherwise than it was trained to: `execute`, `acting`, `blend`, `acting_std`.
+        """Change how the policy acts: `execute`, `acting`, `blend`, `acting_std`.
 
-        For episodes that begin afterwards.
+        The change applies to episodes that begin afterwards.
         """
         self.settings = replace(self.settings, **settings)
         if hasattr(self.module, "settings"):
             self.module.settings = self.settings
 
     def act(self, observation: Observation) -> Action:
-        """The next action [a] of stream 0."""
+        """Return the next action [a] of stream 0."""
         return self.act_many({0: observation})[0]
 
     @torch.inference_mode()
     def act_many(self, observations: Mapping[int, Observation]) -> dict[int, Action]:
-        """The next action of each stream, all in one batch."""
+        """Return the next action of each stream, computed in one batch."""
         for seen in observations.values():
             self.check(seen)
-        # Streams are changed as copies, kept once all has gone well.
-        streams = {number: self._continue(number, seen) for number, seen in observations.items()}
-        self._look(list(streams.values()), list(observations.values()))
+        # Change copies of the streams and keep them only if everything succeeds.
+        streams = {number: self._copy_stream(number, seen) for number, seen in observations.items()}
+        self._add_frames(list(streams.values()), list(observations.values()))
         if waiting := [stream for stream in streams.values() if not stream.pending]:
-            self._plan(waiting)
+            self._predict(waiting)
         actions = {number: stream.pending.pop(0) for number, stream in streams.items()}
         self._streams.update(streams)
         return actions
 
-    def _continue(self, number: int, seen: Observation) -> _Stream:
+    def _copy_stream(self, number: int, seen: Observation) -> _Stream:
         if number not in self._streams:
             self.reset(number)
-        return self._streams[number].continued(seen.instruction)
+        return self._streams[number].copy_for(seen.instruction)
 
-    def _look(self, streams: Sequence[_Stream], seen: Sequence[Observation]) -> None:
+    def _add_frames(self, streams: Sequence[_Stream], seen: Sequence[Observation]) -> None:
         images = self._images(seen)
         state = torch.stack([self._state(one) for one in seen]).to(self.device)
         language = torch.stack([self.language(one.instruction) for one in seen]).to(self.device)
         features = self.module.observation(images, state[:, None], language)[:, 0]
-        # Kept in the history, such a frame would spoil later actions, too.
+        # Non-finite features would stay in the history and spoil later actions, too.
         _require_finite(features, MAX_FEATURE)
         for stream, vector in zip(streams, features, strict=True):
-            # The first frame stands for those before it, as in training.
+            # The first frame is repeated to fill the history, as in training.
             count = 1 if stream.features else self.settings.history
             stream.features.extend([vector] * count)
 
-    def _plan(self, streams: Sequence[_Stream]) -> None:
-        features = torch.stack([torch.stack(tuple(own.features)) for own in streams])
-        actions = self.module.predict(features, [own.generator for own in streams])
+    def _predict(self, streams: Sequence[_Stream]) -> None:
+        features = torch.stack([torch.stack(tuple(stream.features)) for stream in streams])
+        actions = self.module.predict(features, [stream.generator for stream in streams])
         _require_finite(actions, math.inf)
         begin, count = -self.settings.first_action, self.settings.execute
-        for own, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
-            own.plans.appendleft(plan)
+        for stream, plan in zip(streams, actions[:, begin:].double().cpu().numpy(), strict=True):
+            stream.plans.appendleft(plan)
             for j in range(count):
-                says = [p[i * count + j] for i, p in enumerate(own.plans) if i * count + j < len(p)]
-                own.pending.append(np.mean(says, axis=0))
+                # Plan i is i * count actions old.
+                steps = [(i * count + j, p) for i, p in enumerate(stream.plans)]
+                predicted = [p[step] for step, p in steps if step < len(p)]
+                stream.pending.append(np.mean(predicted, axis=0))
 
     def _images(self, seen: Sequence[Observation]) -> dict[str, Tensor]:
-        """Return each camera's pictures, or their maps, [stream 1 …]; all of them in one batch."""
+        """Return each camera's images, or their feature maps, [stream 1 …]."""
         cameras, size = self.interface.cameras, self.interface.image_size
         if not cameras:
             return {}
@@ -152,7 +156,7 @@ class Policy:
             [fit(np.asarray(one.images[name])[None], size) for name in cameras for one in seen]
         )
         if self.settings.vision == "frozen":
-            assert self._projection is not None  # a frozen policy's checkpoint holds one
+            assert self._projection is not None  # the checkpoint of a frozen policy holds one
             self._frozen = self._frozen or FrozenVision(self.device)
             maps = self._frozen.project(images, self._projection)
             frames = torch.from_numpy(maps).to(self.device).float()
@@ -165,15 +169,15 @@ class Policy:
 
     def _state(self, seen: Observation) -> Tensor:
         parts = [seen.proprioception[key] for key in self.interface.proprioception]
-        # Concatenated, they are a copy: what came over a network can't be written to.
+        # Concatenating copies them: arrays from a network are read-only, which torch warns about.
         return torch.from_numpy(np.concatenate([np.zeros(0), *parts]).astype(np.float32))
 
     def knows(self, instruction: object) -> bool:
-        """Whether an instruction needs not be embedded any more."""
+        """Return whether an instruction's vector is known, so that it need not be embedded."""
         return isinstance(instruction, str) and instruction in self._language
 
     def language(self, instruction: str) -> Tensor:
-        """The instruction's vector, embedded on first use where training did not have it."""
+        """Return an instruction's vector; embed it on first use if the training did not have it."""
         if instruction not in self._language:
             vector = embed_instructions([instruction], self._encoder)[0]
             if len(vector) != self.interface.language_size:
@@ -203,13 +207,13 @@ def load_policy(
     which: Which = "last",
     module: nn.Module | None = None,
 ) -> Policy:
-    """A trained policy, ready to act.
+    """Load a trained policy that is ready to act.
 
     Args:
         path: a checkpoint folder that `strap train` wrote.
         device: `auto`, `cpu` or `cuda`.
-        which: `last`, or `best` by the likelihood of held-out demonstrations.
-        module: a policy of one's own, where one was trained.
+        which: `last` or `best`, the one with the highest likelihood of held-out demonstrations.
+        module: your own module, if the checkpoint holds the weights of one.
     """
     from strap.encoders.network import choose_device
 

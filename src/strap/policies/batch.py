@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 class Batch(NamedTuple):
-    """Windows of b clips: h frames seen, c actions to come."""
+    """A batch of b windows, each with h observed frames and c actions to predict."""
 
     images: dict[str, Tensor]
-    """camera -> uint8 crops [b h s s 3], or with frozen vision feature maps [b h p c]"""
+    """camera -> uint8 crops [b h s s 3]; with frozen vision: feature maps [b h p c]"""
     proprioception: Tensor
-    """[b h d], the keys concatenated in the interface's order"""
+    """[b h d], the keys concatenated in the order of the interface"""
     language: Tensor
     """[b l]"""
     actions: Tensor
     """[b c a]"""
     valid: Tensor
-    """[b c], False where the trajectory has no such action"""
+    """[b c], False for actions beyond the trajectory's start or end"""

@@ -1,11 +1,11 @@
-"""Policies on disk: weights as safetensors, everything else as JSON; nothing is unpickled.
+"""Read and write policies: weights as safetensors, everything else as JSON; no pickles.
 
 CKPT/
-  policy.safetensors   weights (the exponential average where one is kept), instruction vectors,
-                       the frozen vision's projection
-  best.safetensors     the same at the best held-out likelihood, where demonstrations were held out
+  policy.safetensors   weights (with --ema: their exponential average), instruction vectors, the
+                       projection of frozen vision
+  best.safetensors     the same at the best held-out likelihood, if demonstrations were held out
   config.json          interface, settings, normalisation, instructions, versions; written last
-  resume.safetensors   weights, optimiser and random state to go on from
+  resume.safetensors   weights, optimiser and random state, from which a training resumes
   log.jsonl, tensorboard/
 """
 
@@ -51,12 +51,12 @@ class Instructions:
     vectors: Tensor
     """[n l]"""
     encoder: str
-    """what made them"""
+    """the text encoder that made the vectors"""
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything needed to run a policy."""
+    """A policy and everything that is needed to run it."""
 
     policy: nn.Module
     interface: Interface
@@ -68,7 +68,7 @@ class Checkpoint:
 
 
 def build_policy(interface: Interface, settings: PolicySettings) -> nn.Module:
-    """A new policy with random weights."""
+    """Return a new policy with random weights."""
     if settings.vision == "frozen" and not interface.map_size[0]:
         raise StrapError(
             "the cache holds no feature maps: build it with --vision frozen, or train a ResNet"
@@ -79,7 +79,7 @@ def build_policy(interface: Interface, settings: PolicySettings) -> nn.Module:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, which: Which = "last") -> None:
-    """Write weights, then config.json; each whole or not at all."""
+    """Write the weights, then config.json; each file is written completely or not at all."""
     tensors = {f"policy.{k}": v for k, v in checkpoint.policy.state_dict().items()}
     tensors["instructions"] = checkpoint.instructions.vectors
     if checkpoint.projection is not None:
@@ -102,7 +102,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, which: Which = "last")
 def load_checkpoint(
     path: str | Path, *, which: Which = "last", policy: nn.Module | None = None
 ) -> Checkpoint:
-    """Read a checkpoint folder; `policy` is a module of one's own to load the weights into."""
+    """Read a checkpoint folder; load the weights into `policy` if you pass your own module."""
     folder = Path(path).expanduser()
     config = load_config(folder)
     interface, settings = config["interface"], config["settings"]
@@ -144,7 +144,7 @@ def fingerprint_weights(folder: Path) -> str:
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """Return what config.json says, its interface, settings and instructions checked."""
+    """Read config.json; check its interface, settings and instructions."""
     file = folder.expanduser() / "config.json"
     if not file.is_file():
         raise StrapError(
@@ -169,13 +169,13 @@ def load_config(folder: Path) -> dict[str, Any]:
 def _build(
     interface: Interface, settings: PolicySettings, tensors: Mapping[str, Tensor], file: Path
 ) -> nn.Module:
-    """A policy whose sizes are those of the tensors; they are compared before memory is taken."""
+    """Build a policy; before that, check that its sizes are those of the tensors."""
     try:
         with torch.device("meta"):
-            outline = build_policy(interface, settings)
+            outline = build_policy(interface, settings)  # allocates no memory
     except StrapError:
         raise
-    except Exception as error:  # torch says in many ways that sizes don't go together
+    except Exception as error:  # torch raises many types for sizes that do not fit
         raise StrapError(
             f"'{file.with_name('config.json')}' describes no policy that can be built "
             f"({describe(error)}); {REMEDY}"
@@ -193,7 +193,7 @@ def _projection(tensors: Mapping[str, Tensor]) -> Projection | None:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write safetensors, whole or not at all; `about` is kept as JSON in the header."""
+    """Write safetensors, completely or not at all; store `about` as JSON in the header."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -202,13 +202,15 @@ def write_tensors(
         try:
             save_file(plain, temporary, metadata={"about": json.dumps(about or {})})
         except SafetensorError as error:
-            if number := re.search(r"\(os error (\d+)\)", str(error)):  # a full disk, as text
+            if number := re.search(
+                r"\(os error (\d+)\)", str(error)
+            ):  # such as a full disk, reported as text
                 raise OSError(int(number[1]), str(error)) from error
             raise
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read safetensors, with an error that names the file."""
+    """Read safetensors; errors name the file."""
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -220,7 +222,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The JSON in a safetensors file's header."""
+    """Return the JSON in the header of a safetensors file."""
     from safetensors import safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""The diffusion policy: noise on a sequence of actions, removed step by step (DDPM)."""
+"""The diffusion policy: it removes noise from a sequence of actions step by step (DDPM)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from strap.policies.unet import TimeUNet
 
 
 class DiffusionPolicy(nn.Module):
-    """ε-prediction over a squared-cosine schedule, conditioned on the frames seen."""
+    """Predicts noise (ε) under a squared-cosine schedule, given the observed frames."""
 
-    _kept: Tensor
+    _alpha_bar: Tensor
+    """[steps], the share of the clean actions' variance after each diffusion step"""
 
     def __init__(self, interface: Interface, settings: PolicySettings) -> None:
         super().__init__()
-        halvings = 2 ** (len(settings.channels) - 1)
-        if settings.chunk % halvings:
+        factor = 2 ** (len(settings.channels) - 1)
+        if settings.chunk % factor:
             raise StrapError(
-                f"chunk {settings.chunk} must be a multiple of {halvings}: the U-Net halves time "
+                f"chunk {settings.chunk} must be a multiple of {factor}: the U-Net halves time "
                 f"{len(settings.channels) - 1} times"
             )
         self.interface, self.settings = interface, settings
@@ -34,17 +35,17 @@ class DiffusionPolicy(nn.Module):
         self.unet = TimeUNet(
             interface.action_size, condition, settings.channels, settings.kernel, settings.groups
         )
-        kept = cosine_schedule(settings.diffusion_steps)
-        self.register_buffer("_kept", kept, persistent=False)
+        alpha_bar = cosine_schedule(settings.diffusion_steps)
+        self.register_buffer("_alpha_bar", alpha_bar, persistent=False)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean squared error of the noise over the valid actions."""
+        """Return the mean squared error of the predicted noise over the valid actions."""
         features = self.observation(batch.images, batch.proprioception, batch.language)
         clean = self.observation.scale_actions(batch.actions)
         step = torch.randint(self.settings.diffusion_steps, (len(clean),), device=clean.device)
         noise = torch.randn_like(clean)
-        kept = self._kept[step][:, None, None]
-        noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
+        alpha_bar = self._alpha_bar[step][:, None, None]
+        noisy = alpha_bar.sqrt() * clean + (1 - alpha_bar).sqrt() * noise
         guess = self.unet(noisy, step, features.flatten(1)).float()
         valid = batch.valid.to(guess.dtype)
         error = ((guess - noise) ** 2).mean(-1)
@@ -56,7 +57,7 @@ class DiffusionPolicy(nn.Module):
     def predict(
         self, features: Tensor, generators: Sequence[torch.Generator] | None = None
     ) -> Tensor:
-        """Actions [b c a] from features [b h f], by the whole reverse process."""
+        """Return actions [b c a] for features [b h f], by the whole reverse process."""
         condition = features.flatten(1)
         shape = (self.settings.chunk, self.interface.action_size)
         x = _noise(len(features), shape, generators).to(features)
@@ -73,32 +74,32 @@ class DiffusionPolicy(nn.Module):
         number: int,
         generators: Sequence[torch.Generator] | None,
     ) -> Tensor:
-        """One step back: the posterior given the clean actions that the guess implies."""
-        now = self._kept[number]
-        before = self._kept[number - 1] if number else torch.ones_like(now)
+        """Take one reverse step: sample the posterior given the clean actions `guess` implies."""
+        now = self._alpha_bar[number]
+        before = self._alpha_bar[number - 1] if number else torch.ones_like(now)
         clean = ((x - (1 - now).sqrt() * guess) / now.sqrt()).clamp(-1, 1)
-        share = now / before  # α of this step
-        mean = before.sqrt() * (1 - share) / (1 - now) * clean
-        mean = mean + share.sqrt() * (1 - before) / (1 - now) * x
+        alpha = now / before
+        mean = before.sqrt() * (1 - alpha) / (1 - now) * clean
+        mean = mean + alpha.sqrt() * (1 - before) / (1 - now) * x
         if number == 0:
             return mean
-        variance = (1 - before) / (1 - now) * (1 - share)
+        variance = (1 - before) / (1 - now) * (1 - alpha)
         noise = _noise(len(x), tuple(x.shape[1:]), generators).to(x)
         return mean + variance.sqrt() * noise
 
 
 def cosine_schedule(steps: int) -> Tensor:
-    """How much of the clean signal's variance is kept after each step [steps]."""
+    """Return ᾱ, the share of the clean signal's variance that is left after each step [steps]."""
 
     def level(t: float) -> float:
         return math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
 
-    kept, product = [], 1.0
+    alpha_bar, product = [], 1.0
     for index in range(steps):
-        lost = min(1 - level((index + 1) / steps) / level(index / steps), 0.999)
-        product *= 1 - lost
-        kept.append(product)
-    return torch.tensor(kept)
+        beta = min(1 - level((index + 1) / steps) / level(index / steps), 0.999)
+        product *= 1 - beta
+        alpha_bar.append(product)
+    return torch.tensor(alpha_bar)
 
 
 def _noise(
@@ -106,4 +107,4 @@ def _noise(
 ) -> Tensor:
     if generators is None:
         return torch.randn(count, *shape)
-    return torch.stack([torch.randn(shape, generator=own) for own in generators])
+    return torch.stack([torch.randn(shape, generator=one) for one in generators])

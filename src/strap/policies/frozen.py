@@ -1,7 +1,8 @@
-"""Frozen vision: a small ImageNet network's middle feature maps, few numbers per place.
+"""Frozen vision: feature maps from the middle of a small ImageNet network, a few numbers per cell.
 
-The map at a sixteenth of the picture's size, with the finer one at an eighth laid beside it (four
-places to one), projected on their main directions: where things are is kept, to half a cell.
+A cell joins the features of the map at 1/16 of the image's size with those of the four cells that
+it covers in the map at 1/8. They are projected on their principal directions. Positions of objects
+stay known to half a cell.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from strap.errors import StrapError
 from strap.types import Array
 
 CHANNELS = 32
-"""Numbers kept per place."""
+"""numbers kept per cell"""
 CELL = 16
-"""Pixels a side of a place."""
+"""side of a cell in pixels"""
 FINE, COARSE = 4, 10
-"""The blocks of EfficientNet-Lite0 whose outputs are taken: 40 and 112 channels."""
+"""the blocks of EfficientNet-Lite0 whose outputs are used: 40 and 112 channels"""
 SAMPLE = 512
-"""Frames from which the main directions are found."""
+"""frames from which the principal directions are computed"""
 
-Halves = npt.NDArray[np.float16]
+Float16s = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The main directions of the maps' places, scaled to deviation 1."""
+    """The principal directions of the maps' cells, scaled to a standard deviation of 1."""
 
     mean: Tensor
     """[c]"""
@@ -40,12 +41,12 @@ class Projection:
     """[c k]"""
 
     def __call__(self, maps: Tensor) -> Tensor:
-        """[n p c] -> [n p k]"""
+        """Project maps [n p c] to [n p k]."""
         return (maps - self.mean) @ self.directions
 
 
 class FrozenVision:
-    """uint8 images to feature maps."""
+    """Computes feature maps of uint8 images."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         model = read_network()
@@ -56,7 +57,7 @@ class FrozenVision:
 
     @torch.inference_mode()
     def maps(self, images: Array | Tensor) -> Tensor:
-        """uint8 [n s s 3], upright -> [n (s/16)² 272], float32 on the device."""
+        """Return maps [n (s/16)² 272], float32 on the device, of upright uint8 images [n s s 3]."""
         pixels = torch.as_tensor(
             np.ascontiguousarray(images) if isinstance(images, np.ndarray) else images
         ).to(self.device)
@@ -75,25 +76,25 @@ class FrozenVision:
         both = torch.cat([x, F.pixel_unshuffle(fine, 2)], dim=1)
         return both.flatten(2).transpose(1, 2).contiguous()
 
-    def project(self, images: Array, projection: Projection, batch: int = 64) -> Halves:
-        """uint8 [n s s 3] -> float16 [n p k]."""
-        own = Projection(projection.mean.to(self.device), projection.directions.to(self.device))
+    def project(self, images: Array, projection: Projection, batch: int = 64) -> Float16s:
+        """Return projected maps, float16 [n p k], of uint8 images [n s s 3]."""
+        local = Projection(projection.mean.to(self.device), projection.directions.to(self.device))
         parts = [
-            own(self.maps(images[start : start + batch])).half().cpu().numpy()
+            local(self.maps(images[start : start + batch])).half().cpu().numpy()
             for start in range(0, len(images), batch)
         ]
         return np.concatenate(parts)
 
 
 def find_projection(maps: Tensor, channels: int = CHANNELS) -> Projection:
-    """The main directions of maps [n p c], by the eigenvectors of their covariance."""
+    """Return the principal directions of maps [n p c]: eigenvectors of their correlation."""
     rows = maps.flatten(0, 1).double()
-    # Channels differ in size by orders; each counts alike.
+    # Channels differ in scale by orders of magnitude: give each the same variance.
     mean, spread = rows.mean(0), rows.std(0).clamp(min=1e-6)
     normal = (rows - mean) / spread
     values, vectors = torch.linalg.eigh(normal.T @ normal / len(normal))
     values, vectors = values.flip(0)[:channels], vectors.flip(1)[:, :channels]
-    # An eigenvector's sign is arbitrary; fixed, so that two machines agree.
+    # An eigenvector's sign is arbitrary: fix it, so that two machines agree.
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
     vectors = vectors * largest.sign()
     directions = vectors / values.clamp(min=1e-6).sqrt() / spread[:, None]

@@ -1,4 +1,4 @@
-"""Pictures on their way into a policy: one size, then a crop."""
+"""Resize and crop images for a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strap.types import Array
 
 
 def fit(images: Array, size: int) -> Array:
-    """uint8 [n h w 3] -> [n size size 3]; untouched where they have that size."""
+    """Resize uint8 images [n h w 3] to [n size size 3]; return images of that size unchanged."""
     if images.shape[1:3] == (size, size):
         return images
     pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
@@ -20,18 +20,18 @@ def fit(images: Array, size: int) -> Array:
 
 
 def centre(size: int, crop: int) -> int:
-    """Where a crop of the middle begins."""
+    """Return the first row (and column) of a centre crop."""
     return (size - crop) // 2
 
 
 def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
-    """Return frames of clips, cropped: the same corner for all frames of a clip, or one each.
+    """Crop the frames of clips, with one corner per clip or one per frame.
 
     Args:
         frames: uint8 [n s s 3].
-        rows: which frames [b h].
-        corner: (top, left) of the crops [b 1 2], or of each frame's [b h 2].
-        crop: side of the crop.
+        rows: index of each clip's frames in `frames` [b h].
+        corner: (top, left) of one crop per clip [b 1 2], or of one per frame [b h 2].
+        crop: side of the crop in pixels.
 
     Returns:
         uint8 [b h crop crop 3].
@@ -41,7 +41,7 @@ def crop_clips(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tenso
 
 
 def crop_by_gathering(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
-    """Crop with one indexing operation, as a GPU does it best; arguments as in `crop_clips`."""
+    """Crop with one indexing operation, which is fastest on a GPU; see `crop_clips`."""
     steps = torch.arange(crop, device=frames.device)
     top = corner[:, :, 0, None, None] + steps[:, None]  # [b 1|h crop 1]
     left = corner[:, :, 1, None, None] + steps  # [b 1|h 1 crop]
@@ -49,11 +49,11 @@ def crop_by_gathering(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -
 
 
 def crop_by_slices(frames: Tensor, rows: Tensor, corner: Tensor, crop: int) -> Tensor:
-    """Crop frame by frame: a CPU copies rows of pixels faster than it gathers single ones."""
+    """Crop frame by frame: a CPU copies rows of pixels faster than it gathers single pixels."""
     out = torch.empty((*rows.shape, crop, crop, 3), dtype=frames.dtype)
     corners = corner.expand(*rows.shape, 2).tolist()
-    for clip, own in enumerate(rows.tolist()):
-        for index, row in enumerate(own):
+    for clip, clip_rows in enumerate(rows.tolist()):
+        for index, row in enumerate(clip_rows):
             top, left = corners[clip][index]
             out[clip, index] = frames[row, top : top + crop, left : left + crop]
     return out

@@ -1,4 +1,4 @@
-"""What a policy may be shown: observations on which it would act wrongly are refused."""
+"""Checks of observations: a policy refuses those on which it would act wrongly."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strap.policies.settings import Interface
 from strap.types import Array
 
 RATE_TOLERANCE = 0.05
-"""how far a robot's rate may be from the training data's, as a share of it"""
+"""largest difference between a robot's rate and the training data's, as a share of the latter"""
 MAX_INSTRUCTION = 4096
-"""characters of an instruction"""
-PICTURE = "give an image of uint8 [height width 3], upright"
+"""largest number of characters in an instruction"""
+IMAGE_FORMAT = "give an image of uint8 [height width 3], upright"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,21 +29,23 @@ class Observation:
     """key -> [d]"""
     instruction: str
     rate: float | None = None
-    """how many actions a second the robot is given, where that is known"""
+    """actions per second that the robot executes; None if unknown"""
 
 
-def require_observation(seen: Observation, interface: Interface) -> None:
-    """Raise unless an observation is of the kind that the policy was trained on."""
-    _require_cameras(seen.images, interface)
+def require_observation(observation: Observation, interface: Interface) -> None:
+    """Raise unless an observation has the cameras, shapes and rate the policy was trained on."""
+    _require_cameras(observation.images, interface)
     for name in interface.cameras:
-        _require_image(name, _as_array(f"camera '{name}'", seen.images[name]), interface)
+        _require_image(name, _as_array(f"camera '{name}'", observation.images[name]), interface)
     for key, size in interface.proprioception.items():
-        if key not in seen.proprioception:
-            known = ", ".join(seen.proprioception) or "none"
+        if key not in observation.proprioception:
+            known = ", ".join(observation.proprioception) or "none"
             raise StrapError(f"this policy needs proprioception '{key}'; there is: {known}")
-        _require_state(key, _as_array(f"proprioception '{key}'", seen.proprioception[key]), size)
-    _require_instruction(seen.instruction)
-    _require_rate(seen.rate, interface.fps)
+        _require_state(
+            key, _as_array(f"proprioception '{key}'", observation.proprioception[key]), size
+        )
+    _require_instruction(observation.instruction)
+    _require_rate(observation.rate, interface.fps)
 
 
 def frame_sizes(name: str, interface: Interface) -> tuple[tuple[int, int], ...]:
@@ -76,15 +78,17 @@ def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
 def _require_image(name: str, image: Array, interface: Interface) -> None:
     told = f"camera '{name}' gives {image.dtype} {image.shape}"
     if image.ndim == 3 and image.shape[0] == 3 and image.shape[2] != 3:
-        raise StrapError(f"{told}, channels first: {PICTURE}, as image.transpose(1, 2, 0) does")
+        raise StrapError(
+            f"{told}, channels first: {IMAGE_FORMAT}, as image.transpose(1, 2, 0) does"
+        )
     if image.dtype.kind == "f" and image.size:
         spread = f"values {np.min(image):g} to {np.max(image):g}"
         raise StrapError(
-            f"{told} with {spread}: {PICTURE}; where 1 is white, (255 * image).round().astype("
+            f"{told} with {spread}: {IMAGE_FORMAT}; where 1 is white, (255 * image).round().astype("
             "'uint8') is one"
         )
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise StrapError(f"{told}: {PICTURE}")
+        raise StrapError(f"{told}: {IMAGE_FORMAT}")
     allowed = frame_sizes(name, interface)
     if image.shape[:2] not in allowed:
         sizes = " or ".join(f"{height}×{width}" for height, width in allowed)

@@ -1,4 +1,4 @@
-"""A model that is being trained as tensors: its weights, and the moments of its optimiser."""
+"""Save and restore a model in training: its weights and the state of its optimiser, as tensors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+"""AdamW's state of a parameter"""
 
 
 def collect_learning(
     model: nn.Module, optimizer: torch.optim.Optimizer, prefix: str
 ) -> dict[str, Tensor]:
-    """Return the weights under names with a prefix, and each parameter's moments."""
+    """Return the weights, their names prefixed, and the optimiser's state of each parameter."""
     tensors = {f"{prefix}.{name}": value for name, value in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -24,10 +25,10 @@ def collect_learning(
 def restore_learning(
     tensors: Mapping[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer, prefix: str
 ) -> None:
-    """Put back what `collect_learning` took from such a model and its optimiser."""
+    """Restore a model and its optimiser from the tensors of `collect_learning`."""
     model.load_state_dict(strip_prefix(tensors, prefix))
     for name, parameter in model.named_parameters():
-        if f"optimizer.step.{name}" in tensors:  # what isn't trained has none
+        if f"optimizer.step.{name}" in tensors:  # frozen parameters have no state
             moments = {key: tensors[f"optimizer.{key}.{name}"] for key in MOMENTS}
             optimizer.state[parameter] = {
                 key: _place_beside(parameter, value) for key, value in moments.items()
@@ -35,12 +36,12 @@ def restore_learning(
 
 
 def _place_beside(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return a moment on its parameter's device, in memory as its parameter is."""
+    """Return a moment on its parameter's device, in the parameter's memory format."""
     like = parameter if value.shape == parameter.shape else value
     return torch.empty_like(like, dtype=value.dtype, device=parameter.device).copy_(value)
 
 
 def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names have a prefix, under the rest of their names."""
+    """Return the tensors whose names have a prefix, under their names without it."""
     found = [name for name in tensors if name.startswith(f"{prefix}.")]
     return {name.removeprefix(f"{prefix}."): tensors[name] for name in found}

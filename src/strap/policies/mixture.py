@@ -22,7 +22,7 @@ class Mixture(NamedTuple):
     """[… k a]"""
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Log-likelihood of actions [… a] -> […]."""
+        """Return the log-likelihood of actions: [… a] -> […]."""
         z = (actions.unsqueeze(-2) - self.means) / self.stds
         per_mode = -0.5 * (z * z).sum(-1) - self.stds.log().sum(-1)
         constant = 0.5 * self.means.shape[-1] * math.log(2 * math.pi)
@@ -30,15 +30,15 @@ class Mixture(NamedTuple):
         return torch.logsumexp(weights + per_mode, dim=-1) - constant
 
     def sample(self, std: float, generators: Sequence[torch.Generator] | None = None) -> Tensor:
-        """Draw [b c a] with every deviation set to `std`; one mode per clip and step.
+        """Draw actions [b c a] with every deviation set to `std`; one mode per clip and step.
 
-        With generators, row i draws from the i-th alone: what a stream of actions is does not
-        depend on which others share the batch.
+        With generators, row i only uses generator i, so a stream's actions do not depend on the
+        other streams in the batch.
         """
         probabilities = self.logits.float().softmax(-1).cpu()
-        own: Sequence[torch.Generator | None] = generators or [None] * len(probabilities)
+        row_generators: Sequence[torch.Generator | None] = generators or [None] * len(probabilities)
         rows = []
-        for row, generator in zip(probabilities, own, strict=True):
+        for row, generator in zip(probabilities, row_generators, strict=True):
             modes = torch.multinomial(row, 1, generator=generator)
             noise = torch.randn((len(row), self.means.shape[-1]), generator=generator)
             rows.append((modes, noise))
@@ -48,14 +48,14 @@ class Mixture(NamedTuple):
         return self.means.gather(-2, index).squeeze(-2) + std * noise
 
     def most_likely(self) -> Tensor:
-        """The mean of the heaviest mode [… a]."""
+        """Return the mean of the mode with the largest weight [… a]."""
         index = self.logits.argmax(-1)[..., None, None]
         index = index.expand(*index.shape[:-1], self.means.shape[-1])
         return self.means.gather(-2, index).squeeze(-2)
 
 
 class MixtureHead(nn.Module):
-    """Tokens [… w] to a mixture: tanh means, softplus deviations above a floor."""
+    """Predicts a mixture from tokens [… w]: tanh means, softplus deviations above `min_std`."""
 
     def __init__(self, width: int, actions: int, modes: int, min_std: float) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class MixtureHead(nn.Module):
         self.logits = nn.Linear(width, modes)
 
     def forward(self, tokens: Tensor) -> Mixture:
-        """[… w] -> mixture over actions, in float32."""
+        """Return the mixture over actions, in float32, of tokens [… w]."""
         shape = (*tokens.shape[:-1], self.modes, self.actions)
         means = torch.tanh(self.mean(tokens).float()).view(shape)
         stds = F.softplus(self.scale(tokens).float()).view(shape) + self.min_std

@@ -1,4 +1,4 @@
-"""What a policy makes of a frame: cameras, proprioception and instruction side by side."""
+"""Encode a frame as one vector: camera features, proprioception and instruction concatenated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strap.policies.vision import MapCamera, ResNetCamera
 
 
 class ObservationEncoder(nn.Module):
-    """Frames to feature vectors; holds the normalisation of what goes in and comes out."""
+    """Encodes frames as feature vectors; holds the normalisation of proprioception and actions."""
 
     state_mean: Tensor
     state_std: Tensor
@@ -25,18 +25,18 @@ class ObservationEncoder(nn.Module):
         self.language = settings.language
         camera = MapCamera if settings.vision == "frozen" else ResNetCamera
         self.cameras = nn.ModuleList(camera(interface, settings) for _ in interface.cameras)
-        low = sum(interface.proprioception.values())
-        self.size = len(interface.cameras) * settings.features + low
+        state_size = sum(interface.proprioception.values())
+        self.size = len(interface.cameras) * settings.features + state_size
         self.size += interface.language_size if settings.language else 0
-        self.register_buffer("state_mean", torch.zeros(low))
-        self.register_buffer("state_std", torch.ones(low))
+        self.register_buffer("state_mean", torch.zeros(state_size))
+        self.register_buffer("state_std", torch.ones(state_size))
         self.register_buffer("action_middle", torch.zeros(interface.action_size))
         self.register_buffer("action_range", torch.ones(interface.action_size))
 
     def forward(
         self, images: Mapping[str, Tensor], proprioception: Tensor, language: Tensor
     ) -> Tensor:
-        """Images [b h …] by camera, [b h d], [b l] -> [b h size]."""
+        """Encode images [b h …], proprioception [b h d] and language [b l] as [b h size]."""
         state = (proprioception - self.state_mean) / self.state_std
         parts = [
             camera(images[name], language)
@@ -44,14 +44,14 @@ class ObservationEncoder(nn.Module):
         ]
         parts.append(state.to(parts[0].dtype) if parts else state)
         if self.language:
-            spread = language[:, None].expand(-1, proprioception.shape[1], -1)
-            parts.append(spread.to(parts[0].dtype))
+            repeated = language[:, None].expand(-1, proprioception.shape[1], -1)  # for each frame
+            parts.append(repeated.to(parts[0].dtype))
         return torch.cat(parts, dim=-1)
 
     def scale_actions(self, actions: Tensor) -> Tensor:
-        """As recorded -> as the head predicts them."""
+        """Convert recorded actions to the range that the head predicts."""
         return (actions - self.action_middle) / self.action_range
 
     def restore_actions(self, actions: Tensor) -> Tensor:
-        """As the head predicts them -> as recorded."""
+        """Convert predicted actions to the range of the recorded ones."""
         return actions * self.action_range + self.action_middle

@@ -1,4 +1,4 @@
-"""What a policy is made of, as plain data: its sizes, what goes in, and the named presets."""
+"""A policy's settings, the interface to its data, and the named presets."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ Pixels = Literal["imagenet", "unit"]
 Preset = Literal["fixed", "paper", "released"]
 
 CROP = 116 / 128
-"""The side of a random crop as a part of the image's side."""
-
-
+"""side of a random crop, as a fraction of the image's side"""
 MAX_SIDE = 8192
-"""pixels a side of the images that a policy may ask for"""
+"""largest side, in pixels, of a policy's images"""
 MAX_WIDTH = 1 << 16
-"""of a layer, or of what goes in or comes out, in a checkpoint's description"""
+"""largest width of a layer, an input or an output that is accepted from a checkpoint"""
 MAX_LEVELS = 16
-WHOLE = {
+INTEGER_LIMITS = {
     **dict.fromkeys(("history", "chunk", "execute", "blend"), (1, 4096)),
     "first_action": (-4096, 0),
     **dict.fromkeys(("layers", "heads", "modes", "kernel"), (1, 1024)),
@@ -36,9 +34,9 @@ WHOLE = {
     "diffusion_steps": (1, 10_000),
     "horizon": (1, 1_000_000),
 }
-"""the least and the greatest value that is taken from a checkpoint's description"""
-SHARES = {"dropout": 1.0, "attention_dropout": 1.0, "min_std": 1e6, "acting_std": 1e6}
-"""the greatest; the least is 0"""
+"""smallest and largest value that is accepted from a checkpoint"""
+REAL_LIMITS = {"dropout": 1.0, "attention_dropout": 1.0, "min_std": 1e6, "acting_std": 1e6}
+"""largest value that is accepted from a checkpoint; the smallest is 0"""
 
 
 @dataclass(frozen=True)
@@ -134,15 +132,15 @@ class PolicySettings:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PolicySettings:
-        """From a checkpoint's JSON; unknown names are an error."""
+        """Read settings from a checkpoint's JSON; unknown names are an error."""
         known = {entry.name for entry in fields(cls)}
-        if odd := sorted(set(values) - known):
-            raise StrapError(f"policy settings have unknown names: {', '.join(odd)}")
+        if extra := sorted(set(values) - known):
+            raise StrapError(f"policy settings have unknown names: {', '.join(extra)}")
         for name, value in values.items():
-            if name in WHOLE:
-                _require_whole(value, name, *WHOLE[name])
-            elif name in SHARES:
-                _require_real(value, name, SHARES[name])
+            if name in INTEGER_LIMITS:
+                _require_integer(value, name, *INTEGER_LIMITS[name])
+            elif name in REAL_LIMITS:
+                _require_real(value, name, REAL_LIMITS[name])
             elif name != "channels" and type(value) is not type(
                 cls.__dataclass_fields__[name].default
             ):
@@ -151,36 +149,36 @@ class PolicySettings:
         if not isinstance(channels, list | tuple) or not 1 <= len(channels) <= MAX_LEVELS:
             raise StrapError(f"channels is {channels!r:.60}: a list of 1 to {MAX_LEVELS} numbers")
         for width in channels:
-            _require_whole(width, "channels", 1, MAX_WIDTH)
+            _require_integer(width, "channels", 1, MAX_WIDTH)
         return cls(**{**values, "channels": tuple(channels)})
 
 
 @dataclass(frozen=True)
 class Interface:
-    """What goes in and comes out: fixed by the data a policy is trained on."""
+    """A policy's inputs and outputs, determined by the data it is trained on."""
 
     cameras: tuple[str, ...]
     image_size: int
     """side of the square images"""
     proprioception: Mapping[str, int]
-    """key -> size, in the order they are concatenated"""
+    """key -> size, in the order of concatenation"""
     action_size: int
     language_size: int
     map_size: tuple[int, int] = (0, 0)
-    """frozen vision: (positions, channels) of a camera's feature map"""
+    """frozen vision: (cells, channels) of a camera's feature map"""
     fps: float | None = None
     frame_sizes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """camera -> (height, width) of the training data's images, where known; a camera that is not
-    named here has square ones of `image_size`"""
+    """camera -> (height, width) of the training data's images, if known; a camera that is missing
+    here has square images of `image_size`"""
 
     @property
     def crop(self) -> int:
-        """Side of the crop that a ResNet sees."""
+        """The side of a ResNet's input crop, in pixels."""
         return max(1, round(self.image_size * CROP))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Interface:
-        """From a checkpoint's or cache's JSON."""
+        """Read an interface from the JSON of a checkpoint or cache."""
         cameras, proprioception = values["cameras"], values["proprioception"]
         if not isinstance(cameras, list | tuple) or len(set(cameras)) < len(cameras):
             raise StrapError(f"cameras is {cameras!r:.60}: it must be a list of different names")
@@ -189,11 +187,11 @@ class Interface:
         if not all(isinstance(name, str) for name in (*cameras, *proprioception)):
             raise StrapError("the name of a camera or of proprioception is no text")
         for name, most in (("image_size", MAX_SIDE), ("action_size", MAX_WIDTH)):
-            _require_whole(values[name], name, 1, most)
-        _require_whole(values["language_size"], "language_size", 0, MAX_WIDTH)
-        places, channels = values["map_size"]
-        for size in (places, channels, *proprioception.values()):
-            _require_whole(size, "map_size or proprioception", 0, MAX_WIDTH)
+            _require_integer(values[name], name, 1, most)
+        _require_integer(values["language_size"], "language_size", 0, MAX_WIDTH)
+        n_cells, channels = values["map_size"]
+        for size in (n_cells, channels, *proprioception.values()):
+            _require_integer(size, "map_size or proprioception", 0, MAX_WIDTH)
         if values.get("fps") is not None:
             _require_real(values["fps"], "fps", 1e6)
         sizes = values.get("frame_sizes", {})
@@ -201,33 +199,33 @@ class Interface:
             raise StrapError(f"frame_sizes is {sizes!r:.60}: it must be camera -> height and width")
         for height, width in sizes.values():
             for side in (height, width):
-                _require_whole(side, "frame_sizes", 1, MAX_SIDE)
+                _require_integer(side, "frame_sizes", 1, MAX_SIDE)
         return cls(
             cameras=tuple(cameras),
             image_size=values["image_size"],
             proprioception=dict(proprioception),
             action_size=values["action_size"],
             language_size=values["language_size"],
-            map_size=(places, channels),
+            map_size=(n_cells, channels),
             fps=values.get("fps"),
             frame_sizes={name: (height, width) for name, (height, width) in sizes.items()},
         )
 
     def difference(self, other: Interface) -> str | None:
-        """What differs from another interface, in words; None when nothing does."""
+        """Describe the first difference from another interface; return None if there is none."""
         for name in ("cameras", "image_size", "action_size", "language_size"):
             if getattr(self, name) != getattr(other, name):
                 ours, theirs = getattr(self, name), getattr(other, name)
                 return f"{name.replace('_', ' ')} {_words(ours)}, not {_words(theirs)}"
         ours, theirs = dict(self.proprioception), dict(other.proprioception)
-        if list(ours.items()) != list(theirs.items()):  # in their order they are one vector
+        if list(ours.items()) != list(theirs.items()):  # their order matters: they form one vector
             told = f"proprioception {_words(ours)}, not {_words(theirs)}"
             order = f"--proprioception {' '.join(theirs)}"
             return f"{told} ({order} orders it)" if ours == theirs else told
         return None
 
 
-def _require_whole(value: Any, name: str, least: int, most: int) -> None:
+def _require_integer(value: Any, name: str, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise StrapError(f"{name} is {value!r:.60}: it must be a whole number, {least} to {most}")
 
@@ -244,20 +242,21 @@ def _words(value: Any) -> str:
 
 
 SMALL = {"layers": 2, "width": 64, "keypoints": 16, "attention_dropout": 0.0}
-"""A frozen-feature policy: small enough for a hundred steps a second on two cores."""
+"""sizes of a policy with frozen vision; two CPU cores train it at a hundred steps per second"""
 
 
 def policy_preset(
     name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
 ) -> PolicySettings:
-    """The settings of a preset.
+    """Return the policy settings of a preset.
 
-    `paper`: the text, and where it says nothing the authors' code. `released`: that code alone,
-    whose attention mask is causal and whose episodes end after 300 steps. `fixed`: full
-    attention, proprioception normalised (fingers move by centimetres, joints by radians), the
-    heaviest mode is acted on instead of one drawn, and no deviation below 0.05: with smaller ones
-    a likelihood polishes the actions that are easy to predict, whose gradients are the largest,
-    and leaves the hard ones (setting off, closing the fingers) as they are.
+    `paper` follows the paper, and the authors' code for everything the paper leaves out.
+    `released` follows that code alone: its attention is causal and its episodes end after 300
+    steps. `fixed` uses full attention and normalised proprioception (fingers move by centimetres,
+    joints by radians), acts on the mode with the largest weight instead of a random one, and keeps
+    deviations above 0.05. With smaller deviations, the easily predicted actions have the largest
+    gradients: the likelihood refines these and neglects the hard ones (starting to move, closing
+    the fingers).
     """
     if name not in get_args(Preset):
         raise unknown("preset", name, get_args(Preset))
@@ -287,9 +286,9 @@ def policy_preset(
 
 
 def text_encoder_preset(name: Preset = "fixed", *, kind: Kind = "transformer") -> str:
-    """Return what embeds instructions: CLIP ViT-L/14 as in the paper, or `fixed`'s MiniLM.
+    """Return the text encoder of a preset: CLIP ViT-L/14 as in the paper, or MiniLM for `fixed`.
 
-    Diffusion policies see no instruction.
+    It does not matter for diffusion policies, which see no instruction.
     """
     return "clip" if name != "fixed" and kind == "transformer" else TEXT_ENCODER
 
@@ -297,9 +296,9 @@ def text_encoder_preset(name: Preset = "fixed", *, kind: Kind = "transformer") -
 def imagenet_preset(
     name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
 ) -> str | None:
-    """Return where the ResNets' first weights come from: a hub id, or None for random ones.
+    """Return the hub id of the ResNets' initial weights, or None for random ones.
 
-    The paper's diffusion policies begin with ImageNet's.
+    The paper's diffusion policies start from ImageNet weights.
     """
-    begins = name != "fixed" and kind == "diffusion" and vision == "resnet"
-    return "microsoft/resnet-18" if begins else None
+    is_pretrained = name != "fixed" and kind == "diffusion" and vision == "resnet"
+    return "microsoft/resnet-18" if is_pretrained else None

@@ -1,4 +1,4 @@
-"""The transformer policy: one token per frame seen, one Gaussian mixture per action to come."""
+"""The transformer policy: a token per observed frame, a Gaussian mixture per predicted action."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strap.policies.settings import Interface, PolicySettings
 
 
 class Block(nn.Module):
-    """Pre-LN attention and a GELU MLP, each added to its input."""
+    """A transformer block: pre-LN attention and a GELU MLP, each with a residual connection."""
 
     def __init__(self, settings: PolicySettings) -> None:
         super().__init__()
@@ -31,23 +31,23 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[b t w] -> [b t w]"""
+        """Map tokens [b t w] to [b t w]."""
         x = x + self._drop(self.attend(self.norm1(x)))
         return x + self._drop(self.mlp(self.norm2(x)))
 
     def attend(self, x: Tensor) -> Tensor:
-        """Self-attention [b t w] -> [b t w]."""
+        """Apply self-attention: [b t w] -> [b t w]."""
         clips, tokens, width = x.shape
         parts = self.qkv(x).view(clips, tokens, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(
+        attended = F.scaled_dot_product_attention(
             query,
             key,
             value,
             dropout_p=self.attention_dropout if self.training else 0.0,
             is_causal=self.causal,
         )
-        mixed: Tensor = self.out(seen.transpose(1, 2).reshape(clips, tokens, width))
+        mixed: Tensor = self.out(attended.transpose(1, 2).reshape(clips, tokens, width))
         return mixed
 
     def _drop(self, x: Tensor) -> Tensor:
@@ -67,20 +67,20 @@ class TransformerPolicy(nn.Module):
         self.norm_in, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
         self.head = MixtureHead(width, interface.action_size, settings.modes, settings.min_std)
-        is_whole = settings.initial == "normal"
-        drawn: list[nn.Module] = list(self.blocks.modules())
-        if is_whole:
-            drawn = [self.embed, *drawn, *self.head.modules()]
-        for module in drawn:
+        is_all_normal = settings.initial == "normal"
+        normal: list[nn.Module] = list(self.blocks.modules())
+        if is_all_normal:
+            normal = [self.embed, *normal, *self.head.modules()]
+        for module in normal:
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-        if is_whole:
+        if is_all_normal:
             nn.init.normal_(self.position, std=0.02)
 
     def mixture(self, features: Tensor) -> Mixture:
-        """What `observation` made of the frames [b h f] -> a mixture for each action [b c …]."""
+        """Return a mixture for each action [b c …], from the frames' features [b h f]."""
         x = self.norm_in(self.embed(features) + self.position)
         x = F.dropout(x, self.settings.dropout, self.training)
         for block in self.blocks:
@@ -89,7 +89,7 @@ class TransformerPolicy(nn.Module):
         return mixture
 
     def loss(self, batch: Batch) -> Tensor:
-        """−log π of the valid actions, on average."""
+        """Return the mean −log π of the valid actions."""
         features = self.observation(batch.images, batch.proprioception, batch.language)
         wanted = self.observation.scale_actions(batch.actions)
         log_prob = self.mixture(features).log_prob(wanted)
@@ -101,7 +101,7 @@ class TransformerPolicy(nn.Module):
     def predict(
         self, features: Tensor, generators: Sequence[torch.Generator] | None = None
     ) -> Tensor:
-        """Actions [b c a] to execute, from features [b h f]."""
+        """Return the actions [b c a] to execute, for features [b h f]."""
         mixture = self.mixture(features)
         if self.settings.acting == "mode":
             return self.observation.restore_actions(mixture.most_likely())

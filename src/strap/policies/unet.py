@@ -1,4 +1,4 @@
-"""A U-Net over time: the diffusion policy's guess of the noise in a sequence of actions."""
+"""A U-Net over time that predicts the noise in a sequence of actions, for the diffusion policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class TimeBlock(nn.Module):
-    """Two convolutions over time, the first one's output scaled and shifted by the condition."""
+    """Two convolutions over time; the condition scales and shifts the output of the first one."""
 
     def __init__(self, inputs: int, outputs: int, condition: int, kernel: int, groups: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class TimeBlock(nn.Module):
         self.shortcut = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """[b i t], [b c] -> [b o t]"""
+        """Map [b i t] to [b o t], given a condition [b c]."""
         y = F.mish(self.norm1(self.conv1(x)))
         scale, shift = self.film(F.mish(condition)).unsqueeze(-1).chunk(2, dim=1)
         y = y * (1 + scale) + shift
@@ -33,7 +33,7 @@ class TimeBlock(nn.Module):
 
 
 class TimeUNet(nn.Module):
-    """Down by halves, up again, with the levels joined across."""
+    """Halves the length at each level, doubles it again, and joins levels of equal length."""
 
     def __init__(
         self, actions: int, condition: int, channels: Sequence[int], kernel: int, groups: int
@@ -45,19 +45,19 @@ class TimeUNet(nn.Module):
             nn.Mish(),
             nn.Linear(4 * self.step_size, self.step_size),
         )
-        known = condition + self.step_size
+        condition_size = condition + self.step_size
         self.down, self.up = nn.ModuleList(), nn.ModuleList()
         self.smaller, self.larger = nn.ModuleList(), nn.ModuleList()
         inputs = actions
         for level, width in enumerate(channels):
             last = level == len(channels) - 1
-            self.down.append(_pair(inputs, width, known, kernel, groups))
+            self.down.append(_pair(inputs, width, condition_size, kernel, groups))
             self.smaller.append(nn.Identity() if last else nn.Conv1d(width, width, 3, 2, 1))
             inputs = width
-        self.middle = _pair(inputs, inputs, known, kernel, groups)
+        self.middle = _pair(inputs, inputs, condition_size, kernel, groups)
         for level in reversed(range(1, len(channels))):
             width = channels[level - 1]
-            self.up.append(_pair(2 * channels[level], width, known, kernel, groups))
+            self.up.append(_pair(2 * channels[level], width, condition_size, kernel, groups))
             self.larger.append(nn.ConvTranspose1d(width, width, 4, 2, 1))
         width = channels[0]
         self.last = nn.Sequential(
@@ -68,16 +68,16 @@ class TimeUNet(nn.Module):
         )
 
     def forward(self, actions: Tensor, step: Tensor, condition: Tensor) -> Tensor:
-        """Noisy actions [b t a], diffusion step [b], condition [b c] -> noise [b t a]."""
-        known = torch.cat([condition, self.step(_sines(step, self.step_size))], dim=-1)
+        """Predict the noise [b t a] in actions [b t a] at a diffusion step [b], given [b c]."""
+        condition = torch.cat([condition, self.step(_embed_step(step, self.step_size))], dim=-1)
         x, levels = actions.transpose(1, 2), []
         for pair, smaller in zip(self.down, self.smaller, strict=True):
-            x = _through(pair, x, known)
+            x = _apply_pair(pair, x, condition)
             levels.append(x)
             x = smaller(x)
-        x = _through(self.middle, x, known)
+        x = _apply_pair(self.middle, x, condition)
         for pair, larger in zip(self.up, self.larger, strict=True):
-            x = larger(_through(pair, torch.cat([x, levels.pop()], dim=1), known))
+            x = larger(_apply_pair(pair, torch.cat([x, levels.pop()], dim=1), condition))
         noise: Tensor = self.last(x).transpose(1, 2)
         return noise
 
@@ -91,14 +91,14 @@ def _pair(inputs: int, outputs: int, condition: int, kernel: int, groups: int) -
     )
 
 
-def _through(pair: nn.Module, x: Tensor, known: Tensor) -> Tensor:
+def _apply_pair(pair: nn.Module, x: Tensor, condition: Tensor) -> Tensor:
     for block in pair.children():
-        x = block(x, known)
+        x = block(x, condition)
     return x
 
 
-def _sines(step: Tensor, size: int) -> Tensor:
-    """Sines and cosines of a step number [b] -> [b size]."""
+def _embed_step(step: Tensor, size: int) -> Tensor:
+    """Return sines and cosines of a step number: [b] -> [b size]."""
     half = size // 2
     rates = torch.exp(torch.arange(half, device=step.device) * (-math.log(10_000) / (half - 1)))
     angles = step.float()[:, None] * rates

@@ -1,4 +1,4 @@
-"""Whether the parts of a checkpoint fit each other: sizes before memory is taken, numbers after."""
+"""Check that a checkpoint's parts fit each other: sizes before allocation, values afterwards."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from strap.policies.frozen import CELL
 from strap.policies.settings import Interface, PolicySettings
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 REMEDY = "copy it again, or train again"
 
 
 def require_weights(tensors: Mapping[str, Tensor], policy: nn.Module, file: Path) -> None:
-    """Raise unless the file has just the policy's weights: names, shapes and kinds of numbers."""
+    """Raise unless the file has exactly the policy's weights: names, shapes, kinds of numbers."""
     expected = policy.state_dict()
     found = {k.removeprefix("policy."): v for k, v in tensors.items() if k.startswith("policy.")}
-    for name, own in expected.items():
+    for name, wanted in expected.items():
         if name not in found:
             raise StrapError(
                 f"'{file}' does not fit the policy in config.json: it has no '{name}'; {REMEDY}"
             )
         given = found[name]
-        if given.shape != own.shape or given.is_floating_point() != own.is_floating_point():
+        if given.shape != wanted.shape or given.is_floating_point() != wanted.is_floating_point():
             raise StrapError(
                 f"'{file}' does not fit the policy in config.json: '{name}' is {_kind(given)}, not "
-                f"{_kind(own)}; {REMEDY}"
+                f"{_kind(wanted)}; {REMEDY}"
             )
     if odd := [name for name in found if name not in expected]:
         raise StrapError(
@@ -44,9 +44,9 @@ def _kind(tensor: Tensor) -> str:
 
 
 def require_numbers(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Raise where a tensor holds what is no number, or an infinite one."""
+    """Raise if a tensor has an unsupported dtype, or holds NaN or infinity."""
     for name, tensor in tensors.items():
-        if tensor.dtype not in (*FLOATS, *WHOLE):
+        if tensor.dtype not in (*FLOATS, *INTEGERS):
             raise StrapError(
                 f"'{file}': '{printable(name)}' is {_kind(tensor)}: weights are numbers of 16 bits "
                 f"or more; {REMEDY}"
@@ -75,10 +75,10 @@ def require_instructions(
 def require_projection(
     tensors: Mapping[str, Tensor], interface: Interface, settings: PolicySettings, file: Path
 ) -> None:
-    """Raise unless a policy with frozen vision has what turns maps into its features."""
+    """Raise unless a policy with frozen vision has a projection that fits its feature maps."""
     if settings.vision != "frozen":
         return
-    places, channels = interface.map_size
+    n_cells, channels = interface.map_size
     mean, directions = (tensors.get(f"projection.{name}") for name in ("mean", "directions"))
     fits = mean is not None and directions is not None and mean.ndim == 1
     if not fits or directions.shape != (len(mean), channels):  # type: ignore[union-attr, arg-type]
@@ -86,8 +86,8 @@ def require_projection(
             f"'{file}' is damaged: its projection of feature maps to {channels} channels is "
             f"missing or of another size; {REMEDY}"
         )
-    if interface.image_size % CELL or (interface.image_size // CELL) ** 2 != places:
+    if interface.image_size % CELL or (interface.image_size // CELL) ** 2 != n_cells:
         raise StrapError(
             f"'{file.with_name('config.json')}' is damaged: images of {interface.image_size} "
-            f"pixels a side do not give feature maps of {places} places; {REMEDY}"
+            f"pixels a side do not give feature maps of {n_cells} places; {REMEDY}"
         )

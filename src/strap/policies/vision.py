@@ -1,6 +1,6 @@
-"""The cameras' networks: ResNet-18 with FiLM and spatial softmax, and the frozen maps' reader.
+"""Camera networks: ResNet-18 with FiLM and spatial softmax, and a head for frozen feature maps.
 
-Parameter names of the ResNet are torchvision's, so published ImageNet weights load by name.
+The ResNet's parameters have the names of torchvision, so published ImageNet weights load by name.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from strap.policies.settings import CROP, Interface, Norm, PolicySettings
 
 WIDTHS = (64, 128, 256, 512)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""ImageNet's, so that its weights fit."""
+"""ImageNet's mean and deviation of pixels, which published weights expect"""
 SHIFT = 1 - CROP
-"""Of a keypoint, at most, either way, in half sides of the picture: that of a random crop."""
+"""largest random shift of a keypoint, in half sides of the image; a random crop shifts as much"""
 
 
 def _norm(kind: Norm, channels: int) -> nn.Module:
-    # Groups of 16 channels, as diffusion policies have them: running means and an exponential
-    # average of the weights don't go together.
+    # Diffusion policies use groups of 16 channels: batch norm's running statistics do not match an
+    # exponential average of the weights.
     return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(channels // 16, channels)
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut."""
+    """A residual block: two 3×3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -45,14 +45,14 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n i h w] -> [n o h/s w/s]"""
+        """Map [n i h w] to [n o h/s w/s]."""
         shortcut = x if self.downsample is None else self.downsample(x)
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         return F.relu(self.bn2(self.conv2(y)) + shortcut, inplace=True)
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 up to its last feature map, with a place for FiLM after each of its 8 blocks."""
+    """ResNet-18 up to its last feature map, with optional FiLM after each of its 8 blocks."""
 
     def __init__(self, norm: Norm = "batch") -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor, film: Sequence[tuple[Tensor, Tensor]] | None = None) -> Tensor:
-        """[n 3 h w] -> [n 512 h/32 w/32]; `film` gives (γ, β), each [n c], for every block."""
+        """Map [n 3 h w] to [n 512 h/32 w/32]; `film` holds (γ, β), each [n c], for every block."""
         x = convolve_blocks(x, self.conv1.weight) if x.is_cuda else self.conv1(x)
         x = F.relu(self.bn1(x), inplace=True)
         x = F.max_pool2d(x, 3, 2, 1)
@@ -78,7 +78,7 @@ class ResNet18(nn.Module):
         return x
 
     def blocks(self) -> Iterator[nn.Module]:
-        """The 8 residual blocks in order."""
+        """Yield the 8 residual blocks in order."""
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             yield from stage
 
@@ -90,13 +90,14 @@ def _stage(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Sequential:
 
 
 def convolve_blocks(x: Tensor, weight: Tensor) -> Tensor:
-    """Return a 7×7 convolution of stride 2 as a 4×4 one over blocks of 2×2 pixels.
+    """Compute a 7×7 convolution of stride 2 as a 4×4 one over blocks of 2×2 pixels.
 
-    The same sums, but over 12 channels: with 3 a GPU's matrix units stand mostly idle.
+    The result is the same, but the convolution has 12 input channels: with 3, a GPU's matrix units
+    are mostly idle.
 
-        row of the output             i
-        rows that it sums        2i−3 … 2i+3
-        with a weight of 0    2i−4, 2i−3 … 2i+3: two rows of each of the blocks i−2 … i+1
+        output row                    i
+        input rows               2i−3 … 2i+3
+        padded by a weight of 0  2i−4, 2i−3 … 2i+3: two rows of each of the blocks i−2 … i+1
 
     Args:
         x: [n c h w].
@@ -111,16 +112,16 @@ def convolve_blocks(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def modulate(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
-    """ReLU((1+γ)x+β), per channel: x [n c h w], γ and β [n c]."""
+    """Return ReLU((1+γ)x+β) per channel, for x [n c h w], γ and β [n c]."""
     gamma, beta = gamma.to(x.dtype)[:, :, None, None], beta.to(x.dtype)[:, :, None, None]
     return F.relu(torch.addcmul(beta, x, 1 + gamma))
 
 
 class Film(nn.Module):
-    """Language to (γ, β) for each of a ResNet's 8 blocks."""
+    """Predicts FiLM's (γ, β) for each of a ResNet's 8 blocks from an instruction's vector."""
 
     def __init__(self, language: int, *, is_zero: bool) -> None:
-        """`is_zero`: begin with γ = β = 0, which changes nothing."""
+        """Create the layer; `is_zero`: start with γ = β = 0."""
         super().__init__()
         self.widths = [width for width in WIDTHS for _ in range(2)]
         self.linear = nn.Linear(language, 2 * sum(self.widths))
@@ -129,32 +130,32 @@ class Film(nn.Module):
             nn.init.zeros_(self.linear.bias)
 
     def forward(self, language: Tensor, repeat: int) -> list[tuple[Tensor, Tensor]]:
-        """[b l] -> 8 pairs, each [b·repeat c]."""
+        """Map language [b l] to 8 pairs (γ, β), each [b·repeat c]."""
         out = self.linear(language).repeat_interleave(repeat, dim=0)
         parts = out.split([2 * width for width in self.widths], dim=1)
         return [(part[:, : part.shape[1] // 2], part[:, part.shape[1] // 2 :]) for part in parts]
 
 
 class SpatialSoftmax(nn.Module):
-    """A feature map to the mean positions (x, y), −1 … 1, of its keypoints."""
+    """Turns a feature map into the expected positions (x, y) of its keypoints, −1 … 1."""
 
     def __init__(self, channels: int, keypoints: int) -> None:
         super().__init__()
         self.heat = nn.Conv2d(channels, keypoints, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[n c h w] -> [n 2·k]: x and y of each keypoint."""
+        """Map [n c h w] to [n 2·k]: x and y of each keypoint."""
         heat = self.heat(x)
         return expected_positions(heat.flatten(2).float().softmax(-1), heat.shape[-2:])
 
 
 def expected_positions(attention: Tensor, size: Sequence[int]) -> Tensor:
-    """Attention [n k h·w] over a map of that size -> [n 2·k]."""
+    """Return the mean position under each attention map: [n k h·w] -> [n 2·k]."""
     return (attention @ positions(size, attention.device)).flatten(1)
 
 
 def positions(size: Sequence[int], device: torch.device) -> Tensor:
-    """(x, y) of every place of an h×w map, row by row [h·w 2]; −1 is left and top."""
+    """Return (x, y) of every cell of an h×w map, row by row [h·w 2]; −1 is left and top."""
     height, width = size
     y = torch.linspace(-1, 1, height, device=device)
     x = torch.linspace(-1, 1, width, device=device)
@@ -162,7 +163,7 @@ def positions(size: Sequence[int], device: torch.device) -> Tensor:
 
 
 class ResNetCamera(nn.Module):
-    """uint8 crops of one camera to a few numbers per frame, conditioned on language."""
+    """Encodes uint8 crops of one camera as a vector per frame, conditioned on language."""
 
     _scale: Tensor
     _shift: Tensor
@@ -179,9 +180,9 @@ class ResNetCamera(nn.Module):
         self.register_buffer("_shift", -torch.tensor(mean) / torch.tensor(std), persistent=False)
 
     def forward(self, images: Tensor, language: Tensor) -> Tensor:
-        """uint8 [b h s s 3], [b l] -> [b h f]"""
+        """Encode uint8 crops [b h s s 3] and language [b l] as [b h f]."""
         clips, frames = images.shape[:2]
-        # channels last: what the cache holds is already in the order that convolutions like
+        # Channels last: convolutions are fastest in this order, in which the cache stores pixels.
         pixels = images.flatten(0, 1) * self._scale + self._shift
         pixels = pixels.permute(0, 3, 1, 2)
         film = self.film(language, frames) if self.film is not None else None
@@ -191,55 +192,56 @@ class ResNetCamera(nn.Module):
 
 
 class MapCamera(nn.Module):
-    """A frozen encoder's feature maps of one camera to a few numbers per frame.
+    """Encodes a frozen encoder's feature maps of one camera as a vector per frame.
 
-    Each keypoint is a direction in the map's channels: where it is strongest (x, y) and how strong
-    go on. One product for all frames, because small ones by the hundred are slow on a processor.
+    Each keypoint is a direction in the map's channels. Its position (x, y) and its strength there
+    enter the vector. All frames share one matrix product, because hundreds of small products are
+    slow on a CPU.
     """
 
-    _place: Tensor
+    _position: Tensor
 
     def __init__(self, interface: Interface, settings: PolicySettings) -> None:
         super().__init__()
-        places, channels = interface.map_size
-        side = round(places**0.5)
+        n_cells, channels = interface.map_size
+        side = round(n_cells**0.5)
         self.heat = nn.Linear(channels, settings.keypoints)
         self.linear = nn.Linear(3 * settings.keypoints, settings.features)
-        place = positions((side, side), torch.device("cpu"))
-        self.register_buffer("_place", place, persistent=False)
+        position = positions((side, side), torch.device("cpu"))
+        self.register_buffer("_position", position, persistent=False)
 
     def forward(self, maps: Tensor, language: Tensor) -> Tensor:  # noqa: ARG002
-        """[b h p c], [b l] -> [b h f]; the instruction joins in the token."""
+        """Encode maps [b h p c] as [b h f]; the instruction only enters through the token."""
         clips, frames = maps.shape[:2]
         heat = self.heat(maps.to(self.heat.weight.dtype).flatten(0, 1))  # [n p k]
         attention = heat.softmax(1)
         strength = (attention * heat).sum(1)  # [n k]
-        x = (attention * self._place[:, 0, None]).sum(1)
-        y = (attention * self._place[:, 1, None]).sum(1)
+        x = (attention * self._position[:, 0, None]).sum(1)
+        y = (attention * self._position[:, 1, None]).sum(1)
         if self.training:
-            # What a random crop does to pictures: all frames of a clip move alike.
+            # Like a random crop of images: all frames of a clip shift by the same amount.
             shift = (2 * torch.rand(clips, 1, 2, device=x.device) - 1) * SHIFT
-            moved = shift.expand(-1, frames, -1).reshape(-1, 2)
-            x, y = x + moved[:, :1], y + moved[:, 1:]
+            shift = shift.expand(-1, frames, -1).reshape(-1, 2)
+            x, y = x + shift[:, :1], y + shift[:, 1:]
         features: Tensor = self.linear(torch.cat([x, y, strength], dim=-1))
         return features.view(clips, frames, -1)
 
 
 def load_imagenet(resnet: ResNet18, weights: Path) -> None:
-    """Load published ImageNet weights: torchvision's, timm's or transformers' names."""
+    """Load published ImageNet weights, named as in torchvision, timm or transformers."""
     named = {_torchvision_name(key): value for key, value in read_weights(weights).items()}
-    own = resnet.state_dict()
-    missing = [key for key in own if key not in named and "num_batches" not in key]
+    expected = resnet.state_dict()
+    missing = [key for key in expected if key not in named and "num_batches" not in key]
     if missing:
         raise StrapError(
             f"'{weights}' holds no ResNet-18 weights: '{missing[0]}' is missing; give a file of "
             "torchvision, timm or transformers (microsoft/resnet-18)"
         )
-    resnet.load_state_dict({key: named.get(key, value) for key, value in own.items()})
+    resnet.load_state_dict({key: named.get(key, value) for key, value in expected.items()})
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors of a `.safetensors` file, or of a `.pth` read without unpickling objects."""
+    """Read the tensors of a `.safetensors` file, or of a `.pth` without unpickling objects."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -252,7 +254,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _torchvision_name(key: str) -> str:
-    """`resnet.encoder.stages.0.layers.1.layer.0.convolution.weight` -> `layer1.1.conv1.weight`."""
+    """Translate a name of transformers to torchvision's.
+
+    `resnet.encoder.stages.0.layers.1.layer.0.convolution.weight` becomes `layer1.1.conv1.weight`.
+    """
     key = key.removeprefix("resnet.")
     key = key.replace("embedder.embedder.convolution", "conv1")
     key = key.replace("embedder.embedder.normalization", "bn1")
