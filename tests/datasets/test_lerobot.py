@@ -34,8 +34,8 @@ from tests.datasets.writers import (
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import encoding as encoding_module
 from strap.datasets.lerobot import finished_episodes, is_lerobot, open_lerobot, write_lerobot
-from strap.datasets.lerobot.statistics import PictureStats, aggregate, number_stats
-from strap.datasets.lerobot.video import Decoder, DecoderPool, pool
+from strap.datasets.lerobot.statistics import ImageStats, aggregate, number_stats
+from strap.datasets.lerobot.video import Decoder, DecoderPool, decoder_pool
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
 from strap.types import Source, Trajectory
@@ -528,7 +528,7 @@ def test_statistics_agree_with_numpy() -> None:
     for name in ("min", "max", "mean", "std"):
         np.testing.assert_allclose(total[name], getattr(np, name)(whole, axis=0))
     frames = rng.integers(0, 256, (7, 20, 30, 3)).astype(np.uint8)
-    pictures = PictureStats(7)
+    pictures = ImageStats(7)
     pictures.add(frames[:4])
     pictures.add(frames[4:])
     stats = pictures.result()
@@ -593,7 +593,7 @@ def test_a_truncated_video_that_opens_still_errs(tmp_path: Path) -> None:
     data = whole.read_bytes()
     for cut in random.Random(0).sample(range(len(data) // 2, len(data) - 1), 10):
         path.write_bytes(data[:cut])
-        with pytest.raises(StrapError, match=r"cut\.mp4"), pool().borrow(path) as decoder:
+        with pytest.raises(StrapError, match=r"cut\.mp4"), decoder_pool().borrow(path) as decoder:
             decoder.read(Fraction(0), 60, Fraction(1, 10), (48, 64, 3))
 
 

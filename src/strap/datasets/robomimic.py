@@ -14,7 +14,7 @@ import numpy as np
 
 from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
 from strap.datasets.creation import creating_hdf5
-from strap.datasets.picture_arrays import find_pixel_rows
+from strap.datasets.image_arrays import find_pixel_rows
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.locks import alone

@@ -16,10 +16,10 @@ from typing import Any
 
 from strap.errors import StrapError
 
-MAX_PICTURE_PIXELS = 1 << 26
+MAX_IMAGE_PIXELS = 1 << 26
 """the largest picture that is decoded, in pixels: 8192 × 8192"""
 MAX_FRAME_BYTES = 1 << 28
-"""the largest single row of any array: 256 MiB, a picture of MAX_PICTURE_PIXELS in colour"""
+"""the largest single row of any array: 256 MiB, a picture of MAX_IMAGE_PIXELS in colour"""
 MAX_CHUNK_BYTES = 1 << 30
 """the largest chunk that is decoded as one: 1 GiB"""
 MAX_ARRAY_BYTES = 1 << 30

@@ -30,7 +30,7 @@ from strap.datasets.hdf5.attributes import (
 from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
-from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.image_arrays import as_uint8_images, is_image_array
 from strap.datasets.untrusted import MAX_ARRAY_BYTES, describe, reading, require_at_most
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
@@ -243,7 +243,7 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
             length=len(lazies["actions"]),
             instruction=instruction(shared, attributes),
             cameras={
-                name: as_pictures(array, f"'{file}', {entry.key}, '{name}'")
+                name: as_uint8_images(array, f"'{file}', {entry.key}, '{name}'")
                 for name, array in _without_prefix(lazies, cameras).items()
             },
             proprioception=_without_prefix(lazies, states),
@@ -260,7 +260,7 @@ def _is_camera(name: str, array: h5py.Dataset) -> bool:
     return (
         name.startswith("obs/")
         and array.ndim == 4
-        and is_picture_array(name.removeprefix("obs/"), array.shape[1:], array.dtype)
+        and is_image_array(name.removeprefix("obs/"), array.shape[1:], array.dtype)
     )
 
 

@@ -14,13 +14,19 @@ import pyarrow as pa
 
 from strap.datasets.lerobot.parquet import (
     Table,
-    kind_of,
     open_table,
-    read_whole,
-    seconds,
-    whole_numbers,
+    read_whole_column,
+    to_seconds,
+    to_whole_numbers,
+    type_name,
 )
-from strap.datasets.lerobot.values import parse_json, shown, text, texts, whole
+from strap.datasets.lerobot.values import (
+    expect_text,
+    expect_texts,
+    expect_whole_number,
+    parse_json,
+    short_repr,
+)
 from strap.datasets.untrusted import (
     MAX_METADATA_BYTES,
     MAX_TRAJECTORIES,
@@ -88,7 +94,7 @@ def _from_lines(file: Path) -> Columns:
     for where, row in read_json_lines(file):
         index.append(_field(row, "episode_index", where))
         length.append(_field(row, "length", where))
-        tasks.append(texts(row.get("tasks"), f"{where}: 'tasks'"))
+        tasks.append(expect_texts(row.get("tasks"), f"{where}: 'tasks'"))
         require_at_most(len(index), MAX_TRAJECTORIES, "episodes", file)
     numbers = {"episode_index": index, "length": length}
     return {name: np.array(values, np.int64) for name, values in numbers.items()} | {"tasks": tasks}
@@ -96,13 +102,13 @@ def _from_lines(file: Path) -> Columns:
 
 def _task_lines(file: Path) -> Iterator[tuple[int, str]]:
     for where, row in read_json_lines(file):
-        yield _field(row, "task_index", where), text(row.get("task"), f"{where}: 'task'")
+        yield _field(row, "task_index", where), expect_text(row.get("task"), f"{where}: 'task'")
 
 
 def _field(row: dict[str, Any], name: str, where: str) -> int:
     if name not in row:
         raise StrapError(f"{where} lacks '{name}'; download the file again")
-    return whole(row[name], f"{where}: '{name}'")
+    return expect_whole_number(row[name], f"{where}: '{name}'")
 
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -124,7 +130,7 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise StrapError(f"{where}: no JSON ({error}); download the file again") from error
     if not isinstance(row, dict):
-        raise StrapError(f"{where}: expected an object, found {shown(row)}; download it again")
+        raise StrapError(f"{where}: expected an object, found {short_repr(row)}; download it again")
     return row
 
 
@@ -168,13 +174,13 @@ def _episode_columns(table: Table, videos: Sequence[str]) -> Columns:
     places = ("data", *(f"videos/{key}" for key in videos))
     files = [f"{place}/{part}" for place in places for part in ("chunk_index", "file_index")]
     found: Columns = {
-        name: whole_numbers(read_whole(table, name), f"'{table.file}': '{name}'")
+        name: to_whole_numbers(read_whole_column(table, name), f"'{table.file}': '{name}'")
         for name in ("episode_index", "length")
     }
     for name in (*files, "dataset_from_index"):
         found[name] = _column(table, name, _places, np.full(table.rows, -1))
     for name in (f"videos/{key}/from_timestamp" for key in videos):
-        found[name] = _column(table, name, seconds, np.full(table.rows, np.nan))
+        found[name] = _column(table, name, to_seconds, np.full(table.rows, np.nan))
     found["tasks"] = _column(table, "tasks", _task_lists, [[]] * table.rows)
     provenance = [name for name in table.names if name.startswith(PROVENANCE)]
     return found | {name: _column(table, name, _plain_values, None) for name in provenance}
@@ -185,15 +191,15 @@ def _column(
 ) -> Any:
     if name not in table.names:
         return absent
-    return convert(read_whole(table, name), f"'{table.file}': '{name}'")
+    return convert(read_whole_column(table, name), f"'{table.file}': '{name}'")
 
 
 def _places(values: pa.ChunkedArray, what: str) -> Array:
-    return whole_numbers(values, what, missing=True)
+    return to_whole_numbers(values, what, missing=True)
 
 
 def _task_lists(values: pa.ChunkedArray, what: str) -> list[list[str]]:
-    return [texts(value, what) for value in values.to_pylist()]
+    return [expect_texts(value, what) for value in values.to_pylist()]
 
 
 def _plain_values(values: pa.ChunkedArray, what: str) -> list[Any]:
@@ -201,7 +207,7 @@ def _plain_values(values: pa.ChunkedArray, what: str) -> list[Any]:
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if not (is_text or is_number):
-        raise StrapError(f"{what} is of type {kind_of(kind)}; it must be texts or numbers")
+        raise StrapError(f"{what} is of type {type_name(kind)}; it must be texts or numbers")
     found: list[Any] = values.to_pylist()
     return found
 
@@ -215,10 +221,10 @@ def _task_rows(file: Path) -> Iterable[tuple[int, str]]:
         if "task_index" not in table.names or not others:
             raise StrapError(f"'{file}' has no columns 'task_index' and 'task'; download it again")
         column = (named or others)[0]
-        index = whole_numbers(read_whole(table, "task_index"), f"'{file}': 'task_index'")
-        found = read_whole(table, column).to_pylist()
+        index = to_whole_numbers(read_whole_column(table, "task_index"), f"'{file}': 'task_index'")
+        found = read_whole_column(table, column).to_pylist()
         return [
-            (int(i), text(task, f"'{file}': '{column}'"))
+            (int(i), expect_text(task, f"'{file}': '{column}'"))
             for i, task in zip(index, found, strict=True)
         ]
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from strap.atomic import discard, read_json, replacing, write_json
 from strap.datasets.lerobot.encoding import Encoding, encode
 from strap.datasets.lerobot.features import NumericColumn, camera_key, columns_of, to_arrow
-from strap.datasets.lerobot.statistics import PictureStats, Stats, number_stats
+from strap.datasets.lerobot.statistics import ImageStats, Stats, number_stats
 from strap.errors import StrapError
 from strap.types import Array, Trajectory
 
@@ -152,7 +152,7 @@ def write_episode(
 
 
 def _write_video(file: Path, trajectory: Trajectory, camera: str, encoding: Encoding) -> Stats:
-    stats = PictureStats(trajectory.length)
+    stats = ImageStats(trajectory.length)
 
     def chunks() -> Iterator[Array]:
         step = max(1, CHUNK_BYTES // (encoding.height * encoding.width * 3))

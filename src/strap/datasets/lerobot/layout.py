@@ -21,10 +21,15 @@ from strap.datasets.hub import Snapshot, find_snapshot
 from strap.datasets.hub.snapshots import INFO
 from strap.datasets.lerobot.episodes import PROVENANCE, list_episodes, list_tasks
 from strap.datasets.lerobot.templates import Template, find_videos, read_templates
-from strap.datasets.lerobot.values import parse_json, shown, text, whole
+from strap.datasets.lerobot.values import (
+    expect_text,
+    expect_whole_number,
+    parse_json,
+    short_repr,
+)
 from strap.datasets.untrusted import (
     MAX_FRAME_BYTES,
-    MAX_PICTURE_PIXELS,
+    MAX_IMAGE_PIXELS,
     reading,
     require_at_most,
 )
@@ -68,14 +73,14 @@ class Feature:
     is_depth: bool = False
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         """Whether its values are pictures, in a video file or in the table."""
         return self.dtype in ("video", "image")
 
     @property
     def is_camera(self) -> bool:
         """Whether these are colour pictures; depth maps are no camera of a trajectory."""
-        return self.is_picture and self.shape[2] == 3 and not self.is_depth
+        return self.is_image and self.shape[2] == 3 and not self.is_depth
 
     @property
     def camera_name(self) -> str:
@@ -90,7 +95,7 @@ class Feature:
     @property
     def is_known(self) -> bool:
         """Whether its kind is; texts are, though they have no place in a trajectory."""
-        return self.is_picture or self.is_numeric or _TEXT.fullmatch(self.dtype) is not None
+        return self.is_image or self.is_numeric or _TEXT.fullmatch(self.dtype) is not None
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,7 @@ class Layout:
             ]
         return self.data_file(row), *(self.video_file(row, key) for key in videos)
 
-    def here(self, file: Path) -> Path:
+    def ensure_local(self, file: Path) -> Path:
         """Return the file; one of the hub's that is not in its cache is fetched first."""
         if self.snapshot is not None and not file.exists():
             self.snapshot.fetch([file.relative_to(self.root).as_posix()])
@@ -196,7 +201,9 @@ def load_layout(root: Path) -> Layout:
         features = {name: _feature(name, spec, file) for name, spec in info["features"].items()}
         _require_distinct_cameras(features, file)
         fps = _fps(info, file)
-        chunk_size = whole(info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1)
+        chunk_size = expect_whole_number(
+            info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1
+        )
     with reading(root / "meta", "LeRobot"):
         old = version.startswith("v2")
         videos = [feature.name for feature in features.values() if feature.dtype == "video"]
@@ -234,7 +241,7 @@ def _read_info(file: Path) -> dict[str, Any]:
 
 def _require_total(info: Mapping[str, Any], file: Path, listed: int) -> None:
     """Raise where episodes have got lost, or too many were found."""
-    total = whole(info.get("total_episodes", listed), f"'{file}': total_episodes")
+    total = expect_whole_number(info.get("total_episodes", listed), f"'{file}': total_episodes")
     if total != listed:
         raise StrapError(
             f"'{file}' declares {total} episodes but meta/ lists {listed}: download the meta "
@@ -246,7 +253,7 @@ def _version(info: Mapping[str, Any], root: Path) -> str:
     version = info.get("codebase_version", "v2.1")
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise StrapError(
-            f"'{root}' is LeRobot {shown(version)}: v2.x and v3.0 are read; convert it with "
+            f"'{root}' is LeRobot {short_repr(version)}: v2.x and v3.0 are read; convert it with "
             "LeRobot's own scripts first"
         )
     return version
@@ -262,23 +269,25 @@ def _fps(info: Mapping[str, Any], file: Path) -> Fraction:
     is_number = isinstance(fps, int | float) and not isinstance(fps, bool)
     if fps is None or not is_number or not SLOWEST <= fps <= FASTEST:
         raise StrapError(
-            f"'{file}': fps is {shown(fps)}; it must be a positive number, {SLOWEST:g} to "
+            f"'{file}': fps is {short_repr(fps)}; it must be a positive number, {SLOWEST:g} to "
             f"{FASTEST:g}"
         )
     return rational_fps(fps)
 
 
 def _feature(name: str, spec: Any, file: Path) -> Feature:
-    where = f"'{file}': feature {text(name, f'{file}: the name of a feature')!r}"
+    where = f"'{file}': feature {expect_text(name, f'{file}: the name of a feature')!r}"
     if not isinstance(spec, dict) or not {"dtype", "shape"} <= spec.keys():
-        raise StrapError(f"{where} lacks a dtype or shape; it is {shown(spec)}: mend the file")
-    dtype = text(spec["dtype"], f"{where}: dtype")
+        raise StrapError(f"{where} lacks a dtype or shape; it is {short_repr(spec)}: mend the file")
+    dtype = expect_text(spec["dtype"], f"{where}: dtype")
     if not isinstance(spec["shape"], list) or len(spec["shape"]) > 8:
-        raise StrapError(f"{where}: shape is {shown(spec['shape'])}; it must be a list of sizes")
-    shape = tuple(whole(n, f"{where}: a size in shape") for n in spec["shape"])
+        raise StrapError(
+            f"{where}: shape is {short_repr(spec['shape'])}; it must be a list of sizes"
+        )
+    shape = tuple(expect_whole_number(n, f"{where}: a size in shape") for n in spec["shape"])
     if dtype in ("video", "image"):
         shape = _height_width_channels(where, shape, spec.get("names"))
-        require_at_most(shape[0] * shape[1], MAX_PICTURE_PIXELS, f"pixels in {name!r}", file)
+        require_at_most(shape[0] * shape[1], MAX_IMAGE_PIXELS, f"pixels in {name!r}", file)
     if dtype == "video" and not is_folder_name(name):
         raise StrapError(
             f"{where} is a video, so its name is that of a folder; it must have no slashes: "
@@ -312,11 +321,13 @@ def _is_depth(where: str, spec: Mapping[str, Any]) -> bool:
     for key in ("video_info", "info"):
         part = spec.get(key)
         if part is not None and not isinstance(part, dict):
-            raise StrapError(f"{where}: {key} is {shown(part)}; it must be an object or null")
+            raise StrapError(f"{where}: {key} is {short_repr(part)}; it must be an object or null")
         described |= part or {}
     told = [described.get(key) for key in ("is_depth_map", "video.is_depth_map")]
     if wrong := [value for value in told if not isinstance(value, bool | None)]:
-        raise StrapError(f"{where}: is_depth_map is {shown(wrong[0])}; it must be true or false")
+        raise StrapError(
+            f"{where}: is_depth_map is {short_repr(wrong[0])}; it must be true or false"
+        )
     return any(told)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strap.datasets.lerobot.pages import unpacked_size
-from strap.datasets.lerobot.values import MAX_WHOLE_NUMBER, shown
+from strap.datasets.lerobot.values import MAX_WHOLE_NUMBER, short_repr
 from strap.datasets.untrusted import describe, require_at_most
 from strap.errors import StrapError, shorten
 from strap.types import Array
@@ -72,7 +72,7 @@ def open_table(file: Path) -> Table:
         raise StrapError(f"'{file}': its row groups do not add up; damaged, download it again")
     twice = [name for name, count in Counter(table.names).items() if count > 1]
     if twice:
-        raise StrapError(f"'{file}' has two columns {shown(twice[0])}; download it again")
+        raise StrapError(f"'{file}' has two columns {short_repr(twice[0])}; download it again")
     return table
 
 
@@ -88,7 +88,7 @@ def read_groups(table: Table, groups: Sequence[int], column: str) -> pa.ChunkedA
     return values
 
 
-def stream(
+def iter_batches(
     table: Table,
     columns: Sequence[str],
     *,
@@ -117,18 +117,20 @@ def stream(
     _require_rows(table, columns[0], seen, sum(table.group_rows[group] for group in groups))
 
 
-def read_whole(table: Table, column: str) -> pa.ChunkedArray:
+def read_whole_column(table: Table, column: str) -> pa.ChunkedArray:
     """Return a whole column, of at most `MAX_BATCH_BYTES`."""
     kept: list[pa.Array] = []
     size = 0
-    for (values,) in stream(table, [column]):
+    for (values,) in iter_batches(table, [column]):
         size += values.nbytes
         require_at_most(size, MAX_BATCH_BYTES, f"bytes of column '{column}'", table.file)
         kept.append(values)
     return pa.chunked_array(kept, table.schema.field(column).type)
 
 
-def whole_numbers(values: pa.Array | pa.ChunkedArray, what: str, *, missing: bool = False) -> Array:
+def to_whole_numbers(
+    values: pa.Array | pa.ChunkedArray, what: str, *, missing: bool = False
+) -> Array:
     """Return whole numbers from 0 on as int64; with `missing`, −1 where there is none.
 
     Floats are taken where they are whole. `what` names the column and its file in the error.
@@ -137,7 +139,7 @@ def whole_numbers(values: pa.Array | pa.ChunkedArray, what: str, *, missing: boo
     if pa.types.is_null(values.type) and missing:
         return np.full(len(values), -1, np.int64)
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        raise StrapError(f"{what} is of type {kind_of(values.type)}; it must be whole numbers")
+        raise StrapError(f"{what} is of type {type_name(values.type)}; it must be whole numbers")
     if values.null_count and not missing:
         raise StrapError(f"{what} has missing values; download the file again")
     known = values.drop_null().to_numpy(zero_copy_only=False)
@@ -154,16 +156,16 @@ def whole_numbers(values: pa.Array | pa.ChunkedArray, what: str, *, missing: boo
     return out
 
 
-def seconds(values: pa.ChunkedArray, what: str) -> Array:
+def to_seconds(values: pa.ChunkedArray, what: str) -> Array:
     """Return numbers as float64, NaN where there is none; `what` names the column in the error."""
     values = _decoded(values)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise StrapError(f"{what} is of type {kind_of(kind)}; it must be seconds")
+        raise StrapError(f"{what} is of type {type_name(kind)}; it must be seconds")
     return np.array(values.cast(pa.float64(), safe=False).to_numpy(), np.float64)
 
 
-def kind_of(kind: pa.DataType) -> str:
+def type_name(kind: pa.DataType) -> str:
     """Return the name of a type, shortened where it is long."""
     return shorten(str(kind))
 
@@ -175,7 +177,7 @@ def _decoded(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 def _require_column(table: Table, column: str) -> None:
     if column not in table.names:
-        known = ", ".join(shown(name) for name in table.names[:40])
+        known = ", ".join(short_repr(name) for name in table.names[:40])
         raise StrapError(
             f"'{table.file}' has no column '{column}', which meta/info.json lists; "
             f"its columns: {known}"

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from strap.datasets.encoded_images import decode_images
+from strap.datasets.image_arrays import as_uint8_images
 from strap.datasets.lerobot.attributes import read_attributes
 from strap.datasets.lerobot.files import list_files, missing_files
 from strap.datasets.lerobot.layout import (
@@ -22,11 +24,9 @@ from strap.datasets.lerobot.layout import (
     Layout,
     load_layout,
 )
-from strap.datasets.lerobot.roles import find_action, find_states, is_array, is_picture_column
-from strap.datasets.lerobot.tables import as_declared, read_column, read_images, require_rows
-from strap.datasets.lerobot.video import pool
-from strap.datasets.picture_arrays import as_pictures
-from strap.datasets.pictures import decode_pictures
+from strap.datasets.lerobot.roles import find_action, find_states, is_array, is_image_column
+from strap.datasets.lerobot.tables import cast_to_declared, read_column, read_images, require_rows
+from strap.datasets.lerobot.video import decoder_pool
 from strap.datasets.untrusted import path_inside, reading
 from strap.errors import StrapError, name_some, unknown
 from strap.lazy_arrays import LazyArray
@@ -142,9 +142,9 @@ class LeRobotReader:
                 cameras[feature.camera_name] = episode.camera(feature)
             elif feature.name == self.action or not is_array(feature):
                 continue
-            elif is_picture_column(feature):
+            elif is_image_column(feature):
                 where = f"'{self.layout.root}', {trajectory_id}: '{feature.name}'"
-                cameras[feature.camera_name] = as_pictures(episode.column(feature), where)
+                cameras[feature.camera_name] = as_uint8_images(episode.column(feature), where)
             elif feature.name in self.states:
                 proprioception[feature.name] = episode.column(feature)
             else:
@@ -259,7 +259,7 @@ class _Episode:
         return int(self.layout.columns["length"][self.row])
 
     def data_file(self) -> Path:
-        return self.layout.here(self.layout.data_file(self.row))
+        return self.layout.ensure_local(self.layout.data_file(self.row))
 
     def instruction(self) -> str:
         listed = self.layout.columns["tasks"][self.row]
@@ -296,7 +296,7 @@ class _Episode:
                         f"{where} is {list(values.shape[1:])} per frame but meta/info.json says "
                         f"{list(feature.shape)}; correct the shape there"
                     )
-                return as_declared(values[start:stop], dtype, where)
+                return cast_to_declared(values[start:stop], dtype, where)
 
         return LazyArray(shape, dtype, read)
 
@@ -325,16 +325,16 @@ class _Episode:
         # quarter of a millisecond after an hour.
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
-        file = self.layout.here(self.layout.video_file(self.row, key))
-        with reading(file, "video"), pool().borrow(file) as decoder:
+        file = self.layout.ensure_local(self.layout.video_file(self.row, key))
+        with reading(file, "video"), decoder_pool().borrow(file) as decoder:
             return decoder.read(begin + start * interval, stop - start, interval, shape)
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file = self.data_file()
         with reading(file, "LeRobot"):
-            pictures = read_images(file, self.index, key, start, stop, self._picture_file)
-            return decode_pictures(pictures, stop - start, shape, f"'{file}'", start)
+            pictures = read_images(file, self.index, key, start, stop, self._image_file)
+            return decode_images(pictures, stop - start, shape, f"'{file}'", start)
 
-    def _picture_file(self, name: str, named_by: str) -> Path:
+    def _image_file(self, name: str, named_by: str) -> Path:
         """Return the file of a picture that the table names."""
-        return self.layout.here(path_inside(self.layout.root, name, named_by=named_by))
+        return self.layout.ensure_local(path_inside(self.layout.root, name, named_by=named_by))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from strap.datasets.image_arrays import is_image_array
 from strap.datasets.lerobot.layout import BOOKKEEPING, Feature, Layout
-from strap.datasets.picture_arrays import is_picture_array
 from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
 
@@ -18,9 +18,9 @@ def is_array(feature: Feature) -> bool:
     return feature.is_numeric and feature.name not in BOOKKEEPING
 
 
-def is_picture_column(feature: Feature) -> bool:
+def is_image_column(feature: Feature) -> bool:
     """Return whether a feature is pictures that lie as numbers in the table."""
-    return is_array(feature) and is_picture_array(
+    return is_array(feature) and is_image_array(
         feature.name, feature.shape, np.dtype(feature.dtype)
     )
 

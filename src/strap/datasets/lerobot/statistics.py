@@ -35,7 +35,7 @@ def number_stats(values: Array) -> Stats:
     }
 
 
-class PictureStats:
+class ImageStats:
     """Grey-level histograms of the sampled frames of one episode and camera."""
 
     def __init__(self, length: int) -> None:

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from strap.datasets.lerobot.parquet import (
     Table,
-    kind_of,
+    iter_batches,
     open_table,
     read_groups,
-    stream,
-    whole_numbers,
+    to_whole_numbers,
+    type_name,
 )
-from strap.datasets.lerobot.values import shown
+from strap.datasets.lerobot.values import short_repr
 from strap.datasets.untrusted import MAX_FRAME_BYTES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array
@@ -69,16 +69,16 @@ def read_images(
     where = f"'{file}', episode {episode}: '{column}'"
     for value in _values(file, column, first + start, first + stop):
         if not isinstance(value, dict):
-            raise StrapError(f"{where} is {shown(value)}; a picture is {{bytes, path}}")
+            raise StrapError(f"{where} is {short_repr(value)}; a picture is {{bytes, path}}")
         data, path = value.get("bytes"), value.get("path")
         if data is None and isinstance(path, str) and path:
-            data = _picture_file(locate(path, where), where)
+            data = _image_file(locate(path, where), where)
         if not isinstance(data, bytes):
             raise StrapError(f"{where} holds no picture bytes; download the file again")
         yield data
 
 
-def as_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
+def cast_to_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
     """Return numbers of a table as the type that `info.json` declares; raise where that harms.
 
     Floats may be rounded; a whole number that the type cannot hold is an error.
@@ -96,7 +96,7 @@ def as_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
     return cast
 
 
-def _picture_file(file: Path, where: str) -> bytes:
+def _image_file(file: Path, where: str) -> bytes:
     if not file.is_file():
         raise StrapError(f"{where} names the picture '{file}', which is missing; download it")
     require_at_most(file.stat().st_size, MAX_FRAME_BYTES, "bytes of one picture", file)
@@ -134,9 +134,9 @@ def _row_spans(file: Path, mtime: int, size: int, reader: int) -> dict[int, tupl
     numbered = [name for name in ("episode_index", "frame_index") if name in table.names]
     spans: dict[int, tuple[int, int]] = {}
     row, last, last_frame = 0, -1, -1
-    for batch in stream(table, numbered):
+    for batch in iter_batches(table, numbered):
         index, *frames = (
-            whole_numbers(values, f"'{file}': '{name}'")
+            to_whole_numbers(values, f"'{file}': '{name}'")
             for values, name in zip(batch, numbered, strict=True)
         )
         is_next = np.diff(index, prepend=last) != 0
@@ -226,7 +226,7 @@ def _numbers(array: pa.Array) -> Array:
         array = array.dictionary_decode()
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise ValueError(f"it holds {kind_of(kind)}, no numbers")
+        raise ValueError(f"it holds {type_name(kind)}, no numbers")
     if array.null_count:
         raise ValueError("it has missing values")
     return np.array(array.to_numpy(zero_copy_only=False))
@@ -248,7 +248,7 @@ def _values(file: Path, column: str, first: int, last: int) -> Iterator[object]:
     """Yield rows first … last−1 of a column, a few at a time."""
     table = _table(file, *_stamp(file))
     groups, row = _overlapping(table, first, last)
-    for (values,) in stream(table, [column], rows=IMAGE_BATCH, groups=groups):
+    for (values,) in iter_batches(table, [column], rows=IMAGE_BATCH, groups=groups):
         low, high = max(first - row, 0), min(last - row, len(values))
         if low < high:
             yield from values.slice(low, high - low).to_pylist()

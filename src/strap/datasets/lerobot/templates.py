@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from strap.datasets.lerobot.values import shown
+from strap.datasets.lerobot.values import short_repr
 from strap.datasets.untrusted import path_inside
 from strap.errors import StrapError
 
@@ -71,7 +71,7 @@ def parse_template(template: Any, names: Collection[str], file: Path, key: str) 
 
     def refused(reason: str) -> StrapError:
         return StrapError(
-            f"'{file}': cannot make a file name from {key} {shown(template)} ({reason}); "
+            f"'{file}': cannot make a file name from {key} {short_repr(template)} ({reason}); "
             f"correct it; known names: {', '.join(names)}"
         )
 
@@ -84,11 +84,13 @@ def parse_template(template: Any, names: Collection[str], file: Path, key: str) 
     parts = []
     for literal, field, width, conversion in parsed:
         if field is not None and field not in names:
-            raise refused(f"{shown(field)} is no known name")
+            raise refused(f"{short_repr(field)} is no known name")
         if conversion is not None:
-            raise refused(f"the conversion {shown(conversion)} is not allowed")
+            raise refused(f"the conversion {short_repr(conversion)} is not allowed")
         if width and (field == "video_key" or not _WIDTH.fullmatch(width)):
-            raise refused(f"the width {shown(width)} is not allowed: two digits at most, as in 06d")
+            raise refused(
+                f"the width {short_repr(width)} is not allowed: two digits at most, as in 06d"
+            )
         parts.append((literal, field, width or ""))
     return Template(tuple(parts), f"'{file}': {key}")
 
@@ -122,7 +124,7 @@ def read_templates(
             ]
         if absent := [name for name in needed if name not in template.names]:
             raise StrapError(
-                f"'{file}': {key} {shown(info[key])} names one file for several: it lacks "
+                f"'{file}': {key} {short_repr(info[key])} names one file for several: it lacks "
                 f"{{{absent[0]}}}; correct it"
             )
         yield key, template

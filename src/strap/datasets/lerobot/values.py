@@ -17,7 +17,7 @@ _short.maxstring = _short.maxlong = 120
 _short.maxlevel = 3
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value for an error message: its repr, shortened where it is long or deep."""
     return _short.repr(value)
 
@@ -33,11 +33,11 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(
             name for name, count in Counter(name for name, _ in pairs).items() if count > 1
         )
-        raise ValueError(f"{shown(twice)} is there twice")
+        raise ValueError(f"{short_repr(twice)} is there twice")
     return found
 
 
-def whole(value: Any, what: str, *, least: int = 0) -> int:
+def expect_whole_number(value: Any, what: str, *, least: int = 0) -> int:
     """Return a whole number from `least` on; `what` names it and its file in the error.
 
     `3.0` is one, as tables that pandas touched write it; `true`, `"3"` and `3.5` are none.
@@ -50,31 +50,32 @@ def whole(value: Any, what: str, *, least: int = 0) -> int:
         or not least <= value <= MAX_WHOLE_NUMBER
     ):
         raise StrapError(
-            f"{what} is {shown(value)}; it must be a whole number of {least} or more: "
+            f"{what} is {short_repr(value)}; it must be a whole number of {least} or more: "
             "correct it, or download the file again"
         )
     return value
 
 
-def text(value: Any, what: str) -> str:
+def expect_text(value: Any, what: str) -> str:
     """Return a string that can be written again; `what` names it and its file in the error."""
     if not isinstance(value, str):
         raise StrapError(
-            f"{what} is {shown(value)}; it must be a text: correct it, or download the file again"
+            f"{what} is {short_repr(value)}; it must be a text: correct it, or download the file "
+            "again"
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         raise StrapError(
-            f"{what} is {shown(value)}, which is no valid Unicode ({error.reason}); correct it"
+            f"{what} is {short_repr(value)}, which is no valid Unicode ({error.reason}); correct it"
         ) from error
     return value
 
 
-def texts(value: Any, what: str) -> list[str]:
+def expect_texts(value: Any, what: str) -> list[str]:
     """Return a list of texts: of a list its elements, of one text that text, of nothing none."""
     if value is None:
         return []
     if isinstance(value, list):
-        return [text(item, what) for item in value]
-    return [text(value, what)]
+        return [expect_text(item, what) for item in value]
+    return [expect_text(value, what)]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from strap.datasets.lerobot.containers import container_format
-from strap.datasets.untrusted import MAX_PICTURE_PIXELS
+from strap.datasets.untrusted import MAX_IMAGE_PIXELS
 from strap.errors import StrapError
 from strap.processors import processors
 from strap.types import Array
@@ -43,7 +43,7 @@ OPENING = {
     "protocol_whitelist": "file",
     "enable_drefs": "0",
     "use_absolute_path": "0",
-    "max_pixels": str(MAX_PICTURE_PIXELS),
+    "max_pixels": str(MAX_IMAGE_PIXELS),
 }
 """FFmpeg reads this one file, none that it names, and no larger pictures"""
 
@@ -307,7 +307,7 @@ _thread_pool = threading.local()
 _parents: list[DecoderPool] = []
 
 
-def pool() -> DecoderPool:
+def decoder_pool() -> DecoderPool:
     """Return this thread's decoders: threads that read one file do not wait for each other.
 
     After a fork the parent's are left alone, neither used nor closed: their threads exist only in

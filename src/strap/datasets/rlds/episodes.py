@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from strap.datasets.picture_arrays import as_pictures
-from strap.datasets.pictures import decode_pictures, picture_size
+from strap.datasets.encoded_images import decode_images, read_image_size
+from strap.datasets.image_arrays import as_uint8_images
 from strap.datasets.rlds.description import FEATURES
 from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.records import read_record
@@ -130,19 +130,19 @@ class EpisodeRecord:
         name = f"{STEPS_FEATURE}/{field.path}"
         where = f"{self.where}, '{name}'"
         if field.kind == "tensor":
-            return as_pictures(self.numbers([field], length), where)
+            return as_uint8_images(self.numbers([field], length), where)
         height, width = field.shape[:2]
         if (height is None or width is None) and length:
-            begin, end = self._picture_spans(name, length)[0]
-            height, width = picture_size(self.example().data[begin:end], where)
+            begin, end = self._image_spans(name, length)[0]
+            height, width = read_image_size(self.example().data[begin:end], where)
         shape = (height or 0, width or 0, 3)
 
         def read(start: int, stop: int) -> Array:
             with self._reading():
-                spans = self._picture_spans(name, length)
+                spans = self._image_spans(name, length)
                 data = self.example().data
                 chosen = (data[a:b] for a, b in spans[start:stop])
-                return decode_pictures(chosen, max(stop - start, 0), shape, where, start)
+                return decode_images(chosen, max(stop - start, 0), shape, where, start)
 
         return LazyArray((length, *shape), np.dtype(np.uint8), read)
 
@@ -182,7 +182,7 @@ class EpisodeRecord:
             )
         return converted
 
-    def _picture_spans(self, name: str, length: int) -> list[tuple[int, int]]:
+    def _image_spans(self, name: str, length: int) -> list[tuple[int, int]]:
         spans = self._parsed(self.example().value_spans, self._require(name))
         if len(spans) != length:
             raise self._unequal(name, f"{len(spans)} pictures", f"{length} steps")

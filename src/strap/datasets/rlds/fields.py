@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strap.datasets.base import natural
-from strap.datasets.picture_arrays import is_picture_array
+from strap.datasets.image_arrays import is_image_array
 from strap.datasets.rlds.structure import NUMPY_DTYPES, Field, Structure
 from strap.datasets.state_names import is_state_name
 from strap.errors import StrapError, unknown
@@ -136,9 +136,7 @@ def _is_colour(field: Field) -> bool:
         three = len(field.shape) == 3 and field.shape[2] in (3, None)
         return three and field.dtype == "uint8"
     is_fixed = is_numeric(field) and None not in field.shape
-    return is_fixed and is_picture_array(
-        field.path, field.shape, np.dtype(NUMPY_DTYPES[field.dtype])
-    )
+    return is_fixed and is_image_array(field.path, field.shape, np.dtype(NUMPY_DTYPES[field.dtype]))
 
 
 def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:

@@ -25,7 +25,7 @@ from strap.datasets.rlds.description import (
     wrong,
 )
 from strap.datasets.rlds.shards import RecordShard, list_shards
-from strap.datasets.untrusted import MAX_FRAME_BYTES, MAX_PICTURE_PIXELS, require_at_most
+from strap.datasets.untrusted import MAX_FRAME_BYTES, MAX_IMAGE_PIXELS, require_at_most
 from strap.errors import StrapError
 
 STEPS_FEATURE = "steps"
@@ -43,7 +43,7 @@ NUMPY_DTYPES = {
 }
 """dtypes of number fields -> the numpy dtype that holds them"""
 TEXT_DTYPES = ("string", "object")
-PICTURE_DTYPES = ("uint8", "uint16", "float32")
+IMAGE_DTYPES = ("uint8", "uint16", "float32")
 """dtypes of pictures; those of a camera are uint8"""
 PLAIN_ENCODINGS = ("none", "")
 """encodings of a tensor whose values lie as numbers in the record"""
@@ -205,11 +205,11 @@ def _leaf(kind: str, node: Mapping[str, Any], path: str, file: Path) -> Field:
 def _image(
     described: Mapping[str, Any], shape: tuple[int | None, ...], path: str, file: Path
 ) -> Field:
-    dtype = _dtype(described, "uint8", PICTURE_DTYPES, path, file)
+    dtype = _dtype(described, "uint8", IMAGE_DTYPES, path, file)
     if len(shape) != 3 or 0 in shape or shape[2] not in (None, 1, 2, 3, 4):
         raise wrong(list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file)
     pixels = math.prod(n or 1 for n in shape[:2])
-    require_at_most(pixels, MAX_PICTURE_PIXELS, f"pixels per picture of '{path}'", file)
+    require_at_most(pixels, MAX_IMAGE_PIXELS, f"pixels per picture of '{path}'", file)
     return Field(path, "image", shape, dtype)
 
 

@@ -9,7 +9,7 @@ from itertools import product
 
 from strap.datasets.untrusted import describe
 from strap.datasets.zarr.buffer_files import BufferFiles
-from strap.datasets.zarr.layout import CHECKSUM_CODECS, PICTURE_CODECS, ArrayLayout, Codec
+from strap.datasets.zarr.layout import CHECKSUM_CODECS, IMAGE_CODECS, ArrayLayout, Codec
 from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes
 from strap.errors import StrapError
 
@@ -84,9 +84,7 @@ def _require_fits(
     if packer is None:
         return
     stop = min(end, begin + HEADER_BYTES.get(packer, length))
-    limit = (
-        math.prod(layout.chunks) if packer in PICTURE_CODECS else layout.chunk_bytes + SLACK_BYTES
-    )
+    limit = math.prod(layout.chunks) if packer in IMAGE_CODECS else layout.chunk_bytes + SLACK_BYTES
     try:
         unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=end - begin)
     except Exception as error:

@@ -19,14 +19,14 @@ from strap.datasets.zarr.buffer_files import BufferFiles, read_document
 from strap.errors import StrapError, shorten
 
 PACKING_CODECS = frozenset(("blosc", "zstd", "zlib", "gzip", "lz4", "lzma", "bz2"))
-PICTURE_CODECS = frozenset(
+IMAGE_CODECS = frozenset(
     f"imagecodecs_{kind}" for kind in ("jpegxl", "jpeg2k", "jpeg", "png", "webp")
 )
 CHECKSUM_CODECS = frozenset(("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"))
 FILTER_CODECS = frozenset(
     ("shuffle", "delta", "fixedscaleoffset", "astype", "packbits", "quantize", "bitround")
 )
-ALLOWED_CODECS = PACKING_CODECS | PICTURE_CODECS | CHECKSUM_CODECS | FILTER_CODECS
+ALLOWED_CODECS = PACKING_CODECS | IMAGE_CODECS | CHECKSUM_CODECS | FILTER_CODECS
 NATIVE_V3 = frozenset(("bytes", "transpose", "gzip", "zstd", "blosc", "crc32c"))
 """codecs of version 3 itself; those of numcodecs are called `numcodecs.<name>` there"""
 SHARDS = "sharding_indexed"
@@ -48,7 +48,7 @@ class Codec:
     @property
     def is_packer(self) -> bool:
         """Whether it changes how many bytes there are, beyond a checksum."""
-        return self.name in PACKING_CODECS | PICTURE_CODECS
+        return self.name in PACKING_CODECS | IMAGE_CODECS
 
 
 @dataclass(frozen=True)
@@ -266,10 +266,8 @@ def _allowed_name(name: object, *, version: int) -> str | None:
         return None
     if version == 3 and name.startswith("numcodecs."):
         known = name.removeprefix("numcodecs.")
-        return known if known in ALLOWED_CODECS - PICTURE_CODECS else None
-    return (
-        name if name in (ALLOWED_CODECS if version == 2 else NATIVE_V3 | PICTURE_CODECS) else None
-    )
+        return known if known in ALLOWED_CODECS - IMAGE_CODECS else None
+    return name if name in (ALLOWED_CODECS if version == 2 else NATIVE_V3 | IMAGE_CODECS) else None
 
 
 def _name(described: Any) -> Any:

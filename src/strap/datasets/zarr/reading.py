@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.image_arrays import as_uint8_images, is_image_array
 from strap.datasets.untrusted import (
     MAX_ARRAY_BYTES,
     MAX_TRAJECTORIES,
@@ -37,7 +37,7 @@ from strap.datasets.untrusted import (
 )
 from strap.datasets.zarr.buffer_files import BufferFiles, FolderFiles, ZipFiles, read_document
 from strap.datasets.zarr.chunks import require_chunks
-from strap.datasets.zarr.layout import PICTURE_CODECS, ArrayLayout, read_layout
+from strap.datasets.zarr.layout import IMAGE_CODECS, ArrayLayout, read_layout
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.lazy_arrays import LazyArray
@@ -102,8 +102,10 @@ class ZarrReader:
         extras: dict[str, LazyArray] = {}
         for name, layout in self.layouts.items():
             lazy = self._lazy(trajectory_id, layout, start, stop)
-            if _is_picture(name, layout):
-                cameras[name] = as_pictures(lazy, f"'{self.path}', {trajectory_id}, '{layout.key}'")
+            if _is_image(name, layout):
+                cameras[name] = as_uint8_images(
+                    lazy, f"'{self.path}', {trajectory_id}, '{layout.key}'"
+                )
             elif name == self.action:
                 continue
             elif len(layout.shape) <= 2 and layout.dtype.kind in "biuf":
@@ -213,7 +215,7 @@ def _layouts(store: BufferFiles) -> dict[str, ArrayLayout]:
         layout = read_layout(store, f"data/{name}")
         if layout is not None:
             found[name] = layout
-    if any(codec.name in PICTURE_CODECS for layout in found.values() for codec in layout.codecs):
+    if any(codec.name in IMAGE_CODECS for layout in found.values() for codec in layout.codecs):
         _require_imagecodecs(store.path)
     return found
 
@@ -257,16 +259,16 @@ def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, ArrayLayout]) 
                 f"'{path}': 'data/{name}' has {layout.shape[:1]} frames but '{ENDS}' goes up to "
                 f"{ends[-1]}; the buffer is damaged or half-written: {REMEDY}"
             )
-        if _is_picture(name, layout) and not math.prod(layout.shape):
+        if _is_image(name, layout) and not math.prod(layout.shape):
             raise StrapError(
                 f"'{path}': 'data/{name}' has the shape {layout.shape}: pictures without pixels; "
                 f"the buffer is damaged: {REMEDY}"
             )
 
 
-def _is_picture(name: str, layout: ArrayLayout) -> bool:
+def _is_image(name: str, layout: ArrayLayout) -> bool:
     is_last = len(layout.shape) == 4 and layout.shape[3] == 3 and layout.dtype.kind in "biuf"
-    return is_last or is_picture_array(name, layout.shape[1:], layout.dtype)
+    return is_last or is_image_array(name, layout.shape[1:], layout.dtype)
 
 
 def _read_rows(

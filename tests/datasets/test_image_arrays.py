@@ -22,7 +22,7 @@ from tests.datasets.writers import (
 )
 
 import strap
-from strap.datasets.picture_arrays import as_pictures, is_picture_array
+from strap.datasets.image_arrays import as_uint8_images, is_image_array
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
 
@@ -175,21 +175,21 @@ def test_normalised_pictures_are_named(write, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_pictures(name: str, shape: tuple[int, ...], dtype: type, expected: bool) -> None:
-    assert is_picture_array(name, shape, np.dtype(dtype)) is expected
+    assert is_image_array(name, shape, np.dtype(dtype)) is expected
 
 
 def test_a_dark_range_is_not_stretched() -> None:
     images = np.zeros((5, 48, 64, 3), np.float32)
     images[2] = 200.0  # the middle one tells that these are grey levels
     images[0] = 1.0
-    assert as_pictures(lazy(images), "x")[0].max() == 1
+    assert as_uint8_images(lazy(images), "x")[0].max() == 1
 
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf])
 def test_a_damaged_frame_does_not_decide(damage: float) -> None:
     images = (BYTES / 255).astype(np.float32)
     images[0, 0, 0, 0] = damage
-    read = as_pictures(lazy(images), "x")
+    read = as_uint8_images(lazy(images), "x")
     np.testing.assert_array_equal(read[1:], BYTES[1:])
     with pytest.raises(StrapError, match="pixels that are no numbers"):
         read[:1]

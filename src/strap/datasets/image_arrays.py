@@ -15,18 +15,18 @@ from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Array
 
-PICTURE_NAMES = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
+CAMERA_WORDS = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
 """parts of the names of cameras"""
-NO_PICTURE_NAMES = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
+NON_CAMERA_WORDS = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
 """parts of the names of arrays that have three channels and are no colours"""
-MOST_CHANNELS = 4
-DECIDING_FRAMES = 9
+MAX_CHANNELS = 4
+SAMPLED_FRAMES = 9
 """of an episode, by which it is told whether its floats go to 1 or to 255"""
-SMALLEST = 8
+MIN_SIDE = 8
 """pixels of a side: what is smaller, channels first, may be a matrix"""
 
 
-def is_picture_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any]) -> bool:
+def is_image_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any]) -> bool:
     """Return whether rows of this shape (the time left out) are colour pictures.
 
     Bytes with the channels last always are; other types, and channels first, need a name that
@@ -37,9 +37,9 @@ def is_picture_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any
     if shape[2] == 3 and dtype == np.uint8:
         return True
     word = name.lower()
-    is_named = any(part in word for part in PICTURE_NAMES)
-    is_large = shape[2] == 3 or min(shape[1] or 0, shape[2] or 0) >= SMALLEST
-    return is_named and is_large and not any(part in word for part in NO_PICTURE_NAMES)
+    is_named = any(part in word for part in CAMERA_WORDS)
+    is_large = shape[2] == 3 or min(shape[1] or 0, shape[2] or 0) >= MIN_SIDE
+    return is_named and is_large and not any(part in word for part in NON_CAMERA_WORDS)
 
 
 def find_pixel_rows(
@@ -54,13 +54,13 @@ def find_pixel_rows(
     """
     if len(shape) not in (2, 3):
         return None
-    is_first = len(shape) == 3 and shape[2] > MOST_CHANNELS >= shape[0]
+    is_first = len(shape) == 3 and shape[2] > MAX_CHANNELS >= shape[0]
     size = tuple(shape[1:] if is_first else shape[:2])
-    is_depth = "depth" in name.lower() and min(size) >= SMALLEST and max(size) <= 4 * min(size)
+    is_depth = "depth" in name.lower() and min(size) >= MIN_SIDE and max(size) <= 4 * min(size)
     return 1 + is_first if is_depth or size in camera_sizes else None
 
 
-def as_pictures(array: LazyArray, where: str) -> LazyArray:
+def as_uint8_images(array: LazyArray, where: str) -> LazyArray:
     """Return pictures [t h w 3] or [t 3 h w] of any number type as uint8 [t h w 3].
 
     Floats go from 0 to 1 or from 0 to 255. Errors name `where`.
@@ -88,7 +88,7 @@ def _scale(array: LazyArray) -> float:
     """
     if array.dtype.kind != "f" or not len(array):
         return 1.0
-    places = np.unique(np.linspace(0, len(array) - 1, DECIDING_FRAMES).astype(int))
+    places = np.unique(np.linspace(0, len(array) - 1, SAMPLED_FRAMES).astype(int))
     # What is no number is an error where it is read, and decides nothing about other frames.
     shown = [array.read(place, place + 1) for place in places]
     largest = max(frame[np.isfinite(frame)].max(initial=0) for frame in shown)

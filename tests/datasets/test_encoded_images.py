@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from tests.datasets.writers import number_of, picture, png
 
-from strap.datasets.pictures import MAX_SCANS, PNG, decode_pictures, picture_size
+from strap.datasets.encoded_images import MAX_SCANS, PNG, decode_images, read_image_size
 from strap.errors import StrapError
 
 SHAPE = (48, 64, 3)
@@ -28,7 +28,7 @@ def encoded(image: Image.Image, format: str = "PNG", **options: object) -> bytes
 def decode(data: bytes, shape: tuple[int, ...] = SHAPE) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is to be printed beside the error
-        return decode_pictures([data], 1, shape, "'shard', 'camera'", 7)[0]
+        return decode_images([data], 1, shape, "'shard', 'camera'", 7)[0]
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -45,7 +45,7 @@ def png_of(width: int, height: int, *, depth: int = 8, colour: int = 2, data: by
 def test_jpeg_and_png_are_read() -> None:
     for format in ("PNG", "JPEG"):
         assert number_of(decode(png(SOUND, format))) == 5
-        assert picture_size(png(SOUND, format), "x") == (48, 64)
+        assert read_image_size(png(SOUND, format), "x") == (48, 64)
     np.testing.assert_array_equal(decode(png(SOUND, "PNG")), SOUND)
 
 
@@ -93,7 +93,7 @@ def test_other_formats_are_refused(format: str) -> None:
     with pytest.raises(StrapError, match=r"frame 7: .*neither JPEG nor PNG: it begins with"):
         decode(encoded(Image.fromarray(SOUND), format))
     with pytest.raises(StrapError, match="x: cannot decode the picture"):
-        picture_size(b"", "x")
+        read_image_size(b"", "x")
 
 
 def test_a_picture_is_held_against_its_description_before_it_is_decoded() -> None:
@@ -104,7 +104,7 @@ def test_a_picture_is_held_against_its_description_before_it_is_decoded() -> Non
         decode(bomb)
     # The description may lie too: nothing of its size is made before a picture agrees.
     with pytest.raises(StrapError, match=r"the picture is \[48, 64, 3\] but .*\[8000, 8000, 3\]"):
-        decode_pictures([png(SOUND, "PNG")] * 10, 10**6, (8000, 8000, 3), "x")
+        decode_images([png(SOUND, "PNG")] * 10, 10**6, (8000, 8000, 3), "x")
 
 
 @pytest.mark.parametrize("side", [8193, 50_000, 2**31 - 1])
@@ -112,7 +112,7 @@ def test_pictures_larger_than_the_limit_are_refused(side: int) -> None:
     with pytest.raises(StrapError, match=f"frame 7: .*it is {side}×{side}, .*at most 67,108,864"):
         decode(png_of(side, side), (side, side, 3))
     with pytest.raises(StrapError, match="at most 67,108,864 are decoded"):
-        picture_size(png_of(side, side), "x")
+        read_image_size(png_of(side, side), "x")
 
 
 def test_a_jpeg_whose_header_lies_is_refused() -> None:
@@ -147,12 +147,12 @@ def test_pixels_that_end_early_are_refused() -> None:
 
 def test_as_many_pictures_as_frames() -> None:
     two = [png(picture(i), "PNG") for i in range(2)]
-    assert decode_pictures(two, 2, SHAPE, "x").shape == (2, *SHAPE)
-    assert decode_pictures([], 0, SHAPE, "x").shape == (0, *SHAPE)
+    assert decode_images(two, 2, SHAPE, "x").shape == (2, *SHAPE)
+    assert decode_images([], 0, SHAPE, "x").shape == (0, *SHAPE)
     with pytest.raises(StrapError, match="x: 2 pictures for 3 frames"):
-        decode_pictures(two, 3, SHAPE, "x")
+        decode_images(two, 3, SHAPE, "x")
     with pytest.raises(StrapError, match="x: more than 1 pictures for 1 frames"):
-        decode_pictures(two, 1, SHAPE, "x")
+        decode_images(two, 1, SHAPE, "x")
     other = png(picture(1, (24, 32)), "PNG")
     with pytest.raises(StrapError, match=r"x, frame 5: the picture is \[24, 32, 3\]"):
-        decode_pictures([two[0], other], 2, SHAPE, "x", 4)
+        decode_images([two[0], other], 2, SHAPE, "x", 4)

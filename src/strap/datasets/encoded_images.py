@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strap.datasets.untrusted import MAX_PICTURE_PIXELS, describe
+from strap.datasets.untrusted import MAX_IMAGE_PIXELS, describe
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -24,7 +24,7 @@ MAX_SCANS = 100
 """the most scans of a progressive JPEG; encoders make about ten, and each costs a whole decoding"""
 
 
-def decode_pictures(
+def decode_images(
     pictures: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
 ) -> Array:
     """Return JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame.
@@ -53,7 +53,7 @@ def decode_pictures(
     return np.empty((0, *shape), np.uint8) if out is None else out
 
 
-def picture_size(data: bytes, what: str) -> tuple[int, int]:
+def read_image_size(data: bytes, what: str) -> tuple[int, int]:
     """Return (height, width) from the picture's header, with nothing decoded."""
     image = _open(data, what)
     return image.height, image.width
@@ -87,10 +87,10 @@ def _open(data: bytes, place: str) -> ImageFile:
 def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
     pixels = image.width * image.height
     deep = data.startswith(PNG) and data[24] > 8
-    if pixels > MAX_PICTURE_PIXELS:
+    if pixels > MAX_IMAGE_PIXELS:
         problem = (
             f"it is {image.height}×{image.width}, {pixels:,} pixels; at most "
-            f"{MAX_PICTURE_PIXELS:,} are decoded"
+            f"{MAX_IMAGE_PIXELS:,} are decoded"
         )
     elif image.mode not in MODES or deep:
         problem = (
