@@ -1,4 +1,4 @@
-"""The features that a retrieval method compares, as stores; what is missing is made."""
+"""Stores of the features that a retrieval method compares; missing stores are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strap.features.fingerprints import fingerprint_features
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
-from strap.features.sources import RetrievalInput, encoder_stores, naming, reopen_stores
+from strap.features.sources import RetrievalInput, encoder_stores, name_dataset, reopen_stores
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method, list_catalogues
@@ -40,7 +40,7 @@ class PreparedFeatures:
     target: Catalogue
     priors: list[Catalogue]
     fusion_reason: str | None = None
-    """what was fused and why, where that was chosen here"""
+    """what was fused and why, if the features to fuse are `auto`"""
 
 
 def prepare_features(
@@ -60,11 +60,11 @@ def prepare_features(
     Args:
         target: the demonstrations of the new task.
         priors: the datasets to retrieve from.
-        method: which method compares them.
-        options: what they are compared by.
-        folder: where stores and learned features are kept and looked for.
-        queries: the target's segments, on which features to fuse are chosen.
-        steps: the moves a warping path may make.
+        method: the retrieval method.
+        options: which features to compare.
+        folder: where stores and learned features are searched for and written.
+        queries: the target's segments; `auto` chooses the features to fuse on them.
+        steps: the moves that a warping path may make.
         device: where networks run.
         progress: called with (what, done, total).
     """
@@ -78,7 +78,7 @@ def prepare_features(
         if kind == "encoder":
             stores = encoder_stores(sources, options, folder, device=device, progress=progress)
         else:
-            stores = _learn(datasets, kind, options, folder, device, progress)
+            stores = _learn_features(datasets, kind, options, folder, device, progress)
         if AUTO in options.fuse:
             choice = choose_fusion(
                 stores, datasets, queries, steps, text_encoder=options.text_encoder
@@ -87,18 +87,12 @@ def prepare_features(
             if chosen:
                 stores = fuse_scaled(stores, datasets, chosen, choice.ratios, folder)
         elif options.fuse:
-            stores = fuse(
-                stores,
-                datasets,
-                options.fuse,
-                folder,
-                text_encoder=options.text_encoder,
-            )
+            stores = fuse(stores, datasets, options.fuse, folder, text_encoder=options.text_encoder)
         catalogues = list_catalogues(datasets, stores)
     return PreparedFeatures(catalogues[0], catalogues[1:], reason)
 
 
-def _learn(
+def _learn_features(
     datasets: Sequence[Dataset],
     kind: Literal["br", "fr"],
     options: FeatureOptions,
@@ -106,7 +100,7 @@ def _learn(
     device: str,
     progress: Progress,
 ) -> list[EmbeddingStore]:
-    """Train the method's features on the priors, whole, and embed every dataset by them."""
+    """Train the method's representation on the whole priors and embed every dataset with it."""
     from strap.representations import RepresentationSettings, train_representation
 
     if len(options.cameras) > 1:
@@ -122,12 +116,12 @@ def _learn(
     identity = [kind, asdict(settings), data]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
     learned = train_representation(kind, whole, out, settings, device=device, progress=progress)
-    return [_embed_by(learned, dataset, folder, progress) for dataset in datasets]
+    return [_embed_learned(learned, dataset, folder, progress) for dataset in datasets]
 
 
-def _embed_by(
+def _embed_learned(
     learned: Representation, dataset: Dataset, folder: Path, progress: Progress
 ) -> EmbeddingStore:
     identity = [dataset.name, dict(learned.config), dataset.read_as]
     name = f"{slug(Path(dataset.label).stem)}-{learned.kind}-{fingerprint_json(identity)[:12]}"
-    return learned.embed(dataset, folder / name, progress=naming(progress, dataset))
+    return learned.embed(dataset, folder / name, progress=name_dataset(progress, dataset))

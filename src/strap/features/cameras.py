@@ -1,4 +1,4 @@
-"""Which cameras of a run's datasets were compared; they may have other names in each of them."""
+"""The cameras that a run compared; their names can differ between its datasets."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from strap.embeddings import choose_cameras
 def compared_cameras(manifest: Mapping[str, Any], dataset: Dataset) -> tuple[str, ...]:
     """Return the cameras of a dataset that a run compared.
 
-    Where the manifest does not say, as for fused features, they are those that were asked for, or
-    would be chosen now.
+    If the manifest does not record them, as for fused features, return the cameras that the run's
+    options name, or else those that would be chosen by default.
 
     Args:
-        manifest: the run's.
-        dataset: its target or one of its priors.
+        manifest: the run's manifest.
+        dataset: the run's target or one of its priors.
     """
     known = dataset[dataset.ids[0]].cameras
-    told = manifest.get("store_cameras")
-    compared = told.get(dataset.name) if isinstance(told, dict) else None
+    recorded = manifest.get("store_cameras")
+    compared = recorded.get(dataset.name) if isinstance(recorded, dict) else None
     if isinstance(compared, list) and compared and set(map(str, compared)) <= set(known):
         return tuple(compared)
-    asked_for = [name for name in manifest["arguments"]["cameras"] if name in known]
-    return choose_cameras(dataset, asked_for)
+    requested = [name for name in manifest["arguments"]["cameras"] if name in known]
+    return choose_cameras(dataset, requested)
 
 
 def corresponding_camera(
     manifest: Mapping[str, Any], target: Dataset, dataset: Dataset, camera: str
 ) -> str:
-    """Return which camera of a dataset is shown beside a camera of the target.
+    """Return the camera of a dataset to show beside a camera of the target.
 
-    That is the one it was compared with; else the one of its name; else the first that was
-    compared.
+    It is the camera that the target's was compared with. If the target's was not compared, it is
+    the camera with the same name, or else the first compared one.
     """
     compared = compared_cameras(manifest, dataset)
     pairs = dict(zip(compared_cameras(manifest, target), compared, strict=False))

@@ -1,4 +1,4 @@
-"""Fingerprints of what decides features besides the data; no weights are loaded for them."""
+"""Fingerprints of the encoders and stores of a retrieval, computed without loading weights."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from strap.retrieval import METHODS, Method
 def fingerprint_features(
     sources: Sequence[RetrievalInput], method: Method, options: FeatureOptions, folder: Path
 ) -> dict[str, str]:
-    """Return what the encoders and stores of a retrieval are, by their names.
+    """Return the fingerprints of a retrieval's encoders and stores, by name or path.
 
-    A model or store that is missing has no fingerprint: a finished run does without it.
+    A missing model or store has no fingerprint: a finished run does not need it any more.
 
     Args:
         sources: the target and the priors.
-        method: which method compares them.
-        options: what they are compared by.
-        folder: where stores are looked for.
+        method: the retrieval method.
+        options: which features it compares.
+        folder: where stores are searched for.
     """
     found: dict[str, str] = {}
     if METHODS[method].features == "encoder":
@@ -52,19 +52,19 @@ def _fingerprint_encoder(
     }
     encoder = options.encoder
     if encoder and ":" in encoder and not Path(encoder).exists():
-        with suppress(Exception):  # what is wrong with it is said where it has to embed
+        with suppress(Exception):  # if the encoder is broken, embedding reports why
             found[encoder] = fingerprint_json(dict(import_encoder(encoder).config))
     elif encoder:
         found |= _fingerprint_folder(encoder)
     elif not named:
-        with suppress(StrapError):  # no store is there
+        with suppress(StrapError):  # there is no store
             config = find_encoder(sources, options, folder, "auto").config
             found["encoder"] = fingerprint_json(dict(config))
     return found
 
 
 def _fingerprint_folder(model: str) -> dict[str, str]:
-    """Return the fingerprint of a model's folder; nothing where it is no folder here."""
+    """Return path -> fingerprint of a model's folder; empty if the model is not a local folder."""
     place = Path(model).expanduser()
     if not place.is_dir():
         return {}

@@ -1,12 +1,12 @@
-"""Further features beside an encoder's: gripper, end effector, instruction, any proprioception.
+"""Fusion of an encoder's features with others: gripper, position, instruction, proprioception.
 
-Features are concatenated, each divided by its spread over the prior, so the squared distance
-of two frames is the sum of the features' squared distances, and every search stays as it is:
+Features are scaled to a common spread over the prior and concatenated:
 
     fused = encoder's vector ‖ w₁ · (s / s₁) · gripper ‖ w₂ · (s / s₂) · position ‖ …
 
-with s the spread of the encoder's vectors, sᵢ that of a feature, and wᵢ its weight (1 by default:
-as much spread as the encoder's).
+with s the spread of the encoder's vectors, sᵢ the spread of feature i, and wᵢ its weight (1 by
+default: the same spread as the encoder's vectors). So the squared distance of two frames is the sum
+of the features' squared distances, and the search needs no change.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ GRIPPERS = (
     "observation.gripper",
     "observation.state.gripper_position",
 )
-"""Names under which datasets keep the gripper's opening, tried in this order."""
+"""Names under which datasets store the gripper's opening, tried in this order."""
 LANGUAGE = "language"
-"""the feature that is made of the instruction, by a text encoder"""
+"""the name of the feature that is the text embedding of the instruction"""
 POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class WeightedFeature:
-    """A feature and how much it weighs."""
+    """A feature and its weight."""
 
     name: str
     weight: float
     text_encoder: str = TEXT_ENCODER
-    """of `language`: what embeds the instruction"""
+    """the text encoder of `language`; other features ignore it"""
 
     def __str__(self) -> str:
         return f"{self.name}={self.weight:g}"
 
     @property
     def identity(self) -> list[str]:
-        """The name, and of `language` what embeds the instruction."""
+        """The name, and for `language` the text encoder."""
         return [self.name, self.text_encoder] if self.name == LANGUAGE else [self.name]
 
     @classmethod
     def parse(cls, text: str, text_encoder: str = TEXT_ENCODER) -> WeightedFeature:
-        """Read `gripper`, `position=0.5` or `joint_states[0:3]=2`."""
+        """Parse a text such as `gripper`, `position=0.5` or `joint_states[0:3]=2`."""
         name, equals, number = text.rpartition("=")
         if not equals:
             return cls(text, 1.0, text_encoder)
@@ -83,7 +83,7 @@ class WeightedFeature:
         return cls(name, weight, text_encoder)
 
     def read(self, trajectory: Trajectory) -> Floats:
-        """Return its values [t d] of a trajectory."""
+        """Return the feature's values [t d] in a trajectory."""
         if self.name == LANGUAGE:
             return _language(trajectory, self.text_encoder)
         reader = READERS.get(self.name)
@@ -102,13 +102,13 @@ def _gripper(trajectory: Trajectory) -> Floats:
 
 
 def _movement(trajectory: Trajectory) -> Floats:
-    """Return how the end effector moves to the next frame; nothing at the last."""
+    """Return the end effector's displacement to the next frame [t p]; 0 at the last frame."""
     places = positions(trajectory)
     return np.diff(places, axis=0, append=places[-1:])
 
 
 def _language(trajectory: Trajectory, text_encoder: str) -> Floats:
-    """Return the instruction's vector for every frame."""
+    """Return the instruction's embedding, repeated for every frame [t d]."""
     if not trajectory.instruction:
         raise StrapError(
             f"trajectory '{trajectory.id}' has no instruction: leave 'language' out of --fuse"
@@ -127,7 +127,8 @@ READERS: dict[str, Callable[[Trajectory], Floats]] = {
     "position": positions,
     "movement": _movement,
 }
-"""features that are computed or looked for, besides `language`; any other is a proprioception"""
+"""feature name -> function that reads it; every name but these and `language` is looked up in the
+proprioception"""
 
 
 def fuse(
@@ -138,14 +139,14 @@ def fuse(
     *,
     text_encoder: str = TEXT_ENCODER,
 ) -> list[EmbeddingStore]:
-    """Return stores of fused features, made beside the given ones where they are missing.
+    """Return stores of fused features; write those that are missing or outdated.
 
     Args:
         stores: the encoder's features of the target and of each prior.
         datasets: the target and the priors, in the same order.
-        features: what to add, as `WeightedFeature.parse` reads it.
-        folder: where the fused stores are kept.
-        text_encoder: of `language`: what embeds instructions.
+        features: the features to add, as texts for `WeightedFeature.parse`.
+        folder: where the fused stores are written.
+        text_encoder: the text encoder of `language`.
     """
     parsed = [WeightedFeature.parse(text, text_encoder) for text in features]
     spread = encoder_spread(stores, datasets)
@@ -154,13 +155,13 @@ def fuse(
 
 
 def encoder_spread(stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset]) -> float:
-    """Return how much the encoder's features spread over the prior, all but the first store."""
+    """Return the spread of the encoder's features over the priors (all stores but the first)."""
     priors = list(zip(stores, datasets, strict=True))[1:]
     return _spread(store[key] for store, dataset in priors for key in dataset.ids)
 
 
 def spread_ratio(feature: WeightedFeature, datasets: Sequence[Dataset], spread: float) -> float:
-    """Return a spread divided by that of a feature over the prior, all but the first dataset."""
+    """Return `spread` / the spread of a feature over the priors (all datasets but the first)."""
     feature_spread = _spread(
         feature.read(trajectory) for prior in datasets[1:] for trajectory in prior
     )
@@ -176,7 +177,15 @@ def fuse_scaled(
     ratios: Mapping[str, float],
     folder: Path,
 ) -> list[EmbeddingStore]:
-    """Return stores of fused features as `fuse` does, by spreads that are known already."""
+    """Return stores of fused features as `fuse` does, with spread ratios computed before.
+
+    Args:
+        stores: the encoder's features of the target and of each prior.
+        datasets: the target and the priors, in the same order.
+        features: the features to add.
+        ratios: feature name -> `spread_ratio`.
+        folder: where the fused stores are written.
+    """
     scales = {f: float(np.float32(f.weight * ratios[f.name])) for f in features}
     return [
         _fuse_store(store, dataset, scales, folder)
@@ -185,9 +194,9 @@ def fuse_scaled(
 
 
 def _spread(arrays: Iterable[Array]) -> float:
-    """Return the root of the mean squared distance of all rows [t d] from their mean."""
+    """Return the root mean squared distance of all rows [t d] from their mean."""
     count, total, squares = 0, np.zeros(1), 0.0
-    origin: Floats | None = None  # the first row: what never changes has a spread of exactly 0
+    origin: Floats | None = None  # the first row, so that constant rows have a spread of exactly 0
     for array in arrays:
         origin = np.asarray(array[0], np.float64) if origin is None else origin
         offsets = np.asarray(array, np.float64) - origin
@@ -204,23 +213,23 @@ def _fuse_store(
     scales: Mapping[WeightedFeature, float],
     folder: Path,
 ) -> EmbeddingStore:
-    """Return the store of a dataset's fused features, made or brought up to date."""
+    """Return the store of a dataset's fused features; write what is missing or outdated."""
     first = dataset[dataset.ids[0]]
     width = sum(feature.read(first).shape[1] for feature in scales)
-    fused = [[*feature.identity, scale] for feature, scale in scales.items()]  # as their columns
+    fused = [[*feature.identity, scale] for feature, scale in scales.items()]  # in column order
     encoder = {**store.config.encoder, "fused": fused}
     config = StoreConfig(encoder, store.config.dtype, store.dim + width, ("fused",))
     identity = [dataset.name, encoder, store.cameras, store.config.dtype, dataset.read_as]
     out = folder / f"{slug(Path(dataset.label).stem)}-fused-{fingerprint_json(identity)[:12]}"
-    made = open_or_create(out, config, dataset)
+    fused_store = open_or_create(out, config, dataset)
     stamps = {t.id: _stamp(store.entry(t.id), _columns(t, scales)) for t in dataset}
-    entries = {key: made.entry(key) for key in made}
-    if is_embedded(made, dataset) and not _stale(stamps, entries):
-        return made
-    start = begin_embedding(made, dataset)
+    entries = {key: fused_store.entry(key) for key in fused_store}
+    if is_embedded(fused_store, dataset) and not _find_stale(stamps, entries):
+        return fused_store
+    start = begin_embedding(fused_store, dataset)
     session, written = Session(out, config), set[str]()
     try:
-        while stale := _stale(stamps, session.places, written):
+        while stale := _find_stale(stamps, session.places, written):
             for partial in session.adopt():
                 session.discard(partial)
             claimed = session.claim(stale)
@@ -228,7 +237,7 @@ def _fuse_store(
                 _add_fused(session, store, dataset[key], scales, stamps[key])
             written.update(claimed)
             session.flush()
-            if not claimed:  # another writer is at it
+            if not claimed:  # another process is writing them
                 time.sleep(POLL_SECONDS)
     finally:
         session.close()
@@ -249,23 +258,27 @@ def _add_fused(
 
 
 def _columns(trajectory: Trajectory, scales: Mapping[WeightedFeature, float]) -> Array:
-    """Return what is appended to a trajectory's vectors, float32 [t d]."""
+    """Return the columns that are appended to a trajectory's vectors, float32 [t d]."""
     columns = [feature.read(trajectory) * scale for feature, scale in scales.items()]
     return np.concatenate(columns, axis=1, dtype=np.float32)
 
 
 def _stamp(entry: Entry, columns: Array) -> str:
-    """Return a hash of all that a trajectory's fused vectors are made of."""
+    """Return a hash of everything that a trajectory's fused vectors depend on."""
     vectors = [entry.fingerprint, entry.instruction, list(entry.checksums)]
     return fingerprint_json([*vectors, zlib.crc32(columns.tobytes())])
 
 
-def _stale(
+def _find_stale(
     stamps: Mapping[str, str], entries: Mapping[str, Entry], written: Collection[str] = ()
 ) -> dict[str, Entry | None]:
-    """Return the trajectories that lack these stamps, each with its entry; none that was written.
+    """Return the missing and outdated trajectories, each with its entry if it has one.
 
-    What another writer has put in its place since is its own to answer for.
+    Args:
+        stamps: trajectory -> the stamp that its entry should have.
+        entries: the entries of the store.
+        written: trajectories that this process has written. They are left out: if another process
+            has replaced one since, that process is right.
     """
     found = {key: entries.get(key) for key in stamps if key not in written}
     return {

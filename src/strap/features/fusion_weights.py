@@ -1,8 +1,8 @@
-"""Weights of fused features, chosen on the target's demonstrations alone: `--fuse auto`.
+"""Choice of the weights of fused features on the target's demonstrations alone: `--fuse auto`.
 
-Every segment of a demonstration is searched in each other demonstration of the task, and should be
-found where its counterpart lies. Weights are good when the two overlap much. No label is read, and
-of the prior only how much each feature varies in it.
+Every segment of a demonstration is searched for in each other demonstration of the task. Its best
+match there should be its counterpart: weights are good if match and counterpart overlap much. No
+label is read, and from the prior only the spread of each feature is used.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from strap.types import Array, Segment
 
 Floats = npt.NDArray[np.float64]
 JUDGED = ("gripper", "position")
-"""features whose weights the demonstrations can tell"""
+"""features whose weights are chosen on the demonstrations"""
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
-"""what each of them may weigh"""
+"""the candidate weights of each of them"""
 WEIGHTED_LANGUAGE = WeightedFeature("language", 0.5)
-"""Demonstrations of one task have one instruction, so they cannot tell what it should weigh."""
+"""The instruction with a fixed weight: demonstrations of one task share their instruction, so its
+weight cannot be chosen on them."""
 
 
 @dataclass(frozen=True)
 class FusionChoice:
-    """The features that were chosen, and why."""
+    """The chosen features, and why they were chosen."""
 
     features: tuple[WeightedFeature, ...]
     ratios: Mapping[str, float]
-    """feature -> how many times as much as it the encoder's features spread over the prior"""
+    """feature name -> spread of the encoder's features / spread of the feature, over the prior"""
     reason: str
 
 
@@ -51,14 +52,14 @@ def choose_fusion(
     *,
     text_encoder: str = TEXT_ENCODER,
 ) -> FusionChoice:
-    """Choose what is fused with the encoder's features, from the target's demonstrations.
+    """Choose the features to fuse with the encoder's, and their weights, on the demonstrations.
 
     Args:
         stores: the encoder's features of the target and of each prior.
         datasets: the target and the priors, in the same order.
         queries: the segments of the target.
-        steps: the moves a warping path may make.
-        text_encoder: what embeds instructions.
+        steps: the moves that a warping path may make.
+        text_encoder: the encoder of instructions.
     """
     language = replace(WEIGHTED_LANGUAGE, text_encoder=text_encoder)
     pairs = _pair_by_instruction(queries, datasets[0])
@@ -92,7 +93,7 @@ def choose_fusion(
 def _pair_by_instruction(
     queries: Sequence[Segment], target: Dataset
 ) -> list[tuple[Segment, Segment]]:
-    """Return the segments with their counterparts in other demonstrations of one instruction."""
+    """Return each segment with its counterparts in other demonstrations of its instruction."""
     tasks: dict[str, list[Segment]] = {}
     for query in queries:
         tasks.setdefault(target[query.trajectory_id].instruction, []).append(query)
@@ -100,7 +101,7 @@ def _pair_by_instruction(
 
 
 def _explain(features: Sequence[WeightedFeature], chosen: Floats, plain: Floats) -> str:
-    """Return why these features were chosen, given the overlaps with them and without."""
+    """Return why features were chosen, given the overlaps with them and without."""
     alone = f"mean overlap {plain.mean():.3f} of segments found in the other demonstrations"
     if not features:
         return f"no {' or '.join(JUDGED)}: they raise the {alone} by less than its standard error"
@@ -111,7 +112,7 @@ def _explain(features: Sequence[WeightedFeature], chosen: Floats, plain: Floats)
 def _measure_ratios(
     stores: Sequence[EmbeddingStore], datasets: Sequence[Dataset], language: WeightedFeature
 ) -> tuple[dict[str, float], list[str]]:
-    """Return the spread ratio of every feature that can be fused, and why others cannot."""
+    """Return the spread ratio of every feature that can be fused, and why the others cannot."""
     spread, ratios, missing = encoder_spread(stores, datasets), {}, []
     for feature in (*(WeightedFeature(name, 1.0) for name in JUDGED), language):
         try:
@@ -127,15 +128,15 @@ def _measure_ratios(
 def choose_weights(
     grid: Sequence[tuple[float, ...]], overlaps: Floats, left_out: Sequence[str]
 ) -> int:
-    """Return which weights to take: the smallest that are as good as the best.
+    """Return the index of the smallest weights that are as good as the best.
 
-    As good: their mean overlap lies below the best by no more than the standard error of that
-    difference over the demonstrations that were left out.
+    Weights are as good as the best if their mean overlap is lower by at most the standard error of
+    that difference over the demonstrations.
 
     Args:
-        grid: the weights.
+        grid: the candidate weights.
         overlaps: as `segment_overlaps` returns them, [weights, pair].
-        left_out: the demonstration of each pair's segment.
+        left_out: the demonstration that each pair's segment is from.
     """
     names = np.array(left_out)
     means = np.stack([overlaps[:, names == name].mean(axis=1) for name in sorted({*left_out})])
@@ -153,18 +154,19 @@ def segment_overlaps(
     grid: Sequence[tuple[float, ...]],
     steps: str,
 ) -> Floats:
-    """Return how well each segment is found in each other demonstration: [weights, pair].
+    """Return how well each segment's match overlaps its counterpart: [weights, pair].
 
-    The overlap is that of the cheapest match and the segment's counterpart: frames in both divided
-    by frames in either. Where the segment does not fit into the demonstration it is 0.
+    The overlap is frames in both / frames in either, of the cheapest match and the counterpart. If
+    the segment does not fit into the other demonstration, the overlap is 0.
 
     Args:
         pairs: segments of the demonstrations, each with its counterpart in another one.
-        features: the encoder's and each further feature: trajectory id -> scaled values [t d].
-        grid: weights to compare, one of each feature but the encoder's.
-        steps: the moves a warping path may make.
+        features: the encoder's features, then each other feature: trajectory id -> scaled values
+            [t d].
+        grid: the candidate weights, one for each feature but the encoder's.
+        steps: the moves that a warping path may make.
     """
-    from scipy.spatial.distance import cdist  # here: every command starts sooner without
+    from scipy.spatial.distance import cdist  # imported here so that other commands start faster
 
     squared: dict[tuple[str, str], list[Floats]] = {}
     overlaps = np.zeros((len(grid), len(pairs)))

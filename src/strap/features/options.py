@@ -1,4 +1,4 @@
-"""What the frames of two datasets are compared by."""
+"""The options of the features that a retrieval compares."""
 
 from __future__ import annotations
 
@@ -11,35 +11,36 @@ from strap.features.fusion import LANGUAGE, WeightedFeature
 from strap.retrieval import METHODS, Method
 
 AUTO = "auto"
-"""instead of features to fuse: choose them on the target's demonstrations"""
+"""given in place of features to fuse: choose them on the target's demonstrations"""
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """What the frames of both datasets are compared by."""
+    """The features by which the frames of target and prior are compared."""
 
     encoder: str = ""
-    """empty: that of the stores which are there"""
+    """the encoder's name; empty: the encoder of the existing stores"""
     cameras: tuple[str, ...] = ()
-    """empty: those of a store that was named, else the agent view or all; br, fr: one at most"""
+    """the cameras to compare; empty: those of a named store, else the agent view or all; br, fr:
+    one at most"""
     dtype: Dtype = "float16"
-    """of stores that are made"""
+    """the number format of new stores"""
     fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features, as `strap.features.fusion` takes it; or
-    `auto` alone: what `strap.features.fusion_weights` chooses"""
+    """features to fuse with the encoder's, as texts for `strap.features.fusion`; or `auto` alone:
+    those that `strap.features.fusion_weights` chooses"""
     learning_steps: int | None = None
-    """br, fr: optimiser steps of their features; None: as many as they take by default"""
+    """br, fr: optimiser steps of their features; None: their default"""
     text_encoder: str = TEXT_ENCODER
-    """what embeds the instructions that are fused"""
+    """the encoder of instructions that are fused"""
 
     @property
     def fuses_instructions(self) -> bool:
-        """Whether instructions are compared, or may be."""
+        """Whether instructions are fused, or might be under `auto`."""
         names = [WeightedFeature.parse(text).name for text in self.fuse]
         return AUTO in names or LANGUAGE in names
 
     def require_judgeable(self, method: Method, segmentation: str, metric: str) -> None:
-        """Raise where `auto` is asked for and the demonstrations cannot tell what to fuse."""
+        """Raise if `auto` is requested but cannot choose features under the other options."""
         if AUTO not in self.fuse:
             return
         rule = None

@@ -1,4 +1,4 @@
-"""An encoder's features of datasets: from stores that are there already, else embedded now."""
+"""An encoder's features of a retrieval's datasets: found in existing stores or embedded now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strap.store import EmbeddingStore, is_store, open_store, slug
 
 @dataclass(frozen=True)
 class RetrievalInput:
-    """A dataset that takes part in a retrieval, and its store where one was named."""
+    """A dataset that takes part in a retrieval, with its store if the user named one."""
 
     dataset: Dataset
     store: EmbeddingStore | None = None
@@ -34,7 +34,7 @@ class RetrievalInput:
         selection: Selection,
         progress: Progress = silent,
     ) -> RetrievalInput:
-        """Open a dataset, or a store and the dataset that it was made from."""
+        """Open a dataset, or a store together with the dataset that it was made from."""
         path = Path(path).expanduser()
         if not is_store(path):
             return cls(selection.apply(opening.open(path, progress)))
@@ -48,20 +48,24 @@ class RetrievalInput:
 
 
 def _open_as_embedded(store: EmbeddingStore, given: OpenOptions, progress: Progress) -> Dataset:
-    """Open a store's dataset as it was read for it; raise where an option says otherwise."""
-    asked, told = given.arguments(), store.source.opening
-    made = {name: asked[name] for name in asked if name != "orientation"} if told is None else told
-    made = {**made, **{name: asked[name] for name in asked if name == "missing"}}  # no vector's
-    dataset = open_dataset(store.dataset, **made, progress=progress)
+    """Open a store's dataset with the options it was embedded with; raise if others are given."""
+    requested, recorded = given.arguments(), store.source.opening
+    if recorded is None:  # an older store records only the orientation
+        used = {name: value for name, value in requested.items() if name != "orientation"}
+    else:
+        used = dict(recorded)
+    if "missing" in requested:  # the vectors do not depend on it
+        used["missing"] = requested["missing"]
+    dataset = open_dataset(store.dataset, **used, progress=progress)
     orientation = _orientation(dataset)
-    if told is None and store.manifest.get("orientation", orientation) != orientation:
-        orientation = store.manifest["orientation"]  # all that an older store tells
-        dataset = open_dataset(store.dataset, **{**made, "orientation": orientation})
-    _require_said(store, "--orientation", asked.get("orientation"), orientation)
-    if not dataset.format.startswith(asked.get("format", "")):
-        _require_said(store, "--format", asked["format"], made.get("format", dataset.format))
-    for role, paths in asked.get("fields", {}).items():
-        _require_said(store, f"--rlds-{role}", paths, made.get("fields", {}).get(role))
+    if recorded is None and store.manifest.get("orientation", orientation) != orientation:
+        orientation = store.manifest["orientation"]
+        dataset = open_dataset(store.dataset, **{**used, "orientation": orientation})
+    _require_same(store, "--orientation", requested.get("orientation"), orientation)
+    if not dataset.format.startswith(requested.get("format", "")):
+        _require_same(store, "--format", requested["format"], used.get("format", dataset.format))
+    for role, paths in requested.get("fields", {}).items():
+        _require_same(store, f"--rlds-{role}", paths, used.get("fields", {}).get(role))
     return dataset
 
 
@@ -69,14 +73,14 @@ def _orientation(dataset: Dataset) -> str | None:
     return dataset[dataset.ids[0]].orientation if len(dataset) else None
 
 
-def _require_said(store: EmbeddingStore, option: str, asked: Any, made: Any) -> None:
-    """Raise where a store was made with another value of an option than is asked for."""
-    if asked is not None and asked != made:
-        asked, made = (" ".join(v) if isinstance(v, list) else v for v in (asked, made))
+def _require_same(store: EmbeddingStore, option: str, requested: Any, used: Any) -> None:
+    """Raise if an option is given with another value than the store was made with."""
+    if requested is not None and requested != used:
+        requested, used = (" ".join(v) if isinstance(v, list) else v for v in (requested, used))
         raise StrapError(
-            f"store '{store.path}' was made with {f'{option} {made}' if made else f'no {option}'}, "
-            f"not {asked}: leave {option} out (the dataset of a store is read as it was for the "
-            f"store), or name the dataset '{store.dataset}' in place of the store"
+            f"store '{store.path}' was made with {f'{option} {used}' if used else f'no {option}'}, "
+            f"not {requested}: leave {option} out (the dataset of a store is read as it was for "
+            f"the store), or name the dataset '{store.dataset}' in place of the store"
         )
 
 
@@ -88,10 +92,10 @@ def encoder_stores(
     device: str,
     progress: Progress,
 ) -> list[EmbeddingStore]:
-    """Return a store of every source, all by one encoder.
+    """Return a store of every source, all made by one encoder.
 
-    A store that was named is used, and completed where it lacks something; else one that lies in
-    `folder` or beside the dataset, whatever its name; else the dataset is embedded into `folder`.
+    For each source, the first of these is used: the store that the user named; a store of any name
+    in `folder` or beside the dataset; a new store in `folder`. What a store lacks is embedded.
     """
     for source in sources:
         if not len(source.dataset):
@@ -100,7 +104,9 @@ def encoder_stores(
     encoder = find_encoder(sources, options, folder, device)
     found = []
     for source, cameras in zip(sources, compared, strict=True):
-        store = source.store or _find(source.dataset, encoder.config, cameras, options, folder)
+        store = source.store or _find_store(
+            source.dataset, encoder.config, cameras, options, folder
+        )
         if store is None or not is_embedded(store, source.dataset):
             store = _embed(source, store, encoder.load(), cameras, options, folder, progress)
         found.append(open_store(store.path, cameras=cameras))
@@ -109,13 +115,13 @@ def encoder_stores(
 
 @dataclass
 class _Encoder:
-    """The encoder of a retrieval, loaded when something has to be embedded."""
+    """The encoder of a retrieval; its weights are loaded when something has to be embedded."""
 
     config: Mapping[str, Any]
     device: str
     loaded: Encoder | None = None
     store: EmbeddingStore | None = None
-    """the store that says which encoder"""
+    """the store whose encoder is used, if the user named no encoder"""
 
     def load(self) -> Encoder:
         if self.loaded is None:
@@ -135,7 +141,7 @@ class _Encoder:
 def find_encoder(
     sources: Sequence[RetrievalInput], options: FeatureOptions, folder: Path, device: str
 ) -> _Encoder:
-    """Return the encoder that was asked for, else the one of the stores."""
+    """Return the encoder that the options name, or else the stores' encoder."""
     named = [source.store for source in sources if source.store]
     if options.encoder:
         encoder = load_encoder(options.encoder, device=device)
@@ -162,14 +168,14 @@ def find_encoder(
     return _Encoder(store.config.encoder, device, store=store)
 
 
-def _find(
+def _find_store(
     dataset: Dataset,
     config: Mapping[str, Any],
     cameras: Sequence[str],
     options: FeatureOptions,
     folder: Path,
 ) -> EmbeddingStore | None:
-    """Return a store that has all that is asked for; else one that can be completed."""
+    """Return an existing store with these features; one that has every trajectory comes first."""
     orientation = dataset[dataset.ids[0]].orientation
     fitting = [
         store
@@ -179,18 +185,18 @@ def _find(
         and set(cameras) <= set(store.config.cameras)
         and store.manifest.get("orientation", orientation) == orientation
     ]
-    whole = [store for store in fitting if is_embedded(store, dataset)]
-    return next(iter(whole or fitting), None)
+    complete = [store for store in fitting if is_embedded(store, dataset)]
+    return next(iter(complete or fitting), None)
 
 
 def _stores_of(dataset: Dataset, folder: Path) -> Iterator[EmbeddingStore]:
-    """Yield the encoders' stores of the dataset that lie in `folder` or beside it."""
+    """Yield the stores with an encoder's features of the dataset, in `folder` or beside it."""
     beside, files = dataset.path.parent, dataset.fingerprint()
     for place in dict.fromkeys((folder.resolve(), beside.resolve())):
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if not is_store(path):
                 continue
-            with suppress(StrapError):  # a damaged one is none
+            with suppress(StrapError):  # skip damaged stores
                 store = open_store(path)
                 by_encoder = "name" in store.config.encoder and "fused" not in store.config.encoder
                 same_files = store.manifest.get("fingerprint") == files
@@ -202,35 +208,40 @@ def reopen_stores(manifest: Mapping[str, Any], datasets: Sequence[Dataset]) -> l
     """Return the stores that a run compared, with the cameras that it compared.
 
     Args:
-        manifest: the run's.
-        datasets: its target and its priors.
+        manifest: the run's manifest.
+        datasets: the run's target and priors.
     """
     paths, arguments = manifest.get("stores"), manifest["arguments"]
     if not isinstance(paths, dict) or not all(isinstance(paths.get(d.name), str) for d in datasets):
         raise StrapError("the run compares no stored features: retrieve with --method strap")
-    told = manifest.get("store_cameras")
-    cameras: Mapping[str, Any] = told if isinstance(told, dict) else {}
+    recorded = manifest.get("store_cameras")
+    cameras: Mapping[str, Any] = recorded if isinstance(recorded, dict) else {}
     found = []
     for dataset in datasets:
         store = open_store(paths[dataset.name])
         chosen = cameras.get(dataset.name)
-        if chosen is None and "fused" not in store.config.encoder:  # older runs don't tell
-            is_named = str(store.path) in arguments.get("named_stores", ())
-            asked = tuple(arguments["cameras"])
-            own = is_named and not asked
-            chosen = store.config.cameras if own else choose_cameras(dataset, asked)
+        if chosen is None and "fused" not in store.config.encoder:  # an older run's manifest
+            requested = tuple(arguments["cameras"])
+            if str(store.path) in arguments.get("named_stores", ()) and not requested:
+                chosen = store.config.cameras
+            else:
+                chosen = choose_cameras(dataset, requested)
         found.append(open_store(store.path, cameras=chosen) if chosen else store)
     return found
 
 
-def match_cameras(sources: Sequence[RetrievalInput], asked: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the cameras of each source, the target first, that are compared with the others'.
+def match_cameras(
+    sources: Sequence[RetrievalInput], requested: Sequence[str]
+) -> list[tuple[str, ...]]:
+    """Return the cameras of each source that are compared, the target's first.
 
-    Those asked for; else a named store's own. Where no store was named they are the agent view or
-    all of a source, of the first source whose choice all the others have too.
+    They are the requested cameras, if there are any. Otherwise a named store has its own cameras,
+    and a dataset has those of a named store, if there is one whose cameras all datasets have. If
+    no store is named, all datasets get the default cameras (the agent view or all) of the first
+    dataset whose default all the others have too, or else each its own default.
     """
-    if asked:
-        return [choose_cameras(source.dataset, asked) for source in sources]
+    if requested:
+        return [choose_cameras(source.dataset, requested) for source in sources]
     named = [source.store.config.cameras for source in (*sources[1:], sources[0]) if source.store]
     free = [source.dataset for source in sources if source.store is None]
     choices = [choose_cameras(dataset, None) for dataset in free]
@@ -241,8 +252,9 @@ def match_cameras(sources: Sequence[RetrievalInput], asked: Sequence[str]) -> li
             break
     by_dataset = iter(choices)
     found = [s.store.config.cameras if s.store else next(by_dataset) for s in sources]
-    is_said = all(len(cameras) == 1 for cameras in known) if named else not free
-    if not is_said:
+    # Named stores may have different cameras on purpose; so may a dataset with a single camera.
+    is_deliberate = all(len(cameras) == 1 for cameras in known) if named else not free
+    if not is_deliberate:
         _require_same_view(sources, found)
     return found
 
@@ -250,7 +262,7 @@ def match_cameras(sources: Sequence[RetrievalInput], asked: Sequence[str]) -> li
 def _require_same_view(
     sources: Sequence[RetrievalInput], cameras: Sequence[tuple[str, ...]]
 ) -> None:
-    """Raise where sources would be compared by different cameras; the agent views are one."""
+    """Raise if the sources' cameras differ; all names of the agent view count as the same."""
     views = [AGENT_VIEWS if set(chosen) <= set(AGENT_VIEWS) else chosen for chosen in cameras]
     for source, chosen, view in zip(sources, cameras, views, strict=True):
         if set(view) != set(views[0]):
@@ -274,7 +286,7 @@ def _embed(
     folder: Path,
     progress: Progress,
 ) -> EmbeddingStore:
-    """Embed what the store lacks, or all into a new one."""
+    """Embed what the store lacks; if there is no store, embed the dataset into a new one."""
     dataset, dtype = source.dataset, options.dtype
     if store is not None:
         place, cameras = store.path, store.config.cameras
@@ -285,12 +297,12 @@ def _embed(
         name = str(encoder.config["name"]).replace("/", "_")
         folder_name = f"{slug(Path(dataset.label).stem)}-{name}-{fingerprint_json(identity)[:12]}"
         place = folder / folder_name
-    named = naming(progress, dataset)
+    named = name_dataset(progress, dataset)
     return embed(dataset, encoder, place, cameras=cameras, dtype=dtype, progress=named)
 
 
-def naming(progress: Progress, dataset: Dataset) -> Progress:
-    """Return a progress callback that names the dataset too, where it is not named."""
+def name_dataset(progress: Progress, dataset: Dataset) -> Progress:
+    """Return a progress callback that adds the dataset's name to texts which lack it."""
 
     def named(what: str, done: int, total: int) -> None:
         is_named = dataset.label in what.split()

@@ -1,4 +1,4 @@
-"""What to retrieve: the prior segments that are most like the target, by one of several methods."""
+"""Retrieval: the prior segments that are most similar to the target, by one of several methods."""
 
 from __future__ import annotations
 
@@ -59,31 +59,32 @@ def retrieve(
     workers: int = 2,
     address: str | None = None,
 ) -> Matches:
-    """Retrieve the segments of the prior that are most like the queries.
+    """Retrieve the segments of the prior that are most similar to the queries.
 
     Args:
         queries: target segments.
         target_store: embeddings of the target dataset.
         prior_store: embeddings of the prior dataset, or of several.
-        method: `strap` (segments, by dynamic time warping), `d-t` (whole trajectories, likewise),
-            `d-s` (single states), `random` or `language`.
-        top_k: how many matches to keep in all; `auto`: those that cost no more than the
-            demonstrations of the target cost each other; None where a fraction or a threshold
-            says it.
-        steps: `strap`, `fmp` or `classic`: the moves a warping path may make.
+        method: `strap` (segments, by dynamic time warping), `d-t` (whole trajectories, also by
+            dynamic time warping), `d-s` (single states), `random` or `language`.
+        top_k: how many matches to keep in total. `auto` keeps the matches that cost no more than
+            the query's matches in the other demonstrations of its task. None if `fraction` or
+            `threshold` is given.
+        steps: `strap`, `fmp` or `classic`: the moves that a warping path may make.
         metric: `l2` or `cosine`.
         backend: `auto`, `gpu`, `cpu` or `reference`.
         rule: `even` keeps exactly min(top_k, available); `released` is the authors' floor.
         shared: what to do with trajectories that are in both target and prior.
-        matches_per_trajectory: how many matches of a query may lie in one prior trajectory.
-        length_ratio: the least and the greatest length of a match, as multiples of its query's.
-        fraction: keep this share of everything that could be retrieved.
-        threshold: keep what is at least so similar: 1 is the cheapest of all, 0 the dearest.
-        max_cost: keep nothing that costs more than this for each frame of its query.
+        matches_per_trajectory: maximum number of matches of one query in one prior trajectory.
+        length_ratio: the minimum and maximum length of a match, as multiples of its query's length.
+        fraction: keep this share of all candidates, the cheapest first.
+        threshold: keep matches that are at least this similar: 1 is the cheapest candidate, 0 the
+            most expensive.
+        max_cost: keep only matches whose cost per query frame is at most this.
         progress: called with (what, done, total).
         engine: where to search: `local`, or `ray` for a cluster.
-        workers: tasks at a time on a Ray cluster that is started here.
-        address: of a running Ray cluster; by default one is started here.
+        workers: number of parallel tasks on a Ray cluster that is started here.
+        address: address of a running Ray cluster; None starts one here.
     """
     options = MatchOptions(
         method=method,
@@ -113,7 +114,17 @@ def retrieve_matches(
     progress: Progress = silent,
     searcher: StoreSearcher | None = None,
 ) -> Retrieved:
-    """Retrieve as `retrieve` does, with what happened to the pairs of queries and trajectories."""
+    """Retrieve as `retrieve` does, and return the statistics of the search with the matches.
+
+    Args:
+        queries: target segments.
+        target: the target dataset's trajectories.
+        priors: the trajectories of each prior dataset.
+        options: the method and how many matches to keep.
+        execution: where to search; None: on this machine.
+        progress: called with (what, done, total).
+        searcher: the function that searches the stores; None: `search_stores`.
+    """
     if not queries:
         raise StrapError("there is no query: segment the target dataset first")
     demonstrations = as_catalogue(target)
@@ -122,14 +133,14 @@ def retrieve_matches(
     if not any(catalogue.trajectories for catalogue in catalogues):
         raise StrapError("the prior is empty: it holds no trajectory")
     problem = Problem(queries, demonstrations, catalogues, options, execution, progress, searcher)
-    found = METHODS[options.method].find(problem)
-    if not found.matches:
+    retrieved = METHODS[options.method].retrieve(problem)
+    if not retrieved.matches:
         raise StrapError(
-            "nothing was retrieved: raise --max-cost where you gave one; where --top-k auto finds "
-            "nothing as near as the demonstrations are to each other, say how many to keep; where "
-            "every prior trajectory is one of the target too, give another prior or --shared keep"
+            "nothing was retrieved: raise --max-cost where you gave one; if --top-k auto finds "
+            "nothing as near as the demonstrations are to each other, say how many to keep; if "
+            "every prior trajectory is also in the target, give another prior or --shared keep"
         )
-    return found
+    return retrieved
 
 
 def _require_frames(queries: Sequence[Segment], target: Catalogue) -> None:

@@ -1,4 +1,4 @@
-"""The trajectories that a retrieval may use, and which of them a query must not match."""
+"""The trajectories of a retrieval, and which of them a query must not match."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from strap.types import Array, ContentHasher, Match, Matches, Segment
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """What is known of a trajectory without looking at its frames."""
+    """What a retrieval knows about a trajectory without reading its frames."""
 
     length: int
     instruction: str
     fingerprint: str
-    """two trajectories with one fingerprint are the same recording"""
+    """two trajectories with the same fingerprint are the same recording"""
     actions: str = ""
-    """a hash of its actions, by which recordings of other cameras or file formats are the same;
-    empty where they never change or were not looked at"""
+    """a hash of its actions, which identifies the recording across cameras and file formats;
+    empty if the actions never change or were not read"""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,22 @@ class Catalogue:
     """the dataset's path, as matches name it"""
     trajectories: Mapping[str, CatalogueEntry]
     store: EmbeddingStore | None = None
-    """their features; it may hold further trajectories, which take no part"""
+    """their features; trajectories of the store that are not in `trajectories` are ignored"""
     source: Dataset | None = None
-    """what says their instructions; None: the entries do"""
+    """the dataset that instructions are read from; None: from the entries"""
     _instructions: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of_store(
         cls, store: EmbeddingStore, ids: Sequence[str] | None = None, dataset: str | None = None
     ) -> Catalogue:
-        """List the trajectories of a store, or these of them; `dataset` is where it lies now."""
+        """Return the catalogue of a store.
+
+        Args:
+            store: the features.
+            ids: the trajectories to list; None: all.
+            dataset: the dataset's current path; None: the path that the store recorded.
+        """
         stored = {key: store.entry(key) for key in (store.ids if ids is None else ids)}
         entries = {
             key: CatalogueEntry(entry.length, entry.instruction, entry.fingerprint)
@@ -58,7 +64,7 @@ class Catalogue:
 
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Catalogue:
-        """List the trajectories of a dataset; they are told apart by their actions."""
+        """Return the catalogue of a dataset without features; actions identify trajectories."""
         entries = {}
         for t in dataset:
             actions = t.actions[:]
@@ -82,12 +88,13 @@ def list_catalogues(
 ) -> list[Catalogue]:
     """Return the catalogues of the target and of each prior.
 
-    A store's fingerprints are of the cameras that it holds. So the actions of the demonstrations
-    are read, and those of prior trajectories as long as one of them.
+    A store's fingerprint depends on the cameras in it, so it does not always identify a recording.
+    Actions do: they are read for the demonstrations, and for prior trajectories that are as long
+    as a demonstration.
 
     Args:
         datasets: the target and the priors.
-        stores: their features, in the same order; None where nothing is compared.
+        stores: their features, in the same order; None if the method compares no features.
     """
     if stores is None:
         return [Catalogue.of_dataset(dataset) for dataset in datasets]
@@ -107,7 +114,14 @@ def list_catalogues(
 def _with_actions(
     catalogue: Catalogue, dataset: Dataset, lengths: set[int], known: set[str]
 ) -> Catalogue:
-    """Return the catalogue with the actions of trajectories that are so long and not known."""
+    """Return the catalogue with hashes of the actions, where these might identify a recording.
+
+    Args:
+        catalogue: the trajectories.
+        dataset: the dataset that they are from.
+        lengths: read only trajectories of these lengths.
+        known: skip trajectories with these fingerprints, which are identified already.
+    """
     entries = dict(catalogue.trajectories)
     keys = [k for k, e in entries.items() if e.length in lengths and e.fingerprint not in known]
     dataset.select(keys).fetch(cameras=())
@@ -117,7 +131,7 @@ def _with_actions(
 
 
 def _hash_actions(actions: Array) -> str:
-    """Return a hash of actions [t a], the same for any number format; empty where all are one."""
+    """Return a hash of actions [t a] that does not depend on their dtype; "" if all rows agree."""
     values = np.asarray(actions, np.float32) + 0.0  # −0 becomes 0
     if (values == values[:1]).all():
         return ""
@@ -129,7 +143,7 @@ Trajectories = EmbeddingStore | Catalogue
 
 @dataclass(frozen=True)
 class Problem:
-    """What a retrieval method is given."""
+    """The input of a retrieval method."""
 
     queries: Sequence[Segment]
     target: Catalogue
@@ -138,10 +152,10 @@ class Problem:
     execution: Execution | None = None
     progress: Progress = silent
     searcher: StoreSearcher | None = None
-    """what searches the stores instead of `search_stores`"""
+    """the function that searches the stores; None: `search_stores`"""
 
     def stores(self) -> tuple[EmbeddingStore, list[EmbeddingStore]]:
-        """Return the features of the target and of the priors, made by the same encoder."""
+        """Return the stores of the target and of the priors; raise if their encoders differ."""
         target, *priors = (catalogue.store for catalogue in (self.target, *self.priors))
         if target is None or None in priors:
             raise StrapError(f"method '{self.options.method}' compares features: embed both first")
@@ -150,9 +164,9 @@ class Problem:
             _require_same_encoder(target, prior)
         return target, found
 
-    def hidden(self) -> list[set[tuple[int, str]]]:
+    def excluded(self) -> list[set[tuple[int, str]]]:
         """Return for each query the (prior, trajectory) pairs that it must not match."""
-        absent = {
+        not_listed = {
             (index, key)
             for index, prior in enumerate(self.priors)
             if prior.store is not None
@@ -160,7 +174,7 @@ class Problem:
             if key not in prior.trajectories
         }
         if self.options.shared == "keep":
-            return [absent for _ in self.queries]
+            return [not_listed for _ in self.queries]
         by_content: dict[str, set[tuple[int, str]]] = {}
         for index, prior in enumerate(self.priors):
             for key, entry in prior.trajectories.items():
@@ -172,24 +186,24 @@ class Problem:
             for key, entry in self.target.trajectories.items()
         }
         if self.options.shared == "all":
-            return [absent.union(*copies.values()) for _ in self.queries]
-        return [absent | copies[query.trajectory_id] for query in self.queries]
+            return [not_listed.union(*copies.values()) for _ in self.queries]
+        return [not_listed | copies[query.trajectory_id] for query in self.queries]
 
-    def match(self, query: Segment, prior: int, found: Segment, cost: float, rank: int) -> Match:
-        """Return a match with a segment of the prior of that number."""
+    def match(self, query: Segment, prior: int, segment: Segment, cost: float, rank: int) -> Match:
+        """Return the match of a query with a segment of `self.priors[prior]`."""
         catalogue = self.priors[prior]
-        instruction = catalogue.instruction(found.trajectory_id)
-        return Match(query, found, cost, rank, instruction, catalogue.dataset)
+        instruction = catalogue.instruction(segment.trajectory_id)
+        return Match(query, segment, cost, rank, instruction, catalogue.dataset)
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """The matches that are kept, and how they were found."""
+    """The matches that a method kept, and the statistics of its search."""
 
     matches: Matches
     statistics: SearchStatistics
     reason: str | None = None
-    """why so many are kept, where that was chosen here"""
+    """why this number of matches is kept, if `top_k` is `auto`"""
 
 
 def as_catalogue(trajectories: Trajectories) -> Catalogue:

@@ -1,4 +1,4 @@
-"""Which segments of different demonstrations of a task are the same part of it."""
+"""Pairs of segments that show the same part of a task in different demonstrations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from strap.types import Segment
 def pair_segments(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
     """Return every segment with its counterpart in each other demonstration.
 
-    Two demonstrations with as many segments have them in the same order; otherwise the counterpart
-    is the segment whose middle is nearest in relative time.
+    If two demonstrations have the same number of segments, segments are paired in order. Otherwise
+    the counterpart is the segment whose middle is nearest in relative time.
 
     >>> a, b = [Segment("a", 0, 4), Segment("a", 4, 10)], [Segment("b", 0, 7)]
     >>> [f"{one} {other}" for one, other in pair_segments([*a, *b])]
@@ -21,24 +21,24 @@ def pair_segments(segments: Sequence[Segment]) -> list[tuple[Segment, Segment]]:
     for segment in segments:
         demonstrations.setdefault(segment.trajectory_id, []).append(segment)
     return [
-        (segment, _counterpart(place, demonstration, others))
+        (segment, _find_counterpart(index, demonstration, others))
         for key, demonstration in demonstrations.items()
         for other_key, others in demonstrations.items()
         if other_key != key
-        for place, segment in enumerate(demonstration)
+        for index, segment in enumerate(demonstration)
     ]
 
 
-def _counterpart(
-    place: int, demonstration: Sequence[Segment], others: Sequence[Segment]
+def _find_counterpart(
+    index: int, demonstration: Sequence[Segment], others: Sequence[Segment]
 ) -> Segment:
-    """Return which of another demonstration's segments is that at a place of a demonstration."""
+    """Return the segment of another demonstration that corresponds to `demonstration[index]`."""
     if len(demonstration) == len(others):
-        return others[place]
-    middle = _relative_middle(demonstration[place], demonstration)
+        return others[index]
+    middle = _relative_middle(demonstration[index], demonstration)
     return min(others, key=lambda other: abs(_relative_middle(other, others) - middle))
 
 
 def _relative_middle(segment: Segment, demonstration: Sequence[Segment]) -> float:
-    """Return where in its demonstration a segment's middle lies, from 0 to 1."""
+    """Return the relative time, from 0 to 1, of a segment's middle in its demonstration."""
     return (segment.start + segment.stop) / (2 * max(other.stop for other in demonstration))

@@ -1,4 +1,4 @@
-"""What a query costs inside the other demonstrations of its task: the yardstick of `top_k` auto."""
+"""The cost limits of `top_k` auto: what a query costs in the other demonstrations of its task."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from strap.retrieval.catalogue import Problem
 from strap.types import Array
 
 LANGUAGE_ALLOWANCE = 1.15
-"""Demonstrations of a task share their instruction, prior trajectories seldom have it: where
-instructions are compared, a match may cost so many times as much."""
+"""The factor on cost limits if instructions are compared: demonstrations of a task share their
+instruction, prior trajectories seldom have the same one."""
 
 
 def demonstration_limits(
     problem: Problem, vectors: Sequence[Array], search: SearchOptions
 ) -> list[float]:
-    """Return for each query the cost of its dearest match among the other demonstrations.
+    """Return for each query the cost of its most expensive match in the other demonstrations.
 
-    Every other demonstration of the query's instruction has one best match, as every prior
-    trajectory has. A query that fits into none of them has the limit 0. Where the features hold the
-    instruction, limits are LANGUAGE_ALLOWANCE times as high.
+    As in a prior trajectory, the query has one best match in every other demonstration with its
+    instruction. If it fits into none of them, its limit is 0. If the features contain the
+    instruction, limits are multiplied by LANGUAGE_ALLOWANCE.
 
     Args:
         problem: the queries and the target.

@@ -1,4 +1,4 @@
-"""Whole trajectories whose instruction is nearest in meaning to the target's."""
+"""Retrieval of whole trajectories whose instructions are most similar to the target's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strap.types import Matches, Segment
 
 
 def retrieve_by_language(problem: Problem) -> Retrieved:
-    """Retrieve the trajectories whose instructions lie nearest, by the cosine of their vectors.
+    """Retrieve the trajectories whose instructions are nearest, by cosine of their embeddings.
 
-    Queries with one instruction share its trajectories: the first gets the nearest, the next the
-    second, and so on.
+    Queries with the same instruction share its trajectories: the first query gets the nearest
+    trajectory, the next query the second, and so on.
     """
     groups: dict[str, list[int]] = {}
     for number, query in enumerate(problem.queries):
@@ -29,13 +29,13 @@ def retrieve_by_language(problem: Problem) -> Retrieved:
     vectors = embed_instructions(texts, problem.options.text_encoder).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     row_of = {text: number for number, text in enumerate(texts)}
-    hidden = problem.hidden()
+    excluded = problem.excluded()
     found: list[list[tuple[float, int]]] = []  # for each instruction (cost, place), nearest first
     for instruction, members in groups.items():
-        hidden_from_any = set.union(*(hidden[number] for number in members))
+        excluded_by_any = set.union(*(excluded[number] for number in members))
         costs = 1 - vectors[[row_of[text] for text in instructions]] @ vectors[row_of[instruction]]
         pairs = [
-            (max(float(c), 0.0), i) for i, c in enumerate(costs) if places[i] not in hidden_from_any
+            (max(float(c), 0.0), i) for i, c in enumerate(costs) if places[i] not in excluded_by_any
         ]
         found.append(sorted(pairs))
     kept = select([[c for c, _ in pairs] for pairs in found], [1] * len(found), problem.options)

@@ -1,4 +1,4 @@
-"""The retrieval methods by name, and what each needs."""
+"""The retrieval methods by name, and what each one needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from strap.retrieval.states import retrieve_states
 from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
 
 Features = Literal["encoder", "br", "fr", "none"]
-"""What a method compares: an encoder's features, learned ones, or nothing that is embedded."""
+"""The features that a method compares: an encoder's, those learned by BR or FR, or none."""
 
 
 @dataclass(frozen=True)
 class MethodTraits:
-    """How a retrieval method works, and what it is given where the user does not say."""
+    """The function of a retrieval method, and the method's defaults."""
 
-    find: Callable[[Problem], Retrieved]
+    retrieve: Callable[[Problem], Retrieved]
     features: Features = "encoder"
     has_whole_queries: bool = False
     """its queries are whole demonstrations"""
@@ -39,4 +39,4 @@ METHODS: Mapping[Method, MethodTraits] = {
     "random": MethodTraits(retrieve_random, features="none"),
     "language": MethodTraits(retrieve_by_language, features="none", has_whole_queries=True),
 }
-"""name -> how it works"""
+"""name -> function and defaults"""

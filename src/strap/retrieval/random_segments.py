@@ -1,4 +1,4 @@
-"""Segments drawn at random: what any other method should do better than."""
+"""Retrieval of random segments: the baseline that every other method should beat."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from strap.types import Match, Matches, Segment
 
 
 def retrieve_random(problem: Problem) -> Retrieved:
-    """Draw for each query as many segments of its length, each trajectory as likely as another.
+    """Draw the same number of random segments for each query, each as long as the query.
 
-    A trajectory that is shorter than the query is taken whole. Nothing is compared, so every match
-    costs 0.
+    Every trajectory is equally likely. A trajectory that is shorter than the query is taken whole.
+    Nothing is compared, so every match costs 0.
     """
     top_k = problem.options.top_k
     if not isinstance(top_k, int):
@@ -25,11 +25,12 @@ def retrieve_random(problem: Problem) -> Retrieved:
     ]
     rows: list[Match] = []
     each, remainder = divmod(top_k, len(problem.queries))
-    for place, (query, hidden) in enumerate(zip(problem.queries, problem.hidden(), strict=True)):
-        allowed = [name for name in trajectories if name not in hidden]
+    pairs = zip(problem.queries, problem.excluded(), strict=True)
+    for index, (query, excluded) in enumerate(pairs):
+        allowed = [name for name in trajectories if name not in excluded]
         if not allowed:
             raise StrapError("no prior trajectory may be drawn from: all are the target's own")
-        for rank in range(1, each + (place < remainder) + 1):
+        for rank in range(1, each + (index < remainder) + 1):
             number, key = allowed[int(rng.integers(len(allowed)))]
             frames = problem.priors[number].trajectories[key].length
             length = min(len(query), frames)

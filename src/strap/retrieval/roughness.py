@@ -1,9 +1,10 @@
-"""How jerky the end effector moves; matches that are much jerkier than their query can be dropped.
+"""Roughness: how jerkily the end effector moves. Matches much rougher than their query can go.
 
     roughness = mean |Δ³p|² · n⁴ / (mean |Δp|)²
 
-with p the positions of n frames: jerk squared, times duration to the fourth, over speed squared. So
-it has no unit, and neither metres, nor frames a second, nor the speed of a motion change it.
+with p the positions of n frames: squared jerk, times duration to the power of 4, over squared
+speed. It has no unit: neither the unit of length, nor the frame rate, nor the speed of a motion
+changes it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from strap.types import Array, Match, Matches, Segment
 
 
 def roughness(places: Array) -> float | None:
-    """Return the roughness of a motion [n p]; None where it has fewer than 4 frames or rests.
+    """Return the roughness of a motion [n p]; None if it has fewer than 4 frames or never moves.
 
     >>> roughness(np.arange(8.0)[:, None])
     0.0
@@ -44,14 +45,14 @@ def drop_rough(
 ) -> Matches:
     """Return the matches that are at most `max_ratio` times as rough as their query.
 
-    What has no roughness, for it is short or rests, is kept.
+    A match is kept if it or its query has no roughness: it is too short or does not move.
 
     Args:
-        matches: what was retrieved.
+        matches: the retrieved matches.
         target: the demonstrations.
-        priors: the datasets that the matches lie in.
-        max_ratio: how much rougher than its query a match may be.
-        position: which proprioception is the position, as `strap.positions.positions` takes it.
+        priors: the datasets that the matches are from.
+        max_ratio: how many times as rough as its query a match may be.
+        position: which proprioception is the position, as for `strap.positions.positions`.
     """
     by_name = matches.locate(priors)
 

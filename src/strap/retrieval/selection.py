@@ -1,4 +1,4 @@
-"""Which of the found matches are kept: a number, a fraction, or what is similar enough."""
+"""Selection of the matches to keep: a number, a fraction, or those that are similar enough."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from strap.retrieval.options import MatchOptions, Rule
 def select(
     costs: Sequence[Sequence[float]], frames: Sequence[int], options: MatchOptions
 ) -> list[int]:
-    """Return how many of its cheapest matches each query keeps, as the options say.
+    """Return how many of its cheapest matches each query keeps.
 
     Args:
         costs: for each query the costs of its matches, ascending.
-        frames: how many frames each query has.
-        options: how much is kept: a number, a fraction or a threshold; and what costs too much.
+        frames: the number of frames of each query.
+        options: how many to keep (`top_k`, `fraction` or `threshold`, with `rule`), and `max_cost`.
     """
-    costs = drop_dear(costs, frames, options.max_cost)
+    costs = drop_expensive(costs, frames, options.max_cost)
     if options.threshold is not None:
-        return _above(costs, frames, options.threshold)
+        return _count_similar(costs, frames, options.threshold)
     available = sum(map(len, costs))
     if options.fraction is not None:
         return quotas(costs, max(1, round(options.fraction * available)), rule=options.rule)
     return quotas(costs, int(options.top_k or 1), rule=options.rule)
 
 
-def drop_dear(
+def drop_expensive(
     costs: Sequence[Sequence[float]], frames: Sequence[int], max_cost: float | None
 ) -> Sequence[Sequence[float]]:
     """Return the costs that are at most `max_cost` for each frame of their query."""
@@ -38,8 +38,10 @@ def drop_dear(
     return [[c for c in found if c <= limit] for found, limit in zip(costs, limits, strict=True)]
 
 
-def _above(costs: Sequence[Sequence[float]], frames: Sequence[int], threshold: float) -> list[int]:
-    """Return how many matches of each query are at least so similar, by their cost per frame."""
+def _count_similar(
+    costs: Sequence[Sequence[float]], frames: Sequence[int], threshold: float
+) -> list[int]:
+    """Return how many matches of each query reach the threshold, by their cost per query frame."""
     every = [c / n for found, n in zip(costs, frames, strict=True) for c in found]
     if not every:
         return [0] * len(costs)
@@ -52,10 +54,11 @@ def quotas(costs: Sequence[Sequence[float]], top_k: int, *, rule: Rule = "even")
 
     Args:
         costs: for each query the costs of its matches, ascending.
-        top_k: how many matches are wanted in all.
-        rule: `even` gives exactly min(top_k, available): the same number for each query, the
-            remainder to the queries whose next match is cheapest. `released` is the authors'
-            code: int(top_k / queries) each but at least one, so usually fewer than top_k.
+        top_k: how many matches to keep in total.
+        rule: `even` keeps exactly min(top_k, available): the same number for each query, the
+            remainder from the queries whose next match is cheapest. `released` does what the
+            authors' code does: int(top_k / queries) each but at least one, so usually fewer than
+            top_k.
 
     >>> quotas([[1.0, 4.0, 9.0], [2.0, 3.0, 5.0]], 3)
     [1, 2]

@@ -1,4 +1,4 @@
-"""Segments, or whole trajectories, by subsequence dynamic time warping: STRAP and D-T."""
+"""Retrieval of segments or whole trajectories by subsequence DTW: STRAP and D-T."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from strap.errors import StrapError
 from strap.retrieval.catalogue import Problem, Retrieved
 from strap.retrieval.demonstration_costs import demonstration_limits
 from strap.retrieval.options import TOP_K, MatchOptions
-from strap.retrieval.selection import drop_dear, select
+from strap.retrieval.selection import drop_expensive, select
 from strap.search import StoreMatch, StoreSearch, search_stores
 from strap.types import Matches, Segment
 
 
 def retrieve_segments(problem: Problem) -> Retrieved:
-    """Retrieve for every query the segments that cost least, spread evenly over the queries.
+    """Retrieve the cheapest segments, spread evenly over the queries.
 
     Each (query, prior trajectory) has one best match: the segment with the lowest accumulated cost
-    under subsequence dynamic time warping. More of them are the best clear of it, and so on.
+    under subsequence dynamic time warping. If `matches_per_trajectory` is above 1, each further
+    match is the best segment that does not overlap the earlier ones.
     """
     options = problem.options
     target, priors = problem.stores()
@@ -31,14 +32,14 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     constraints = Constraints(options.matches_per_trajectory, lengths)
     every = sum(map(len, priors)) * options.matches_per_trajectory
     search = SearchOptions(every, options.steps, options.metric, options.backend, constraints)
-    hidden, searcher = problem.hidden(), problem.searcher or search_stores
+    excluded, searcher = problem.excluded(), problem.searcher or search_stores
 
     def find(k: int) -> StoreSearch:
         return searcher(
             queries,
             priors,
             replace(search, k=k),
-            exclude=hidden,
+            exclude=excluded,
             execution=problem.execution,
             progress=problem.progress,
         )
@@ -47,12 +48,12 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     if options.top_k == "auto":
         limits = demonstration_limits(problem, queries, search)
         found = _find_below(find, limits, every)
-        costs = drop_dear(_costs(found), frames, options.max_cost)
+        costs = drop_expensive(_costs(found), frames, options.max_cost)
         pairs = zip(costs, limits, strict=True)
         kept = [sum(cost <= limit for cost in of_query) for of_query, limit in pairs]
         reason = _explain_auto(kept, limits, frames)
     else:
-        found = _find_share(find, options.top_k or every, frames, options)
+        found = _find_enough(find, options.top_k or every, frames, options)
         costs = _costs(found)
         kept = select(costs, frames, options)
     _report_shortfalls(costs, kept, options)
@@ -65,18 +66,18 @@ def retrieve_segments(problem: Problem) -> Retrieved:
     return Retrieved(Matches(tuple(rows)), found.statistics, reason)
 
 
-def _find_share(
+def _find_enough(
     find: Callable[[int], StoreSearch], top_k: int, frames: Sequence[int], options: MatchOptions
 ) -> StoreSearch:
-    """Search for enough matches of each query to keep `top_k` in all."""
+    """Search for enough matches of each query to keep `top_k` in total."""
     if options.top_k is None:
         return find(top_k)
-    # A query's share and one more decide everything, unless some query has fewer than that.
+    # Each query's share and one more match are enough, unless some query has fewer than that.
     share = min(top_k // len(frames) + 1, top_k)
     found = find(share)
-    cheap = drop_dear(_costs(found), frames, options.max_cost)
+    cheap = drop_expensive(_costs(found), frames, options.max_cost)
     if share < top_k and any(len(costs) < share for costs in cheap):
-        # It looks at the same pairs again: its statistics take the place of the first search's.
+        # The second search covers the same pairs, so its statistics replace those of the first.
         return find(top_k)
     return found
 
@@ -84,14 +85,14 @@ def _find_share(
 def _find_below(
     find: Callable[[int], StoreSearch], limits: Sequence[float], every: int
 ) -> StoreSearch:
-    """Search for more and more matches of each query, until no query can have more below its limit.
+    """Search for more and more matches of each query, until every one below its limit is found.
 
     Args:
-        find: searches for so many matches of each query.
-        limits: what a match of each query may cost.
-        every: how many matches there can be of a query.
+        find: searches for the given number of matches of each query.
+        limits: the highest cost that each query's matches may have.
+        every: the number of matches that a query can have at most.
     """
-    # Every search looks at all pairs again, so the first is for more than queries usually keep.
+    # A further search starts again from all pairs, so the first asks for more than is usually kept.
     k = min(max(4 * TOP_K // len(limits), 1), every)
     while True:
         found = find(k)
@@ -104,7 +105,7 @@ def _find_below(
 
 
 def _explain_auto(kept: Sequence[int], limits: Sequence[float], frames: Sequence[int]) -> str:
-    """Return how many matches are kept, and why, for a terminal."""
+    """Return the message that says how many matches `top_k` auto keeps, and why."""
     per_frame = [limit / count for limit, count in zip(limits, frames, strict=True)]
     return (
         f"K = {sum(kept)}: so many cost no more than their query does in the other demonstrations "
@@ -114,7 +115,7 @@ def _explain_auto(kept: Sequence[int], limits: Sequence[float], frames: Sequence
 
 
 def retrieve_trajectories(problem: Problem) -> Retrieved:
-    """Retrieve as `retrieve_segments`, then take the whole trajectory of every match."""
+    """Retrieve as `retrieve_segments` does, then extend every match to its whole trajectory."""
     found = retrieve_segments(problem)
     lengths = {
         (prior.dataset, key): entry.length
@@ -130,7 +131,7 @@ def retrieve_trajectories(problem: Problem) -> Retrieved:
 
 
 def length_limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
-    """Return the least and the greatest length of a match for a query of so many frames.
+    """Return the minimum and maximum length of a match for a query of `frames` frames.
 
     >>> length_limits(10, (0.75, 1.5))
     (8, 15)
@@ -161,7 +162,7 @@ def _segment(match: StoreMatch) -> Segment:
 def _report_shortfalls(
     costs: Sequence[Sequence[float]], kept: Sequence[int], options: MatchOptions
 ) -> None:
-    """Warn where fewer matches are kept than one might expect; raise where there is none."""
+    """Warn if fewer matches are kept than the user might expect; raise if there is none."""
     available = sum(map(len, costs))
     if not available:
         raise StrapError(
