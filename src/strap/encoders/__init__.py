@@ -1,4 +1,4 @@
-"""Frame encoders: images in, one vector per frame out."""
+"""Frame encoders, which turn images into one vector per frame."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """Which encoder, in words: what other processes and machines load theirs from."""
+    """The name and settings of an encoder, from which another process or machine can load it."""
 
     name: str
     pooling: Pooling | None = None
@@ -49,10 +49,10 @@ class EncoderSpec:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> EncoderSpec:
-        """Return the encoder that a store's configuration describes.
+        """Return the specification of the encoder that a store's configuration describes.
 
-        A store is data: it may name one of our encoders or a folder that is here, and never a
-        module to import or a model to fetch.
+        A store is data: it may name a built-in encoder or an existing local folder, but never a
+        module to import or a model to download.
         """
         name = str(config.get("name", ""))
         if not name:
@@ -61,7 +61,7 @@ class EncoderSpec:
             raise StrapError(
                 f"the store's encoder '{name}' is loaded only when you ask for it: --encoder {name}"
             )
-        settings = config if "source" in config else {}  # only transformers have a choice
+        settings = config if "source" in config else {}  # only transformers have these settings
         squashed = config.get("preprocessing", {}).get("squash") is not None
         return cls(
             name,
@@ -71,7 +71,7 @@ class EncoderSpec:
         )
 
     def load(self, device: str = "auto") -> Encoder:
-        """Load it onto a device."""
+        """Load the encoder onto a device."""
         return load_encoder(
             self.name,
             device=device,
@@ -97,14 +97,14 @@ def load_encoder(
         name: `dinov2-base`, `clip-vit-b16`, … (`strap.encoders.NAMES`), a hub id
             (`facebook/dinov2-base`), a local folder with a transformers checkpoint,
             `efficientnet-lite0` (a small model whose weights come with the `encoders` extra;
-            `efficientnet-lite0@128` at 128 pixels a side, three times quicker), `pixels` (no
+            `efficientnet-lite0@128`: at 128×128 pixels, three times as fast), `pixels` (no
             model), or `module:name` for an encoder or function of your own.
-        device: where a model runs: `auto`, `cpu`, `cuda` or `cuda:1`.
+        device: where the model runs: `auto`, `cpu`, `cuda` or `cuda:1`.
         pooling: `mean` over all tokens (default), `cls`, or `patches`.
-        layer: which hidden layer; by default the last (CLIP: the one before).
-        preset: `released` embeds as the authors' code does: images squashed to 224×224 first.
-        precision: what a model computes in: `auto` (bfloat16 where the hardware multiplies it
-            fast), `float32` or `bfloat16`.
+        layer: which hidden layer to use; by default the last (CLIP: the one before it).
+        preset: `released` embeds as the authors' code does: it squashes images to 224×224 first.
+        precision: the number format of the model: `float32`, `bfloat16`, or `auto` (bfloat16 if
+            the hardware is fast at it).
     """
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
@@ -130,11 +130,11 @@ def load_encoder(
     from strap.encoders.efficientnet import load_efficientnet
     from strap.encoders.network import choose_device, choose_dtype
 
-    place = choose_device(device)
-    dtype = choose_dtype(precision, place)
+    torch_device = choose_device(device)
+    dtype = choose_dtype(precision, torch_device)
     if base == "efficientnet-lite0":
-        chosen = {"size": int(size)} if has_size else {}
-        return load_efficientnet(place, dtype=dtype, **chosen)
+        options = {"size": int(size)} if has_size else {}
+        return load_efficientnet(torch_device, dtype=dtype, **options)
     from strap.encoders.transformer import RECIPES, Recipe, load_transformer
 
     recipe = RECIPES.get(name) or Recipe(str(Path(name).expanduser()) if is_path else name)
@@ -143,11 +143,11 @@ def load_encoder(
         pooling=pooling or recipe.pooling,
         layer=recipe.layer if layer is None else layer,
     )
-    return load_transformer(name, recipe, place, dtype=dtype, released=preset == "released")
+    return load_transformer(name, recipe, torch_device, dtype=dtype, released=preset == "released")
 
 
 def resolve_devices(encoder: Encoder | EncoderSpec, devices: Sequence[str]) -> tuple[str, ...]:
-    """Return the devices to use, one process each: `auto` is every GPU there is, else the CPU."""
+    """Return the devices to use, one process each; `auto` means every GPU, or else the CPU."""
     if not isinstance(encoder, EncoderSpec):
         if len(devices) > 1:
             raise StrapError(

@@ -1,4 +1,4 @@
-"""What an encoder is, and how its answers are checked."""
+"""The interface of an encoder, and the check of its vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strap.types import Array
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns upright images into vectors. Anything with these three members is an encoder."""
+    """An object that turns upright images into vectors: anything with these three members."""
 
     @property
     def dim(self) -> int:
@@ -22,7 +22,7 @@ class Encoder(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Everything that decides the vectors, JSON-able: stores never mix two configurations."""
+        """Everything that the vectors depend on, as JSON; one store never mixes two configs."""
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
@@ -31,9 +31,13 @@ class Encoder(Protocol):
 def check_vectors(
     encoder: Encoder, vectors: Array, count: int, where: Callable[[int], str]
 ) -> npt.NDArray[np.float32]:
-    """Refuse vectors that are not finite or not of the promised shape.
+    """Return the vectors as float32; raise if their shape is wrong or a number is not finite.
 
-    `where` names an image of the batch by its number.
+    Args:
+        encoder: the encoder that made the vectors.
+        vectors: its vectors of one batch, [n d].
+        count: the number of images in the batch.
+        where: names the image at an index of the batch, for messages.
     """
     vectors = np.asarray(vectors, np.float32)
     if vectors.shape != (count, encoder.dim):

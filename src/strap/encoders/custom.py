@@ -1,4 +1,4 @@
-"""Encoders of one's own: a function, or anything in a module that can be imported."""
+"""Encoders that users write: a function, or an encoder in an importable module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strap.types import Array
 
 @dataclass(frozen=True)
 class FunctionEncoder:
-    """A function from images to vectors as an encoder.
+    """An encoder made of a function from images to vectors.
 
     >>> FunctionEncoder(lambda images: images.mean(axis=(1, 2)), name="mean colour").dim
     3
@@ -29,18 +29,18 @@ class FunctionEncoder:
     function: Callable[[Array], Any]
     """uint8 [n h w 3], upright -> [n d]"""
     name: str
-    """what tells its vectors from others': change it when the function changes"""
+    """identifies the vectors in stores: change it when the function changes"""
     batch: int = 64
-    """how many images it is given at a time"""
+    """the number of images in one call"""
 
     @cached_property
     def dim(self) -> int:
-        """Length of a vector, found by encoding one black image."""
+        """Length of a vector, measured by encoding one black image."""
         return int(self.encode(np.zeros((1, 64, 64, 3), np.uint8)).shape[1])
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The name."""
+        """The name, which is all that identifies the encoder."""
         return {"name": self.name}
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
@@ -55,9 +55,9 @@ class FunctionEncoder:
 
 
 def import_encoder(name: str) -> Encoder:
-    """Return the encoder that `module:name` is, or the function there as one.
+    """Return the encoder `module:name`; a function becomes a `FunctionEncoder`.
 
-    The module is looked for in the working directory too.
+    The module can also be in the working directory.
     """
     module, _, attribute = name.partition(":")
     folder = str(Path.cwd())

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0: a small real encoder whose ImageNet weights come from a package registry.
+"""EfficientNet-Lite0: a small encoder whose ImageNet weights come from a package registry.
 
-Inverted residual blocks without squeeze-and-excitation, ReLU6, "same" padding as TensorFlow has it.
-Parameter names are those of the published checkpoint.
+It has inverted residual blocks without squeeze-and-excitation, ReLU6, and TensorFlow's "same"
+padding. Parameters are named as in the published checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGES = (
 
 
 class _SameConv(nn.Conv2d):
-    """A convolution whose output has ceil(input / stride) pixels; odd padding goes right, below."""
+    """A convolution with ceil(input / stride) output pixels; an odd pixel pads right and below."""
 
     def forward(self, input: Tensor) -> Tensor:
         pads: list[int] = []
@@ -49,7 +49,7 @@ class _SameConv(nn.Conv2d):
             total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
             pads += [total // 2, total - total // 2]
         left, right, above, below = pads
-        if left == right and above == below:  # without a copy
+        if left == right and above == below:  # no copy is needed
             return F.conv2d(
                 input, self.weight, self.bias, self.stride, (above, left), 1, self.groups
             )
@@ -57,7 +57,7 @@ class _SameConv(nn.Conv2d):
 
 
 def relu6(x: Tensor) -> Tensor:
-    """Bound a tensor by 0 and 6, in place: on a CPU in half the time of `F.relu6`, which copies."""
+    """Clamp a tensor to 0…6 in place: half the time of `F.relu6`, which copies, on a CPU."""
     return x.clamp_(0, 6)
 
 
@@ -115,7 +115,7 @@ def _blocks() -> Iterator[_Block]:
 
 
 def checkpoint() -> Path:
-    """Return the weights that the package brings."""
+    """Return the path of the weights in the installed package."""
     spec = find_spec(PACKAGE)
     files = list(Path(spec.origin).parent.glob("models/*.pth")) if spec and spec.origin else []
     if not files:
@@ -136,9 +136,9 @@ BLOCK_NORMS = {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv
 
 
 def fold_norms(model: EfficientNetLite0) -> None:
-    """Put what normalises into the convolutions before it, which it only scales and shifts.
+    """Fold every batch normalisation into the convolution before it.
 
-    The model must be in evaluation mode, and stay so.
+    The model must be in evaluation mode, and stay in it.
     """
     places: list[tuple[nn.Module, dict[str, str]]] = [(model, NORMS)]
     places += [(block, BLOCK_NORMS) for block in model._blocks]
@@ -153,15 +153,15 @@ def fold_norms(model: EfficientNetLite0) -> None:
 def load_efficientnet(
     device: torch.device, *, size: int = DEFAULT_SIZE, dtype: torch.dtype = torch.float32
 ) -> NetworkEncoder:
-    """Return the encoder: the mean over the last feature map, 1280-d.
+    """Return the encoder, whose vectors are the mean of the last feature map, 1280-d.
 
-    A smaller `size` than the 224 it was trained at is quicker and still sees: LIBERO's images have
-    128 pixels a side, and enlarging them shows nothing new.
+    The network was trained on images of 224×224. A smaller `size` is faster, and loses nothing if
+    the images are not larger: LIBERO's have 128×128 pixels, and enlarging them adds no detail.
     """
     if size < 32 or size % 32:
         raise StrapError(f"efficientnet-lite0 takes sizes that 32 divides (128, 224), not {size}")
     model = read_network()
-    # (x − 127) / 128 on grey levels, as the network was trained.
+    # (x − 127) / 128 for pixel values 0…255, as in the network's training.
     preprocessing = Preprocessing(
         mean=(127 / 255,) * 3, std=(128 / 255,) * 3, size=(size, size), resample="bicubic"
     )

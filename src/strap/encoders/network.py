@@ -1,4 +1,4 @@
-"""Encoders that are torch models: device, precision, batches."""
+"""Encoders that are torch models, with their device, precision and batch size."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class NetworkEncoder:
     dim: int
     device: torch.device
     weights: str
-    """fingerprint of the weights, taken before they were cast"""
+    """fingerprint of the weights before they were cast to `dtype`"""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """what else decides the vectors (pooling, layer)"""
+    """further settings that the vectors depend on (pooling, layer)"""
     batch: int = 256
     """images per forward pass"""
     dtype: torch.dtype = torch.float32
-    """what the model's weights are held in, see `prepare`"""
+    """number format of the model's weights, see `prepare`"""
     compiled: bool = False
-    """run the model through torch.compile; pays for long jobs on a GPU"""
+    """run the model through torch.compile; worthwhile for long jobs on a GPU"""
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -59,7 +59,7 @@ class NetworkEncoder:
 
     @property
     def ahead(self) -> int:
-        """How many batches to `start` before waiting for the first: a GPU wants one queued."""
+        """How many more batches to `start` before waiting for the first; a GPU needs one queued."""
         return 1 if self.device.type == "cuda" else 0
 
     @torch.inference_mode()
@@ -68,9 +68,9 @@ class NetworkEncoder:
         return self._forward(images).cpu().numpy()
 
     def gather(self, parts: Sequence[Array]) -> Tensor:
-        """Return images of several arrays [n h w 3] as one, for `start`; on any thread.
+        """Return the images of several arrays [n h w 3] as one tensor for `start`; thread-safe.
 
-        For a GPU they go to page-locked memory, from where they are sent beside its work.
+        For a GPU the tensor is in page-locked memory, which is copied while the GPU computes.
         """
         count, locked = sum(map(len, parts)), self.device.type == "cuda"
         pixels = torch.empty((count, *parts[0].shape[1:]), dtype=torch.uint8, pin_memory=locked)
@@ -79,43 +79,43 @@ class NetworkEncoder:
 
     @torch.inference_mode()
     def start(self, images: Array | Tensor) -> Callable[[], npt.NDArray[np.float32]]:
-        """Begin to encode; the function it returns waits for the vectors.
+        """Start to encode images; return a function that waits for the vectors and returns them.
 
-        On a GPU the work is queued and this returns at once, so that the next batch can be read
-        and copied meanwhile; on a CPU it is done when this returns.
+        On a GPU the work is queued, so that the next batch can be read and copied meanwhile. On a
+        CPU the work is done when this method returns.
         """
         if self.device.type != "cuda":
             vectors = self._forward(images).cpu().numpy()
             return lambda: vectors
         with torch.cuda.device(self.device):
-            found = self._forward(images)
-            host = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
-            host.copy_(found, non_blocking=True)
-            landed = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            landed.record()
+            vectors_on_gpu = self._forward(images)
+            host = torch.empty(vectors_on_gpu.shape, dtype=vectors_on_gpu.dtype, pin_memory=True)
+            host.copy_(vectors_on_gpu, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record()
 
         def wait() -> npt.NDArray[np.float32]:
-            landed.synchronize()
+            copied.synchronize()
             return host.numpy()
 
         return wait
 
     def _forward(self, images: Array | Tensor) -> Tensor:
         starts = range(0, len(images), self.batch)
-        parts = [self._batch(images[start : start + self.batch]) for start in starts]
+        parts = [self._forward_batch(images[start : start + self.batch]) for start in starts]
         return torch.cat(parts) if parts else torch.zeros((0, self.dim))
 
-    def _batch(self, images: Array | Tensor) -> Tensor:
+    def _forward_batch(self, images: Array | Tensor) -> Tensor:
         if isinstance(images, Tensor):
             pixels = images
         else:
             pixels = torch.from_numpy(np.ascontiguousarray(images))
         if self.device.type == "cuda":
-            # From pinned memory the copy runs beside the GPU's work and the caller's.
+            # Copies from pinned memory run while the GPU and the caller work.
             pixels = pixels.pin_memory().to(self.device, non_blocking=True)
         prepared = self.preprocessing(pixels, self.dtype)
         if self.compiled and len(prepared) < self.batch:
-            # Every new shape would be compiled anew: the last batch is filled up.
+            # A new shape would be compiled again, so the last batch is filled up.
             rest = prepared[-1:].expand(self.batch - len(prepared), -1, -1, -1)
             filled = torch.cat([prepared, rest]).contiguous(memory_format=torch.channels_last)
             return self._run(filled)[: len(prepared)].float()
@@ -130,12 +130,12 @@ class NetworkEncoder:
 
 
 def batch_for(device: torch.device) -> int:
-    """Return how many images fill a GPU in a forward pass; on a CPU, how many fit in its cache."""
+    """Return the batch size that fills a GPU, or that fits in a CPU's cache."""
     return 256 if device.type == "cuda" else 8
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """Return what weights and activations are held in; `auto` is bfloat16 where that is fast."""
+    """Return the number format of weights and activations; `auto`: bfloat16 if that is fast."""
     if precision != "auto":
         return torch.float32 if precision == "float32" else torch.bfloat16
     if device.type == "cuda":
@@ -144,7 +144,7 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
 
 
 def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Return the model frozen, on the device, in its precision and memory layout."""
+    """Freeze the model and move it to the device, in `dtype` and channels-last layout."""
     model = model.eval().requires_grad_(False).to(device, dtype)
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if device.type == "cpu" and dtype == torch.bfloat16 and packs_bfloat16():
@@ -153,13 +153,13 @@ def prepare(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Mo
 
 
 def all_devices() -> list[str]:
-    """Return every GPU, else the CPU."""
+    """Return the names of all GPUs, or else the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return [f"cuda:{index}" for index in range(count)] or ["cpu"]
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; `auto` is the GPU where there is one."""
+    """Return the device with a name; `auto` means the GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

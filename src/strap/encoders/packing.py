@@ -1,4 +1,4 @@
-"""Linear layers packed for the CPU: the one place that calls mkldnn's private operators."""
+"""Linear layers with weights packed for the CPU; only here are mkldnn's private operators used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OPERATORS = ("_is_mkldnn_bf16_supported", "_reorder_linear_weight", "_linear_poi
 
 
 def packs_bfloat16() -> bool:
-    """Return whether this torch has the operators and they multiply bfloat16 on this CPU."""
+    """Return whether this torch has the operators and this CPU supports them in bfloat16."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if not all(hasattr(torch.ops.mkldnn, name) for name in OPERATORS):
@@ -18,9 +18,9 @@ def packs_bfloat16() -> bool:
 
 
 class PackedLinear(nn.Module):
-    """A frozen linear layer whose weights lie as the CPU's matrix units read them.
+    """A frozen linear layer whose weights are stored in the order that the CPU's matrix units read.
 
-    `nn.Linear` puts bfloat16 weights in that order anew in every call.
+    `nn.Linear` reorders bfloat16 weights again in every call.
     """
 
     def __init__(self, layer: nn.Linear) -> None:
@@ -37,7 +37,7 @@ class PackedLinear(nn.Module):
 
 
 def pack_linear(model: nn.Module) -> None:
-    """Replace every linear layer below a frozen model by a packed one."""
+    """Replace every linear layer in a frozen model by a packed one."""
     for module in model.modules():
         for name, child in module.named_children():
             if type(child) is nn.Linear:

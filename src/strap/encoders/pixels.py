@@ -1,4 +1,4 @@
-"""The encoder without a model."""
+"""An encoder without a model: the small grey image itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from strap.types import Array
 
 @dataclass(frozen=True)
 class PixelEncoder:
-    """The grey image, area-averaged to `size`×`size`: no model, for tests, docs and first tries."""
+    """An encoder for tests and first tries: the grey image, area-averaged to `size`×`size`."""
 
     size: int = 16
 
     @property
     def dim(self) -> int:
-        """size²."""
+        """Length of a vector, size²."""
         return self.size * self.size
 
     @property
@@ -32,7 +32,7 @@ class PixelEncoder:
         """Return grey levels from 0 to 1, float32 [n size²], of images, uint8 [n h w 3]."""
         count, height, width, _ = images.shape
         luma = np.array([0.299, 0.587, 0.114], np.float32) / 255
-        # Rows first, then columns and colours in one: two plain matrix products.
+        # Two matrix products: the rows first, then columns and colours at once.
         rows = area_weights(height, self.size)
         columns = (area_weights(width, self.size)[:, :, None] * luma).reshape(self.size, -1)
         small = rows @ images.reshape(count, height, -1).astype(np.float32) @ columns.T
@@ -40,7 +40,7 @@ class PixelEncoder:
 
 
 def area_weights(old: int, new: int) -> npt.NDArray[np.float32]:
-    """Return [new old]: each new pixel is the mean of the stretch of old pixels that it covers."""
+    """Return weights [new old] that average, for each new pixel, the old pixels it covers."""
     edges = np.linspace(0, old, new + 1)
     left, right = np.arange(old), np.arange(old) + 1
     overlap = np.minimum(edges[1:, None], right) - np.maximum(edges[:-1, None], left)

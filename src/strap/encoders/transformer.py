@@ -1,4 +1,4 @@
-"""Vision models of the transformers library: from the hub, its cache, or a local folder."""
+"""Encoders that are vision models of the transformers library, from the hub or a local folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RELEASED_SQUASH = (224, 224)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where a model's weights are and what is taken from it."""
+    """The source of a model's weights, and which layer and pooling give its vectors."""
 
     source: str
     """hub id or local folder"""
@@ -49,7 +49,7 @@ RECIPES = {
     "resnet18": Recipe("microsoft/resnet-18"),
     "resnet50": Recipe("microsoft/resnet-50"),
 }
-"""Models by the names that users give; pooling and layer as the authors' released code has them."""
+"""Models by the names that users give, with the pooling and layer of the authors' released code."""
 
 CLS_NAMES = ("cls_token", "class_embedding")
 
@@ -62,7 +62,15 @@ def load_transformer(
     dtype: torch.dtype = torch.float32,
     released: bool = False,
 ) -> NetworkEncoder:
-    """Load model and processor; `released` squashes images to 224×224 first, as the authors do."""
+    """Load a model and its preprocessing.
+
+    Args:
+        name: the encoder's name.
+        recipe: the source of the weights, pooling and layer.
+        device: where the model runs.
+        dtype: the number format of the model.
+        released: squash images to 224×224 first, as the authors' code does.
+    """
     model, processor = _load(name, recipe.source)
     weights = weights_fingerprint(model)
     network = prepare(model, device, dtype)
@@ -74,9 +82,9 @@ def load_transformer(
         raise StrapError(f"encoder '{name}' has no CLS token: pool by 'mean'")
 
     def features(model: nn.Module, pixels: Tensor) -> Tensor:
-        return _pool(_tokens(model, pixels, recipe.layer), recipe.pooling, _registers(model))
+        return _pool(_tokens(model, pixels, recipe.layer), recipe.pooling, _n_registers(model))
 
-    dim = _dim(name, network, preprocessing, features, device, dtype)
+    dim = _measure_dim(name, network, preprocessing, features, device, dtype)
     settings = {"source": recipe.source, "pooling": recipe.pooling, "layer": recipe.layer}
     return NetworkEncoder(
         name,
@@ -113,7 +121,7 @@ def _load(name: str, source: str) -> tuple[Any, Any]:
 
 
 def _vision_class(config: Any, general: Any) -> Any:
-    """Return the class of the half that sees, of models that also read text."""
+    """Return the class to load; for models that also read text, that of the vision model alone."""
     import transformers
 
     names = {"clip": "CLIPVisionModel", "siglip": "SiglipVisionModel"}
@@ -129,19 +137,19 @@ def _tokens(model: nn.Module, pixels: Tensor, layer: int) -> Tensor:
     return tokens.flatten(2).transpose(1, 2) if tokens.ndim == 4 else tokens
 
 
-def _registers(model: Any) -> int:
-    """Return how many register tokens, which are no patches, DINOv2 and DINOv3 put after CLS."""
+def _n_registers(model: Any) -> int:
+    """Return the number of register tokens, which DINOv2 and DINOv3 put between CLS and patches."""
     return int(getattr(model.config, "num_register_tokens", 0) or 0)
 
 
-def _pool(tokens: Tensor, pooling: Pooling, registers: int) -> Tensor:
+def _pool(tokens: Tensor, pooling: Pooling, n_registers: int) -> Tensor:
     if pooling == "cls":
         return tokens[:, 0]
-    return tokens[:, 1 + registers :].mean(1) if pooling == "patches" else tokens.mean(1)
+    return tokens[:, 1 + n_registers :].mean(1) if pooling == "patches" else tokens.mean(1)
 
 
 @torch.inference_mode()
-def _dim(
+def _measure_dim(
     name: str,
     network: nn.Module,
     preprocessing: Any,
@@ -149,7 +157,7 @@ def _dim(
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    """Return the length of a vector, found by encoding one black image."""
+    """Return the length of a vector, measured by encoding one black image."""
     black = torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device)
     try:
         return int(features(network, preprocessing(black, dtype)).shape[1])
