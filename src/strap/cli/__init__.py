@@ -1,4 +1,4 @@
-"""The `strap` command. Each subcommand is a module of this package, loaded when it is called."""
+"""The `strap` command. Each subcommand is a module of this package, imported when it is called."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from strap.errors import StrapError, printable, unknown
 from strap.extras import explain_missing
 
 COMMANDS = {
-    "demo": "see it work on sample data",
+    "demo": "try retrieval and training on sample data",
     "retrieve": "find the parts of big datasets that look like your demonstrations",
     "view": "look at runs, rollouts and datasets in the browser; keep and reject matches",
     "report": "write a run's page as one file, to keep or to mail",
     "figures": "draw a retrieval for a paper or a talk",
-    "score": "how good a retrieval is, by what the robot was doing in every frame",
-    "cache": "decode datasets once, for many trainings",
-    "train": "train a policy on your demonstrations and what was retrieved for them",
+    "score": "score a retrieval by what the robot was doing in each frame",
+    "cache": "decode datasets once, for many training runs",
+    "train": "train a policy on your demonstrations and the segments retrieved for them",
     "evaluate": "roll a policy out in the simulator",
-    "serve": "let a policy act for robots, over openpi's websocket protocol",
+    "serve": "serve a policy to robots, over openpi's websocket protocol",
     "experiment": "run a table of tasks × methods × K × encoders × seeds, and report it",
-    "embed": "turn a dataset's frames into vectors, once",
-    "store": "look after embedding stores: info, verify, merge, gc, sketch",
+    "embed": "turn each frame of a dataset into a vector, once",
+    "store": "maintain embedding stores: info, verify, merge, gc, sketch",
     "segment": "cut demonstrations into sub-trajectories",
-    "inspect": "what is in a dataset",
+    "inspect": "show what is in a dataset",
     "convert": "write a dataset in another format",
-    "export": "hand a retrieval to any trainer",
-    "libero": "the simulator: scripted demonstrations (collect), how often they succeed (survey)",
-    "doctor": "what works on this machine, and what to install for the rest",
+    "export": "write a retrieval in a form that other trainers read",
+    "libero": "record scripted demonstrations in LIBERO (collect), measure their success (survey)",
+    "doctor": "check what works on this machine, and show how to install the rest",
     "completion": "let TAB complete commands, options and values in bash, zsh or fish",
 }
 
 LINES = "\n"
-"""what our own messages may hold besides letters"""
+"""The only control character that our own messages contain."""
 
 EPILOG = """\
-Each command explains itself: strap retrieve -h
-Exit codes: 0 done, 1 a part failed (experiment, libero collect), 2 something in the input or call
-to mend, 130 interrupted."""
+Help for one command: strap retrieve -h
+Exit codes: 0 done, 1 a part failed (experiment, libero collect), 2 an error in the input or the
+call, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _show_warning
     try:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("strap: interrupted; run the same command again to go on", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; that is no fault of ours.
+        # The reader of our output (`| head`) has exited, which is not an error.
         sys.stderr.close()
         return 0
 
@@ -90,7 +90,7 @@ def _say(error: StrapError) -> int:
 
 
 def overview() -> str:
-    """What `strap -h` prints."""
+    """Return what `strap -h` prints."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}  {text}" for name, text in COMMANDS.items()]
     head = "usage: strap COMMAND …\n\nRobot sub-trajectory retrieval for augmented policy learning."
@@ -119,7 +119,7 @@ def _call(name: str, words: Sequence[str]) -> int:
 
 
 def parse(command: Any, name: str, words: Sequence[str]) -> Any:
-    """Return a command with the values of these words; wrong ones are told, and SystemExit."""
+    """Parse the words into a command object; print an error and exit if they are wrong."""
     import tyro
 
     config = (tyro.conf.FlagCreatePairsOff,)
@@ -127,13 +127,13 @@ def parse(command: Any, name: str, words: Sequence[str]) -> Any:
 
 
 class _Printable(io.TextIOBase):
-    """Standard output on which ids, names and instructions out of files cannot act."""
+    """Standard output that escapes control characters, which file contents could smuggle in."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, control characters written out."""
+        """Write the text with its control characters escaped."""
         with _reporting_write_errors(self.stream):
             return self.stream.write(printable(text, keep=LINES))
 
@@ -143,22 +143,22 @@ class _Printable(io.TextIOBase):
             self.stream.flush()
 
     def close(self) -> None:
-        """Leave the stream alone: it is another's, and may be closed already."""
+        """Leave the stream open: the caller owns it."""
 
     def isatty(self) -> bool:
-        """Whether a terminal shows it."""
+        """Return whether the stream is a terminal."""
         return not self.stream.closed and self.stream.isatty()
 
 
 @contextmanager
 def _reporting_write_errors(stream: TextIO) -> Iterator[None]:
-    """Raise a StrapError where a stream cannot take what is written, such as on a full disk."""
+    """Raise a StrapError if the stream cannot be written, for example on a full disk."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        # What is still in its buffer would fail again at the exit.
+        # Flushing the stream's buffer at exit would fail again.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise StrapError(f"the output cannot be written: {error.strerror or error}") from error

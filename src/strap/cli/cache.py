@@ -17,35 +17,37 @@ from strap.encoders.language import TEXT_ENCODER
 
 @dataclass(frozen=True)
 class Command:
-    """Decode datasets once, for many trainings: `strap train … --frames CACHE`.
+    """Decode datasets once, for many training runs: `strap train … --frames CACHE`.
 
-    Interrupted, the same command goes on where it was.
+    If it is interrupted, run the same command again to resume.
     """
 
     EXAMPLES: ClassVar = ("strap cache demonstrations big-dataset --out frames",)
     data: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """one dataset or more, or names of datasets on the hub"""
+    """one or more datasets, or names of datasets on the hub"""
     out: Path
-    """the cache's folder: 2 GB for 20,000 frames of two cameras at 128×128"""
+    """the cache folder; 20,000 frames of two cameras at 128×128 take 2 GB"""
     choosing: Choosing = field(default_factory=Selection)
     vision: Literal["resnet", "frozen"] = "resnet"
-    """what `strap train --vision` will need: resnet: images; frozen: feature maps"""
+    """what to store, for `strap train --vision`: resnet: images; frozen: feature maps"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
-    """which proprioception keys (default: all, but `state` where it only repeats the others)"""
+    """which proprioception keys (default: all, except `state` if it only repeats the others)"""
     image_size: int = 128
-    """side of the images; others are resized"""
+    """height and width of the stored images; other sizes are resized"""
     text_encoder: str = TEXT_ENCODER
-    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder"""
+    """the model that embeds instructions: minilm, clip, words (no model), a hub id or a local
+    folder"""
     workers: int | None = None
-    """threads or processes that decode at a time (default: by the processors there are)"""
+    """how many threads or processes decode at the same time (default: depends on the number of CPU
+    cores)"""
     opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Decode, then say what there is."""
+        """Decode, then print what the cache holds."""
         from strap.training.cache_builder import CacheOptions, build_cache
         from strap.training.data import open_whole_datasets
 
@@ -63,5 +65,5 @@ class Command:
         if self.json:
             print_json({"path": str(cache.path), **found, "cameras": cache.interface.cameras})
         else:
-            told = ", ".join(f"{count} {name}" for name, count in found.items())
-            print(f"{told}, cameras {', '.join(cache.interface.cameras)} → {cache.path}")
+            counts = ", ".join(f"{count} {name}" for name, count in found.items())
+            print(f"{counts}, cameras {', '.join(cache.interface.cameras)} → {cache.path}")

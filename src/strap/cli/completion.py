@@ -15,9 +15,10 @@ WRITERS = {"bash": write_bash, "zsh": write_zsh, "fish": write_fish}
 
 @dataclass(frozen=True)
 class Command:
-    """Print a script with which a shell completes commands, options and values of `strap`.
+    """Print a script that lets a shell complete the commands, options and values of `strap`.
 
-    The script is whole in itself: a TAB starts no Python. Print it again after an update.
+    The script contains all words, so pressing TAB does not start Python. Print it again after an
+    update of STRAP.
 
     bash: strap completion bash > FILE, with `source FILE` in ~/.bashrc
 

@@ -20,7 +20,7 @@ from strap.datasets.selection import Selection
 class Command:
     """Write a dataset in another format: robomimic HDF5 or LeRobot v3.0.
 
-    Killed, it goes on with the next trajectory when it is called again.
+    If it is interrupted, run the same command again to continue with the next trajectory.
     """
 
     EXAMPLES: ClassVar = ("strap convert demonstrations.hdf5 demonstrations-lerobot",)
@@ -30,12 +30,12 @@ class Command:
     out: tyro.conf.Positional[Path]
     """a .hdf5 file (robomimic) or a new folder (LeRobot v3.0)"""
     to: Format | None = None
-    """the format to write, instead of by the name of OUT"""
+    """the format to write (default: chosen by the name of OUT)"""
     choosing: Choosing = field(default_factory=Selection)
     ids: tuple[str, ...] = ()
-    """only these trajectories, by name"""
+    """convert only the trajectories with these ids"""
     fps: float | None = None
-    """the frame rate, instead of what the dataset says"""
+    """the frame rate to write (default: the dataset's)"""
     codec: Codec = "h264"
     """LeRobot: how video is encoded"""
     opening: Opening = field(default_factory=OpenOptions)
@@ -43,7 +43,7 @@ class Command:
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Convert, then say what was written."""
+        """Convert, then print what was written."""
         with showing() as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             out = convert(

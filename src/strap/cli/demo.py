@@ -18,7 +18,7 @@ from strap.view.run_views import RunView
 
 IN_PACKAGE = Path(__file__).parents[1] / "samples"
 IN_REPOSITORY = Path(__file__).parents[3] / "samples"
-"""where the samples are in an editable install"""
+"""The folder of the samples in an editable install."""
 SAMPLE = (IN_PACKAGE if IN_PACKAGE.is_dir() else IN_REPOSITORY) / "libero-mini"
 
 
@@ -27,28 +27,28 @@ class Command:
     """Retrieve for a LIBERO-10 task from LIBERO-90 demonstrations that come with the package.
 
     Embeds the sample with a small real encoder, cuts the target into sub-trajectories, finds the
-    best-matching pieces of the prior, writes the augmented dataset and a report page, and scores
-    the retrieved frames by what the robot was doing in them. Then trains a small policy on the
-    target alone and one on target and retrieved, and compares them on a demonstration that
-    neither has seen.
+    best-matching segments of the prior, writes the augmented dataset and a report page, and scores
+    the retrieved frames by what the robot was doing in them. Then trains two small policies, one on
+    the target alone and one on target ∪ retrieved, and compares them on a demonstration that
+    neither policy has seen.
     """
 
     EXAMPLES: ClassVar = ("strap demo --task mug-mug",)
     out: Path = Path("demo")
     """the folder to work in"""
     task: str = "soup-sauce"
-    """which target: soup-sauce, soup-cheese or mug-mug"""
+    """the target task: soup-sauce, soup-cheese or mug-mug"""
     encoder: str = "efficientnet-lite0@96"
-    """which model embeds the frames"""
+    """the model that embeds the frames"""
     top_k: int = 30
     """how many matches to keep"""
     train_steps: int = 600
-    """steps of each of the two small policies; 0 trains none"""
+    """training steps of each of the two policies; 0: do not train"""
     sample: Path = SAMPLE
-    """where the sample data is (default: what comes with the package)"""
+    """the folder of the sample data (default: the one that comes with the package)"""
 
     def run(self) -> None:
-        """Retrieve, report, score."""
+        """Retrieve, write the report, score, and train and compare two policies."""
         target, prior = open_dataset(self._target()), open_dataset(self.sample / "prior")
         options = RetrievalOptions(encoder=self.encoder, top_k=self.top_k)
         with showing() as progress:
@@ -89,9 +89,10 @@ class Command:
 
 
 def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128) -> str:
-    """Train on the target alone (BC) and on target ∪ retrieved; compare them on one held out.
+    """Train on the target alone (BC) and on target ∪ retrieved; compare on held-out data.
 
-    Frozen features of the agent view and proprioception: quick enough for a processor.
+    The policies see frozen features of the agent view and proprioception, which is fast enough for
+    a CPU.
     """
     from strap.policies import policy_preset
     from strap.training import train, training_preset

@@ -11,14 +11,14 @@ from strap.diagnosis import diagnose
 
 @dataclass(frozen=True)
 class Command:
-    """Say what works on this machine, and what to install for the rest."""
+    """Check what works on this machine, and show how to install the rest."""
 
     EXAMPLES: ClassVar = ("strap doctor",)
     json: Json = False
     """print the findings as JSON"""
 
     def run(self) -> int:
-        """Check everything; exit code 2 when something that every command needs is broken."""
+        """Check everything; return 2 if something that every command needs is broken."""
         checks = diagnose()
         if self.json:
             print_json({"checks": [asdict(check) for check in checks]})

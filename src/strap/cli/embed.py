@@ -20,9 +20,9 @@ from strap.encoders import EncoderSpec
 class Command:
     """Turn every frame of a dataset into a vector, once.
 
-    The store can be interrupted and taken up again, and grows with its dataset: only what it lacks
-    is embedded. The same command in several terminals, or on machines with a common file system,
-    shares the work.
+    Only trajectories that the store does not have yet are embedded, so the same command resumes an
+    interrupted job and extends a store whose dataset has grown. To share the work, run the same
+    command in several terminals, or on several machines with a common file system.
     """
 
     EXAMPLES: ClassVar = (
@@ -31,10 +31,10 @@ class Command:
         "strap embed lerobot/droid_100 --episodes 0:50 --encoder dinov2-base --out stores/droid",
     )
     GROUPS: ClassVar = {
-        "what is given, what is made": ("dataset", "out", "dtype", "json"),
+        "input and output": ("dataset", "out", "dtype", "json"),
         "which trajectories and cameras": ("tasks", "episodes", "cameras", "part"),
         "the model": ("encoder", "pooling", "layer", "preset", "precision"),
-        "where it runs": (*("devices", "batch", "workers", "compile", "engine", "address"),),
+        "hardware": ("devices", "batch", "workers", "compile", "engine", "address"),
         "how the dataset is read": (
             *("format", "orientation", "missing"),
             *("rlds_camera", "rlds_language", "rlds_action"),
@@ -45,49 +45,51 @@ class Command:
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder; or the name of a LeRobot
     dataset on the Hugging Face hub, OWNER/NAME[@REVISION]"""
     encoder: str
-    """which model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (none), a hub id, a
-    local folder, or module:name for your own (docs/encoders.md)"""
+    """the model: dinov2-base, clip-vit-b16, …, efficientnet-lite0, pixels (no model), a hub id, a
+    local folder, or module:name for your own encoder (docs/encoders.md)"""
     out: Path
-    """the store's folder, new or begun before"""
+    """the store's folder: a new one, or a store to resume or extend"""
     choosing: Choosing = field(default_factory=Selection)
     cameras: tuple[str, ...] = ()
-    """which cameras (default: the agent view where there is one, else all; reading averages)"""
+    """which cameras (default: the agent view if the dataset has one, else all cameras; a search
+    averages them)"""
     dtype: Dtype = "float16"
-    """how vectors are stored"""
+    """number format of the stored vectors"""
     pooling: Literal["mean", "cls", "patches"] | None = None
-    """what is taken of the model's tokens: the mean of all (default), the CLS token, or the mean
-    of the patches"""
+    """how the model's tokens become one vector: mean: of all tokens (default); cls: the CLS token;
+    patches: the mean of the patch tokens"""
     layer: int | None = None
-    """which hidden layer (default: the last; CLIP: the one before)"""
+    """which hidden layer (default: the last; for CLIP the one before the last)"""
     preset: Literal["released"] | None = None
     """released: embed as the authors' code does (images squashed to 224×224 first, mean of all
     tokens)"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """what the model computes in; auto: bfloat16 where the hardware multiplies it fast"""
+    """number format in which the model computes; auto: bfloat16 on hardware that multiplies it
+    fast"""
     opening: Opening = field(default_factory=OpenOptions)
     batch: int | None = None
     """images per forward pass (default: 256 on a GPU, 32 on a CPU)"""
     workers: int | None = None
-    """threads that read and decode frames (processes, where there are many videos to decode; with
-    --engine ray, worker processes; default: one per core, at most 8; one process for two cores;
-    with --address, one per GPU of the cluster, or per core where it has none)"""
+    """how many threads read and decode frames; for many videos: how many processes; with --engine
+    ray: how many worker processes (default: one thread per core, at most 8; one process per two
+    cores; with --address one per GPU of the cluster, or one per core if it has no GPU)"""
     devices: tuple[str, ...] = ("auto",)
-    """where the model runs, one process each: cuda:0 cuda:1 …, cpu (default: every GPU, else the
-    CPU)"""
+    """where the model runs, one process per device: cuda:0 cuda:1 …, cpu (default: every GPU, else
+    the CPU)"""
     compile: Compile = "auto"
     """compile the model; auto: for jobs of millions of frames on a GPU"""
     engine: Engine = "local"
-    """ray: spread the work over a cluster"""
+    """ray: spread the work over a Ray cluster"""
     address: str | None = None
-    """of a running Ray cluster (default: one is started on this machine)"""
+    """address of a running Ray cluster (default: start one on this machine)"""
     part: str | None = None
-    """2/4: the second of four parts, for machines without a common file system (join the stores
-    with strap store merge)"""
+    """embed one part: 2/4 is the second of four; for machines without a common file system (join
+    the stores with `strap store merge`)"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Embed, then say what the store holds."""
+        """Embed, then print what the store holds."""
         spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset, self.precision)
         with showing() as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))

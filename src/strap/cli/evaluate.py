@@ -19,8 +19,8 @@ from strap.runs import is_run, open_run
 class Command:
     """Roll a policy out in LIBERO on the benchmark's fixed initial states.
 
-    Environments run in processes of their own, the policy in this one. Every finished episode is
-    kept; run again, only missing ones are run, and a crashed environment is replaced.
+    Each environment runs in its own process, the policy in this one. A crashed environment is
+    replaced. Every finished episode is kept, so the same command runs only the missing ones.
     """
 
     EXAMPLES: ClassVar = (
@@ -28,58 +28,58 @@ class Command:
         "strap evaluate my-run --suite libero_10 --against bc --workers 4",
     )
     GROUPS: ClassVar = {
-        "what is given, what is made": (
-            *("checkpoint", "which", "against", "out", "videos", "json"),
-        ),
-        "what it has to do": ("task", "suite", "episodes", "first", "horizon", "demos"),
-        "how it acts": ("execute", "acting", "blend", "seed"),
-        "where it runs": ("workers", "device"),
+        "input and output": ("checkpoint", "which", "against", "out", "videos", "json"),
+        "the task": ("task", "suite", "episodes", "first", "horizon", "demos"),
+        "how the policy acts": ("execute", "acting", "blend", "seed"),
+        "hardware": ("workers", "device"),
     }
 
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """a folder that `strap train` wrote, or a run that it trained on"""
+    """a folder that `strap train` wrote, or the run that it was trained on"""
     task: str = ""
     """the task's name, a part of it, or its number (default, for a run: its target's
     instruction)"""
     suite: str = "libero_10"
     """libero_90, libero_10, libero_spatial, libero_object or libero_goal"""
     episodes: int = 20
-    """how many of the fixed initial states"""
+    """how many episodes to run, each from another of the benchmark's fixed initial states"""
     first: int = 0
-    """the first of them"""
+    """the number of the first initial state"""
     horizon: int | None = None
-    """steps after which an episode has failed (default: as the policy's preset says, 520; released:
-    300)"""
+    """steps after which an episode counts as failed (default: that of the policy's preset: 520, for
+    released 300)"""
     workers: int = 2
-    """environments at once, each a process of up to 2.5 GB"""
+    """environments at the same time, each a process of up to 2.5 GB"""
     out: Path | None = None
-    """where records and videos go (default: in the checkpoint's folder)"""
+    """the folder for records and videos (default: in the checkpoint's folder)"""
     against: Path | None = None
-    """another checkpoint, or its evaluation's folder, to compare with state by state"""
+    """another checkpoint, or its evaluation folder, to compare with, initial state by initial
+    state"""
     which: Literal["last", "best"] = "last"
-    """the last weights, or those with the best held-out likelihood"""
+    """last: the last weights; best: those with the best held-out likelihood"""
     execute: int = 0
-    """how many predicted actions are executed before the policy observes again (0: as it was
-    trained to)"""
+    """how many predicted actions are executed before the policy observes again (0: the policy's own
+    setting)"""
     acting: Literal["mode", "sample", ""] = ""
-    """the mean of the heaviest mode, or of one drawn by weight ("": as it was trained to)"""
+    """mode: execute the mean of the mode with the largest weight; sample: the mean of a mode
+    drawn by its weight ("": the policy's own setting)"""
     blend: int = 0
-    """average the actions that the last so many predictions have for the same step: smoother (0:
-    as it was trained to)"""
+    """average the actions that this many past predictions give for the same step, for smoother
+    motion (0: the policy's own setting)"""
     demos: str = ""
-    """begin where the demonstrations of this HDF5 file begin: for a policy trained on one of them,
-    the first thing to try"""
+    """start from the initial states of the demonstrations in this HDF5 file; the first thing to try
+    for a policy trained on one of them"""
     seed: int = 0
-    """of what the policy draws at random (--acting sample, diffusion policies)"""
+    """seed of what the policy draws at random (--acting sample, diffusion policies)"""
     videos: bool = True
-    """write no MP4 of the episodes (default: one of each)"""
+    """do not write an MP4 of each episode (default: written)"""
     device: str = "auto"
-    """where the policy runs: auto, cpu, cuda"""
+    """where the policy runs: auto, cpu or cuda"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Evaluate, then say how it went."""
+        """Evaluate, then print the results."""
         from strap.evaluation import EvaluationSettings
         from strap.evaluation.comparison import as_json, evaluate_pair, in_words
         from strap.policies.checkpoints import load_config
@@ -112,7 +112,7 @@ class Command:
             print(in_words(*done))
 
     def _target_task(self) -> str:
-        """Return what the demonstrations of the run were of."""
+        """Return the instruction of the run's target demonstrations."""
         if not is_run(self.checkpoint):
             raise StrapError(f"which task is '{self.checkpoint}' to do? say it with --task")
         target, _ = open_run(self.checkpoint).datasets()

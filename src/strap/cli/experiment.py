@@ -15,16 +15,16 @@ from strap.cli.help import options_of
 from strap.errors import StrapError
 
 EXPERIMENT_COMMANDS = ("cache", "retrieve", "train", "evaluate")
-"""whose options an experiment's file may hold"""
+"""The commands whose options an experiment's file can set."""
 
 
 @dataclass(frozen=True)
 class Command:
     """Run a table of tasks × methods × K × encoders × seeds, and report it.
 
-    Every stage is a `strap` command in a process of its own. What is finished is never repeated:
-    killed, the same command goes on, and several may work in one folder. docs/experiments.md says
-    what the file holds.
+    Every stage is a `strap` command in its own process. A finished stage is never repeated: if the
+    command is interrupted, run it again to resume. Several such commands can work in one folder.
+    docs/experiments.md describes the file.
     """
 
     EXAMPLES: ClassVar = (
@@ -37,7 +37,7 @@ class Command:
     out: Path
     """the work folder; with --report it may be a folder that --keep filled"""
     data: Path | None = None
-    """the folder of the datasets (default: that of the file)"""
+    """the folder of the datasets (default: the folder of FILE)"""
     tasks: tuple[str, ...] = ()
     """only these tasks, by short name (default: all)"""
     methods: tuple[str, ...] = ()
@@ -45,36 +45,37 @@ class Command:
     seeds: tuple[int, ...] = ()
     """only these seeds (default: all)"""
     trainings: int = 1
-    """trainings at once; on one GPU three or four"""
+    """how many trainings run at the same time; on one GPU use three or four"""
     evaluations: int = 1
-    """evaluations at once, beside the trainings"""
+    """how many evaluations run at the same time, in addition to the trainings"""
     evaluate_last: bool = False
-    """begin evaluations when no training is left, which takes less time where they share a GPU"""
+    """start evaluations only when all trainings are finished, which is faster if they share a
+    GPU"""
     retrievals: int = 1
-    """retrievals at once, beside both"""
+    """how many retrievals run at the same time, in addition to trainings and evaluations"""
     workers: int = 2
     """environments of each evaluation, each a process of up to 2.5 GB"""
     keep: Path | None = None
     """a folder to which each finished cell is copied: records, matches and manifest, no weights"""
     kept: Path | None = None
-    """a folder that --keep filled: its cells count as finished"""
+    """a folder that --keep filled; its cells count as finished"""
     checkpoints: bool = False
     """keep the weights of evaluated policies"""
     minutes: float | None = None
-    """after so many minutes begin nothing but evaluations of policies that are trained or in
-    training; commands that run are waited for"""
+    """after this many minutes, start only evaluations of policies that are trained or in training;
+    running commands are not stopped"""
     stages: tuple[Literal["cache", "retrieve", "pretrain", "train", "evaluate"], ...] = ()
-    """begin commands of these stages alone, for instance cache and retrieve on a machine without a
-    GPU (default: all)"""
+    """run only these stages, for example cache and retrieve on a machine without a GPU (default:
+    all)"""
     mps: bool = True
-    """don't let the commands share the GPU by CUDA's Multi-Process Service (default: they do,
-    where there is one)"""
+    """do not share the GPU through CUDA's Multi-Process Service (default: shared if the service is
+    available)"""
     list: bool = False
-    """print the cells and the commands that are left, and run nothing"""
+    """print the cells and the remaining commands, and run nothing"""
     report: bool = False
-    """write tables and figures of what is there, and run nothing"""
+    """write tables and figures of the finished cells, and run nothing"""
     report_out: Path | None = None
-    """where the report goes (default: OUT/report)"""
+    """the folder for the report (default: OUT/report)"""
 
     def run(self) -> int:
         """Run, list or report."""
@@ -131,9 +132,9 @@ class Command:
 
 
 def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
-    """Raise where a command does not take its values: after hours of training it would be late.
+    """Raise if a command would reject its options, which would otherwise show hours later.
 
-    One command of each kind and options is looked at; tasks and seeds make no difference.
+    One command of each kind and options is checked; tasks and seeds make no difference.
     """
     seen = set()
     for stage in stages:
@@ -164,6 +165,6 @@ def _tell(line: str) -> None:
 
 
 def list_options(name: str) -> dict[str, bool]:
-    """Return the words that a `strap` command takes, and which of them are flags."""
+    """Return the options of a `strap` command, and whether each is a flag."""
     command = import_module(f"strap.cli.{name}").Command
     return {o.word: not o.values for o in options_of(command) if not o.is_positional}

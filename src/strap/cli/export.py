@@ -24,7 +24,7 @@ Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
 
 @dataclass(frozen=True)
 class Command:
-    """Hand a retrieval to any trainer: as a dataset, or as weights and lists without images."""
+    """Write a retrieval for any trainer: as a dataset, or as weights and lists without images."""
 
     EXAMPLES: ClassVar = (
         "strap export my-run --as lerobot --out augmented",
@@ -33,20 +33,19 @@ class Command:
     run_folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """a folder that `strap retrieve` wrote"""
     out: Path
-    """the file to write; lerobot: a folder; weights: a folder with one file per dataset"""
+    """the file to write; for lerobot a folder; for weights a folder with one file per dataset"""
     kind: Annotated[Kind, tyro.conf.arg(name="as")] = "lerobot"
-    """lerobot, robomimic: target ∪ retrieved as a dataset; manifest: (dataset, episode, start,
-    stop, weight), .json or .parquet; weights: per dataset a parquet of (index, weight) for every
-    frame; filter: episodes and frame ranges to keep, JSON"""
+    """lerobot, robomimic: target ∪ retrieved as a dataset; manifest: rows of (dataset, episode,
+    start, stop, weight), .json or .parquet; weights: for each dataset a Parquet file with (index,
+    weight) of every frame; filter: the episodes and frame ranges to keep, as JSON"""
     choices: Use = "use"
-    """leave out what was rejected in `strap view`, and weigh the others as said there (manifest,
-    weights); which choices were used is written beside the output, OUT.choices.json; ignore: all
-    matches"""
+    """use: leave out matches rejected in `strap view`, apply the weights set there (manifest,
+    weights), and write these choices to OUT.choices.json; ignore: export all matches"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Open the run and its datasets, write, and say what was written."""
+        """Open the run and its datasets, write the output, and print the names of its files."""
         run = open_run(self.run_folder)
         target, priors = run.datasets()
         out = self.out
@@ -84,7 +83,7 @@ class Command:
             print("\n".join([*map(str, written), *([str(chosen)] if chosen.fingerprint else [])]))
 
     def _require_output(self, out: Path, run: Run, datasets: list[Dataset]) -> None:
-        """Raise where what is written would replace what is read."""
+        """Raise if the output has a wrong ending or would replace a file that is read."""
         endings = {"filter": (".json",), "robomimic": (".hdf5", ".h5")}
         if self.kind in endings:
             require_ending(out, endings[self.kind])
@@ -93,7 +92,7 @@ class Command:
         require_apart(out, run.path.glob("choices-older*.json"))
 
     def _note_choices(self, out: Path, run: Run, chosen: Chosen) -> list[Path]:
-        """Write beside the output which choices it was made by; remove a note of earlier ones."""
+        """Write the choices that were used beside the output, or remove those of an older one."""
         note = out.with_name(f"{out.name}.choices.json")
         used = chosen.to_json()
         if used is None:
@@ -110,7 +109,7 @@ class Command:
 
 
 def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) -> list[Path]:
-    """A file for the target and one for each prior; a prior that is the target has one with it."""
+    """Write one file for the target and one for each prior that is not the target itself."""
     found = (chosen.matches, chosen.weights)
     written = [write_weights(out / "target.parquet", target, *found, is_target=True)]
     named = {target.name}

@@ -20,14 +20,16 @@ from strap.view.run_views import RunView
 
 FORMATS = ("pdf", "png")
 ROWS, BEST = 3, 3
-"""Queries of a moving picture, and matches of each of them."""
+"""Default number of queries in an animation, and of matches for each query."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """Draw a retrieval for a paper or a talk: matches, tasks, where they lie; or a moving picture.
+    """Draw figures of a retrieval for a paper or a talk, or an animation of its matches.
 
-    Frames of a match are those that its warping path pairs with the frames shown of its query.
+    The figures show queries and their best matches, the tasks that the matches come from, and where
+    in their trajectories the matches are. Each frame of a query is shown with the match's frame
+    that the warping path pairs with it.
     """
 
     EXAMPLES: ClassVar = (
@@ -41,22 +43,22 @@ class Command:
     out: Path | None = None
     """the folder for the figures (default: RUN/figures)"""
     formats: tuple[Literal["pdf", "png", "svg"], ...] = ()
-    """as which kinds of file each is written (default: pdf png)"""
+    """the file formats; each figure is written in all of them (default: pdf png)"""
     moving: Path | None = None
-    """instead of the figures: a moving picture (.webp or .gif) of queries and their best matches"""
+    """instead of figures: write an animation (.webp or .gif) of queries and their best matches"""
     rerun: Path | None = None
-    """instead of the figures: a recording (.rrd) for Rerun's viewer, of all queries"""
+    """instead of figures: write a recording (.rrd) of all queries for Rerun's viewer"""
     rows: int | None = None
-    """with --moving: how many queries (default: 3)"""
+    """with --moving: how many queries to show (default: 3)"""
     matches: int | None = None
-    """with --moving or --rerun: how many matches of each query (default: 3)"""
+    """with --moving or --rerun: how many matches of each query to show (default: 3)"""
     choices: Use = "use"
-    """leave out what was rejected in `strap view`; ignore: draw all matches"""
+    """use: leave out matches rejected in `strap view`; ignore: draw all matches"""
     json: Json = False
-    """print where the files lie as JSON"""
+    """print the files' paths as JSON"""
 
     def run(self) -> None:
-        """Open the run and its datasets, draw what is kept of it, and say where the files are."""
+        """Open the run and its datasets, draw the kept matches, and print the files' paths."""
         self._check()
         view = RunView.open(self.run_folder)
         whole, target, priors = view.sources.run, view.sources.target, view.sources.priors
@@ -77,7 +79,7 @@ class Command:
             print("\n".join(map(str, files)))
 
     def _check(self) -> None:
-        """Raise where options contradict each other, or would do nothing."""
+        """Raise if options contradict each other or would have no effect."""
         if self.moving is not None and self.rerun is not None:
             raise StrapError("--moving and --rerun cannot be combined: give one")
         makes_figures = self.moving is None and self.rerun is None

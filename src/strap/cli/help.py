@@ -1,4 +1,4 @@
-"""What options a command has, read from its dataclass: for help, completion, misspelt words."""
+"""The options of a command, read from its dataclass: for help texts, completion and suggestions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from strap.errors import StrapError
 
 WIDTH = 100
 INDENT = 27
-"""the column in which an option's explanation begins"""
+"""The column in which an option's description begins."""
 METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT", bool: ""}
 EMPTY = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
 class Option:
-    """One word of a command line and what it means."""
+    """One option or positional argument of a command."""
 
     name: str
-    """of the field"""
+    """name of the dataclass field"""
     word: str
     """`--top-k`, or `RUN` for a positional argument"""
     values: str
@@ -45,12 +45,12 @@ class Option:
 
     @property
     def is_required(self) -> bool:
-        """Whether a call without it is an error."""
+        """Return whether a call without it is an error."""
         return self.default is EMPTY
 
 
 def subcommands(command: Any) -> dict[str, Any]:
-    """Return the commands of a command by their names; none where it has options of its own."""
+    """Return the subcommands of a command by name; empty if it has none."""
     if is_dataclass(command):
         hints = list(get_type_hints(command, include_extras=True).values())
         command = hints[0] if len(hints) == 1 else None
@@ -67,7 +67,7 @@ def subcommands(command: Any) -> dict[str, Any]:
 
 @cache
 def options_of(command: Any) -> tuple[Option, ...]:
-    """Return the options of a command, those of its nested option classes included."""
+    """Return the options of a command, including those of its nested option classes."""
     return tuple(_options(command, ""))
 
 
@@ -97,7 +97,7 @@ def _default(entry: inspect.Parameter) -> Any:
 
 
 def _unmark(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Split a type from what it is annotated with."""
+    """Split an annotated type into the type and its annotations."""
     marks: tuple[Any, ...] = ()
     while get_origin(hint) is Annotated:
         hint, *found = get_args(hint)
@@ -121,7 +121,7 @@ def _values(kind: Any) -> str:
 
 
 def _texts(source: Any) -> dict[str, str]:
-    """Return the explanation of each field of a class, or of each argument of a function."""
+    """Return the description of each field of a class, or of each argument of a function."""
     if not inspect.isclass(source):
         return _texts_of_arguments(inspect.getdoc(source) or "")
     texts: dict[str, str] = {}
@@ -148,7 +148,7 @@ def _texts_of_arguments(docstring: str) -> dict[str, str]:
 
 
 def format_help(program: str, command: Any, width: int | None = None) -> str:
-    """Return what `strap COMMAND --help` prints, as wide as the terminal, or as is said."""
+    """Return what `strap COMMAND --help` prints, by default as wide as the terminal."""
     width = width or min(WIDTH, shutil.get_terminal_size((WIDTH, 50)).columns)
     if choices := subcommands(command):
         return _format_choices(program, command, choices, width)
@@ -179,12 +179,12 @@ def _format_choices(program: str, command: Any, choices: Mapping[str, Any], widt
             first, width, initial_indent=f"  {name:12}", subsequent_indent=" " * 14
         )
     return "\n".join(
-        [*lines, "", f"Each explains itself: strap {program} {next(iter(choices))} -h"]
+        [*lines, "", f"Help for one command: strap {program} {next(iter(choices))} -h"]
     )
 
 
 def _grouped(command: Any, options: Sequence[Option]) -> dict[str, list[Option]]:
-    """Return the options under their titles: GROUPS of the command, and whatever it leaves."""
+    """Return the options by group title: the command's GROUPS, then the remaining options."""
     groups: Mapping[str, Sequence[str]] = getattr(command, "GROUPS", {})
     by_name = {option.name: option for option in options}
     listed = {title: [by_name[n] for n in names if n in by_name] for title, names in groups.items()}
@@ -211,7 +211,7 @@ def _format(option: Option, width: int) -> list[str]:
 
 
 def _default_text(option: Option) -> str:
-    """Say the default once: not where the text does, and not where it is nothing."""
+    """Return the default in parentheses; "" if the text names it already or there is none."""
     if option.is_required or "default" in option.text or isinstance(option.default, bool):
         return ""
     if option.default in (None, "", ()):
@@ -222,7 +222,7 @@ def _default_text(option: Option) -> str:
 
 
 def require_known_words(program: str, command: Any, words: Sequence[str]) -> None:
-    """Raise an error that suggests the nearest option for one that the command does not have."""
+    """Raise an error for an unknown option, with the most similar known one."""
     known = {option.word for option in options_of(command)} | {"--help"}
     for word in words:
         if word == "--":
@@ -239,9 +239,10 @@ def require_known_words(program: str, command: Any, words: Sequence[str]) -> Non
 
 
 def require_positionals_first(program: str, command: Any, words: Sequence[str]) -> None:
-    """Raise an error where an option that takes several values has taken the argument before it.
+    """Raise an error if an option with several values has consumed a positional argument.
 
-    `strap embed --cameras front DATASET` would else be told that DATASET is missing.
+    Without this check `strap embed --cameras front DATASET` would only report that DATASET is
+    missing.
     """
     options = {option.word: option for option in options_of(command)}
     needed = [o.word for o in options.values() if o.is_positional and o.is_required]
@@ -267,7 +268,7 @@ def require_positionals_first(program: str, command: Any, words: Sequence[str]) 
 
 
 def _count_values(option: Option) -> int:
-    """Return how many words an option takes at most."""
+    """Return the largest number of words that an option takes."""
     if option.values.endswith("…"):
         return sys.maxsize
     return len(option.values.split())

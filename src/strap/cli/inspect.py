@@ -18,7 +18,7 @@ from strap.inspection import inspect, write_contact_sheet
 
 @dataclass(frozen=True)
 class Command:
-    """Say what is in a dataset: episodes, cameras, rates, instructions, lengths, positions."""
+    """Show what is in a dataset: episodes, cameras, rates, instructions, lengths, positions."""
 
     EXAMPLES: ClassVar = (
         "strap inspect demonstrations --sheet frames.png",
@@ -35,7 +35,7 @@ class Command:
     """print the findings as JSON"""
 
     def run(self) -> None:
-        """Look, and print."""
+        """Inspect the dataset and print the findings."""
         if self.sheet:
             require_ending(self.sheet, (".png",))
         with showing(quiet=self.json) as progress:

@@ -18,8 +18,9 @@ NOISE = 0.04
 class Collect:
     """Record demonstrations by a scripted expert, in LIBERO's HDF5 layout, one file per task.
 
-    Placements are sampled by seed, never the benchmark's fixed evaluation states. Killed, it goes
-    on where it was; with a larger --demos it adds to what is there.
+    The objects' placements are sampled from the seed; the benchmark's fixed evaluation states are
+    never used. Run the same command again to resume, or with a larger --demos to add
+    demonstrations.
     """
 
     suite: str
@@ -31,23 +32,23 @@ class Collect:
     tasks: tuple[str, ...] = ()
     """only these tasks, by name or number (default: all of the suite)"""
     workers: int = 2
-    """processes, one environment each (up to 2.5 GB of memory)"""
+    """number of processes, each with one environment (up to 2.5 GB of memory)"""
     seed: int = 0
-    """placements and noise follow from it"""
+    """seed of the placements and the noise"""
     noise: float = NOISE
-    """size of the disturbance of every action, from 0 to 0.3"""
+    """size of the noise added to every action, from 0 to 0.3"""
     labels: Literal["executed", "intended"] = "executed"
-    """what is recorded as actions: as executed, noise and all, or as the expert meant them; with
-    that and more --noise, policies learn how to come back to the way"""
+    """which actions are recorded: executed: with the noise; intended: as the expert chose them,
+    without it, so that with more --noise policies learn to recover from deviations"""
     arm_noise: float = 0.02
-    """how much the joints vary where a demonstration begins, in radians"""
+    """how much the joints vary at the start of a demonstration, in radians"""
     size: int = 128
     """height and width of both cameras' images"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> int:
-        """Collect, then say what was recorded; exit code 1 when a task could not be done."""
+        """Collect, then print what was recorded; return 1 if a task lacks demonstrations."""
         from strap.libero import collect
 
         with showing(self.json) as progress:
@@ -79,7 +80,7 @@ class Collect:
             )
         else:
             print(
-                f"{done.out}: {done.recorded} demonstrations recorded, {done.kept} were there; "
+                f"{done.out}: {done.recorded} demonstrations recorded, {done.kept} existed; "
                 f"{done.failed_placements} placements failed and were drawn again; "
                 f"{done.per_minute:.1f} a minute"
             )
@@ -93,7 +94,7 @@ class Survey:
     """Measure how often the expert succeeds on fresh placements of each task, without rendering."""
 
     out: Path
-    """the folder for survey.json and survey.md; taken up again where it was"""
+    """the folder for survey.json and survey.md; an interrupted survey resumes there"""
     suites: tuple[str, ...] = ("libero_90", "libero_10")
     """which suites"""
     attempts: int = 10
@@ -101,18 +102,18 @@ class Survey:
     tasks: tuple[str, ...] = ()
     """only these tasks, by name or number"""
     workers: int = 2
-    """processes"""
+    """number of processes"""
     noise: float = NOISE
-    """size of the disturbance of every action"""
+    """size of the noise added to every action"""
     arm_noise: float = 0.02
-    """radians by which the joints vary where an attempt begins"""
+    """how much the joints vary at the start of an attempt, in radians"""
     also: tuple[Path, ...] = ()
     """folders of other surveys; tasks measured there are not measured again"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Measure, then count the tasks that reach eight in ten."""
+        """Measure, then print how many tasks the expert solves on at least 80 % of placements."""
         from strap.libero import survey
 
         with showing(self.json) as progress:

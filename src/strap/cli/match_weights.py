@@ -1,4 +1,4 @@
-"""The match weights that `strap train --match-weights` names."""
+"""The match weights that `strap train --match-weights` selects."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def choose_match_weights(
     given: str | None, data: Path, cache: FrameCache, chosen: Chosen | None
 ) -> Sequence[float] | Literal["cost"] | None:
-    """Return the weights of the matches that are trained on.
+    """Return the weights of the matches to train on.
 
     Args:
-        given: `cost`, `importance`, or a file with a JSON list; None: all alike.
-        data: the run or the dataset that is trained on.
-        cache: its frames.
-        chosen: which of a run's matches remain; their own weights multiply those given.
+        given: `cost`, `importance`, or a file with a JSON list; None: equal weights.
+        data: the run or the dataset to train on.
+        cache: its decoded frames.
+        chosen: the matches of the run that were not rejected, whose weights multiply the others.
     """
     from strap.training.windows import weigh_by_choices
 

@@ -27,13 +27,15 @@ def make_opening(
     """Read how datasets are opened.
 
     Args:
-        format: name the format instead of looking: lerobot, rlds, zarr, libero, robomimic
-        orientation: how images lie on disk, flipped: bottom row first (default: as the format
-            says; LIBERO: flipped)
-        missing: episodes whose video or shard is absent: an error when they are read, or left out
-        rlds_camera: the step's fields that are cameras, where their kind does not tell
+        format: the dataset's format, if it is not recognised: lerobot, rlds, zarr, libero,
+            robomimic
+        orientation: how images are stored; flipped: bottom row first (default: by the format;
+            LIBERO is flipped)
+        missing: episodes without their video or shard: error: reading them is an error; skip:
+            leave them out
+        rlds_camera: the step's fields that are cameras, if not recognised by type
         rlds_language: the step's field (or fields) with the instruction
-        rlds_action: the step's fields that make the action
+        rlds_action: the step's fields that form the action
     """
     return OpenOptions(format, orientation, missing, rlds_camera, rlds_language, rlds_action)
 
@@ -46,9 +48,9 @@ def make_selection(tasks: tuple[str, ...] = (), episodes: str = "") -> Selection
     """Read which trajectories of a dataset are used.
 
     Args:
-        tasks: use only trajectories with one of these instructions (or, where none is equal, with
-            one that contains the text)
-        episodes: of those, use only the ones at these positions: 0:5 or 0:10,17
+        tasks: use only trajectories with one of these instructions (a text that equals no
+            instruction selects those that contain it)
+        episodes: of these trajectories, use only those at these positions: 0:5 or 0:10,17
     """
     return Selection(tasks, episodes)
 
@@ -69,19 +71,19 @@ def make_segmentation(
     """Read how demonstrations are cut.
 
     Args:
-        segmentation: how to cut. stops: where the end effector (or, where the dataset has none,
-            the joints) rest; window: equal spans; full: whole demonstrations; manual: boundaries
-            from a file
-        epsilon: stops: a frame whose movement to the next is below this is a stop; auto: chosen
+        segmentation: where to cut. stops: where the end effector rests (or the joints, if the
+            dataset has no end-effector position); window: segments of equal length; full: nowhere;
+            manual: at the boundaries in a file
+        epsilon: stops: a frame that moves less than this to the next frame is a stop; auto: chosen
             from the demonstrations (default: 0.005, as in the released code; for joints auto)
-        unit: epsilon is a movement per step, or per second (then the dataset's frame rate is used)
-        norm: how a movement is measured over the position columns
+        unit: whether epsilon is a movement per step, or per second (by the dataset's frame rate)
+        norm: the norm of a movement over the position columns
         min_length: stops: shorter segments are merged with the next one
-        window: window: frames of a segment
-        position: which proprioception is the position: NAME, NAME[0:3], NAME[1:] or NAME[0,2,5],
-            with columns as Python counts them
-        boundaries: manual: a JSON file, {trajectory id: [first frame of each further segment, …]},
-            or one that `strap segment` wrote
+        window: window: frames per segment
+        position: the proprioception to use as position: NAME, NAME[0:3], NAME[1:] or NAME[0,2,5],
+            columns as in a Python index
+        boundaries: manual: a JSON file, {trajectory id: [first frame of each segment after the
+            first, …]}, or one that `strap segment` wrote
     """
     return Segmentation(segmentation, epsilon, unit, norm, min_length, window, position, boundaries)
 
@@ -90,7 +92,7 @@ Cutting: TypeAlias = Annotated[Segmentation, tyro.conf.arg(name="", constructor=
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on standard output; what a terminal would act on is written as \\uXXXX."""
+    """Print a JSON object; control characters are escaped as \\uXXXX."""
     text = json.dumps(value, indent=1, ensure_ascii=False)
     shown = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
     print("".join(shown))

@@ -12,7 +12,7 @@ from strap.cli.help import WIDTH, format_help, subcommands
 
 def format_page(commands: Mapping[str, Any]) -> str:
     """Return the help of all commands as a page, `docs/commands.md`."""
-    lines = ["# Commands", "", "What `strap COMMAND --help` prints. This page is made of it:", ""]
+    lines = ["# Commands", "", "What `strap COMMAND --help` prints. To write this page again:", ""]
     lines += ["<!-- run by tests/test_help.py::test_the_page_of_commands_is_what_they_print -->"]
     lines += ["```sh", "python -m strap.cli.page > docs/commands.md", "```", ""]
     for name, command in commands.items():
@@ -21,7 +21,7 @@ def format_page(commands: Mapping[str, Any]) -> str:
 
 
 def list_commands() -> dict[str, Any]:
-    """Return every command that has options, `store verify` and its like included."""
+    """Return every command that has options; subcommands by both words, as `store verify`."""
     found: dict[str, Any] = {}
     for name in COMMANDS:
         command = import_module(f"strap.cli.{name}").Command

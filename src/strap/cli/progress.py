@@ -1,4 +1,4 @@
-"""Progress bars on standard error; nothing where it is not a terminal's user who waits."""
+"""Progress on standard error: bars in a terminal, lines in a log file, nothing if quiet."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LOG_SECONDS = 10.0
 
 @contextmanager
 def showing(quiet: bool = False) -> Iterator[Progress]:
-    """A progress callback that draws one bar per task, with rate and time left.
+    """Yield a progress callback that draws one bar per task, with rate and time left.
 
-    Without a terminal (a log file, CI) a line is printed every ten seconds instead.
+    Without a terminal (a log file, CI) it prints a line every ten seconds instead.
     """
     if quiet:
         yield silent
@@ -47,7 +47,7 @@ def _bars() -> Iterator[Progress]:
     from rich.text import Text
 
     class Rate(ProgressColumn):
-        """How many a second."""
+        """The number of items per second."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
@@ -73,19 +73,19 @@ def _bars() -> Iterator[Progress]:
 
 
 class _Lines:
-    """One line per task every ten seconds: how far, how fast, how long yet."""
+    """Prints a line every ten seconds: how much is done, the rate, and the time left."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self.begun: dict[str, tuple[float, int]] = {}
+        self.started: dict[str, tuple[float, int]] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
-        begin, first = self.begun.setdefault(what, (now, done))
+        start, first = self.started.setdefault(what, (now, done))
         if now - self.last < LOG_SECONDS:
             return
         self.last = now
-        rate = (done - first) / (now - begin) if now > begin else 0.0
+        rate = (done - first) / (now - start) if now > start else 0.0
         left = f", {rate:.0f}/s, {_duration((total - done) / rate)} left" if rate > 0 else ""
         print(f"{printable(what)}: {done} of {total}{left}", file=sys.stderr, flush=True)
 

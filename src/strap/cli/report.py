@@ -25,8 +25,8 @@ from strap.view.single_file import MAX_PAGE_BYTES, SingleFile, write_single_file
 class Command:
     """Write a run's page as one file to keep or to mail: what `strap view` shows, read-only.
 
-    It asks nothing of any server. Every match is in it, and what was chosen among them; films are
-    in it for the best matches of each query, as many as --megabytes allow.
+    The page needs no server. It holds every match and the choices made among them, and films of the
+    best matches of each query, as many as --megabytes allows.
     """
 
     EXAMPLES: ClassVar = (
@@ -38,12 +38,12 @@ class Command:
     out: Path | None = None
     """the file (default: RUN/report.html)"""
     megabytes: float = MAX_PAGE_BYTES / 1e6
-    """size of the films in it"""
+    """largest total size of the films"""
     json: Json = False
-    """print where the page lies as JSON"""
+    """print the page's path as JSON"""
 
     def run(self) -> None:
-        """Open the run and its datasets, write the page, and say where it is."""
+        """Open the run and its datasets, write the page, and print its path."""
         if not self.megabytes >= 0:
             raise StrapError(f"megabytes is {self.megabytes}: it must be at least 0")
         view = RunView.open(self.run_folder)
@@ -60,7 +60,7 @@ class Command:
 def write_report(
     view: RunView, out: Path | None, *, megabytes: float = MAX_PAGE_BYTES / 1e6, progress: Progress
 ) -> SingleFile:
-    """Write the page of a run; where demonstrations are labelled, it tells the skill precision."""
+    """Write the page of a run; it shows the skill precision if the demonstrations are labelled."""
     sources = view.sources
     found = precision(sources)
     facts = []
@@ -77,7 +77,7 @@ def write_report(
 
 
 def precision(sources: Sources) -> Score | None:
-    """Return the share of retrieved frames that do what their query does, where it is labelled."""
+    """Return the share of retrieved frames that do what their query does; None without labels."""
     with suppress(StrapError):
         labels = {prior.name: read_labels(prior) for prior in sources.priors}
         kept = choose_matches(sources.run.path, sources.run.matches).matches

@@ -31,10 +31,10 @@ from strap.search import Engine
 class Command:
     """Find the parts of big datasets that look like parts of your demonstrations.
 
-    Embeds what is not embedded yet, cuts the target into segments, searches every prior trajectory,
-    and writes matches.parquet and the augmented dataset (target ∪ retrieved) into RUN. Killed,
-    it goes on where it was; run again, it does nothing that is done. Then: `strap view RUN`, `strap
-    train RUN`.
+    Embeds the datasets if necessary, cuts the target into segments, searches every prior
+    trajectory, and writes matches.parquet and the augmented dataset (target ∪ retrieved) into the
+    run folder. Run the same command again to resume an interrupted run; a finished one is not
+    repeated. Then: `strap view RUN`, `strap train RUN`.
     """
 
     EXAMPLES: ClassVar = (
@@ -43,7 +43,7 @@ class Command:
         "strap retrieve --target data --target-episodes 0:5 --prior data --prior-episodes 5: …",
     )
     GROUPS: ClassVar = {
-        "what is given, what is made": (
+        "input and output": (
             *("target", "prior", "out", "augmented", "history", "chunk", "report", "overwrite"),
             "json",
         ),
@@ -61,7 +61,7 @@ class Command:
             *("segmentation", "epsilon", "unit", "norm", "min_length", "window", "position"),
             "boundaries",
         ),
-        "where it runs, where embeddings lie": (
+        "hardware and storage": (
             *("stores", "dtype", "device", "backend", "engine", "workers", "address", "explain"),
         ),
         "how the datasets are read": (
@@ -71,115 +71,115 @@ class Command:
     }
 
     target: Path
-    """the new task's demonstrations: a dataset, a name on the hub, or a store"""
+    """demonstrations of the new task: a dataset, a name on the hub, or a store"""
     prior: tuple[Path, ...]
-    """one or more big datasets, or OWNER/NAME on the hub, or stores of them"""
+    """what to search: one or more datasets, OWNER/NAME on the hub, or stores"""
     out: Path
     """the run folder"""
     segmentation: Cutting
     encoder: str = ""
-    """which model: dinov2-base, clip-vit-b16, efficientnet-lite0, …, pixels (no model), a hub id or
-    a local folder (default: that of the priors' stores, where there are any)"""
+    """the model: dinov2-base, clip-vit-b16, efficientnet-lite0, …, pixels (no model), a hub id or a
+    local folder (default: the encoder of the priors' stores, if stores are given)"""
     method: Method = "strap"
-    """strap: segments, by dynamic time warping; d-t: whole trajectories, likewise; d-s: single
-    frames, by the encoder's features; br, fr: single frames, by features learned from images and
-    actions, or from optical flow; random: any segments; language: whole trajectories by their
-    instruction"""
+    """strap: segments, by dynamic time warping; d-t: whole trajectories, by dynamic time warping;
+    d-s: single frames, by the encoder's features; br, fr: single frames, by features learned from
+    images and actions (br) or from optical flow (fr); random: random segments; language: whole
+    trajectories, by their instruction"""
     top_k: TopK | None = None
-    """how many matches to keep in all (default: 100); auto: those that cost no more than the same
-    query does in the other demonstrations of the target"""
+    """how many matches to keep in all (default: 100); auto: those that cost no more than their
+    query costs in the other demonstrations of the target"""
     fraction: float | None = None
-    """instead of --top-k: the cheapest share of all that could be retrieved"""
+    """instead of --top-k: keep this share of all candidates, the cheapest"""
     threshold: float | None = None
-    """instead: what is at least so similar; 1: the lowest cost of all, 0: the highest"""
+    """instead of --top-k: keep this similarity or more; 1 is the lowest cost of all, 0 the
+    highest"""
     max_cost: float | None = None
-    """keep nothing that costs more than this for each frame of its query"""
+    """drop matches that cost more than this per frame of their query"""
     max_roughness: float | None = None
-    """drop matches that move more than so many times as jerkily as their query"""
+    """drop matches that are more than this many times as jerky as their query"""
     fuse: tuple[str, ...] = ()
-    """compare these too, beside the encoder's features: gripper, position, movement, language (the
-    instruction), or any proprioception as NAME or 'NAME[0:3]'; gripper=0.5 weighs it half; auto:
-    chosen on the target's demonstrations, and said why"""
+    """also compare these features: gripper, position, movement, language (the instruction), or any
+    proprioception as NAME or 'NAME[0:3]'; gripper=0.5: with weight 0.5; auto: choose them on
+    the target's demonstrations"""
     target_tasks: tuple[str, ...] = ()
-    """only the target's trajectories with these instructions, or parts of them"""
+    """use only target trajectories with these instructions, or parts of them"""
     target_episodes: str = ""
-    """of those, only the ones at these positions: 0:5 or 0:10,17"""
+    """of these trajectories, use only those at these positions: 0:5 or 0:10,17"""
     prior_tasks: tuple[str, ...] = ()
     """as --target-tasks, for each prior dataset"""
     prior_episodes: str = ""
     """as --target-episodes, for each prior dataset"""
     cameras: tuple[str, ...] = ()
-    """of target and prior (default: LIBERO's agent view where there is one, else the mean of all);
-    where names differ, embed each dataset with its own and give the stores; br, fr: one"""
+    """cameras of target and prior (default: LIBERO's agent view if there is one, else the mean of
+    all); if their names differ, embed each dataset with its own and give the stores; br, fr: one"""
     steps: Annotated[Literal["strap", "fmp", "classic"] | None, tyro.conf.arg(name="step-set")] = (
         None
     )
-    """moves of a warping path, in (query, trajectory) frames: strap (1,1) (1,2), the authors'; fmp
+    """steps of a warping path, in (query, trajectory) frames: strap (1,1) (1,2), the authors'; fmp
     (1,1) (1,2) (2,1), the textbook's; classic (1,1) (1,0) (0,1), the paper's equation 1 (default:
     strap; d-t: classic)"""
     metric: Literal["l2", "cosine"] | None = None
-    """the cost of one frame against another (default: l2; single states: cosine)"""
+    """the distance between two frames (default: l2; for d-s, br and fr cosine)"""
     rule: Rule = "even"
-    """even: exactly top-k, spread evenly; released: the authors' floor, usually fewer (strap, d-t,
-    language)"""
+    """even: exactly top-k, spread over the queries; released: rounded as in the authors' code,
+    usually fewer (strap, d-t, language)"""
     shared: Shared = "self"
-    """trajectories in both target and prior: self hides a query's own trajectory from it, all
-    hides them from every query, keep hides none"""
+    """trajectories that are in both target and prior: self: hidden from their own queries; all:
+    hidden from every query; keep: searched like any other"""
     matches_per_trajectory: int = 1
-    """strap: at most so many matches of a query in each prior trajectory, none overlapping
-    another"""
+    """strap: the most matches of a query in one prior trajectory; they do not overlap"""
     length_ratio: tuple[float, float] | None = None
-    """strap: a match's least and greatest length in lengths of its query: 1 1.5"""
+    """strap: least and greatest length of a match, relative to its query: 1 1.5"""
     padding: int = 5
-    """d-s, br, fr: frames kept before a retrieved frame, and from it on"""
+    """d-s, br, fr: how many frames to keep before a retrieved frame, and from that frame on"""
     learning_steps: int | None = None
-    """br, fr: optimiser steps of the features that they learn (default: 30,000)"""
+    """br, fr: optimiser steps for learning the features (default: 30,000)"""
     text_encoder: str = TEXT_ENCODER
-    """--method or --fuse language: what embeds instructions: minilm, clip, words (no model), a hub
-    id, a folder"""
+    """--method or --fuse language: the model that embeds instructions: minilm, clip, words (no
+    model), a hub id or a local folder"""
     seed: int = 0
-    """random: the seed of the draw"""
+    """random: seed of the draw"""
     backend: Literal["auto", "gpu", "cpu", "reference"] = "auto"
-    """what computes the matches; auto: a GPU where there is one"""
+    """what computes the search; auto: a GPU if there is one"""
     engine: Engine = "local"
     """where to search: on this machine, or on a Ray cluster"""
     workers: int = 2
-    """tasks at a time on a Ray cluster that is started here"""
+    """tasks at the same time on a Ray cluster that is started here"""
     address: str | None = None
-    """a Ray cluster's address (default: one is started here)"""
+    """address of a Ray cluster (default: start one on this machine)"""
     explain: bool = False
-    """print how many (query, trajectory) pairs each bound removed"""
+    """print how many (query, trajectory) pairs each bound excluded"""
     dtype: Dtype = "float16"
-    """how embeddings are stored"""
+    """number format of the stored embeddings"""
     opening: Opening = field(default_factory=OpenOptions)
     history: int = HISTORY
-    """frames kept before a retrieved segment"""
+    """how many frames to keep before a retrieved segment"""
     chunk: int = CHUNK
-    """frames kept after a retrieved segment"""
+    """how many frames to keep after a retrieved segment"""
     augmented: Augmented = "auto"
-    """target ∪ retrieved as a dataset: robomimic's HDF5, lerobot's folder, auto: as the target is;
-    none: `strap train` reads the original datasets"""
+    """format of target ∪ retrieved; auto: as the target; none: do not write it, `strap train` reads
+    the original datasets"""
     report: Literal["page", "none"] = "page"
-    """page: show the matches in RUN/report.html; none: don't"""
+    """page: show the matches in RUN/report.html; none: do not"""
     stores: Path | None = None
-    """where embeddings are looked for and kept; stores beside a dataset are found too (default:
-    the user's cache folder, or $STRAP_CACHE)"""
+    """the folder for embeddings; stores beside a dataset are found too (default: the user's cache
+    folder, or $STRAP_CACHE)"""
     device: str = "auto"
-    """where networks run: auto, cpu, cuda"""
+    """where networks run: auto, cpu or cuda"""
     overwrite: bool = False
     """replace a run that was made with other options"""
     json: Json = False
     """print the outcome as JSON"""
 
     def options(self) -> RetrievalOptions:
-        """Return what decides the outcome, but for the data."""
-        says_how_much = self.fraction is not None or self.threshold is not None
+        """Return the options that, with the data, determine the result."""
+        has_other_amount = self.fraction is not None or self.threshold is not None
         given = {
             name: getattr(self, name)
             for name in RetrievalOptions.__dataclass_fields__
             if hasattr(self, name)
         }
-        given["top_k"] = TOP_K if self.top_k is None and not says_how_much else self.top_k
+        given["top_k"] = TOP_K if self.top_k is None and not has_other_amount else self.top_k
         return RetrievalOptions(
             **given,
             target_selection=Selection(self.target_tasks, self.target_episodes),
@@ -187,7 +187,7 @@ class Command:
         )
 
     def run(self) -> None:
-        """Retrieve, then show what was found."""
+        """Retrieve, then print the matches."""
         with showing() as progress:
             run = run_retrieval(
                 self.target,
@@ -213,7 +213,7 @@ class Command:
                 print(f"report: {page}")
 
     def _write_page(self, run: Run, progress: Progress) -> Path | None:
-        """Write the run's page where it has none; what keeps it from it is no reason to fail."""
+        """Write the run's page if it is missing; an error there is only a warning."""
         from strap.cli.report import write_report
         from strap.view.run_views import RunView
 
@@ -230,10 +230,10 @@ class Command:
 
 
 def explanation(run: Run) -> str:
-    """Return how many pairs each step of the search removed, for a terminal."""
+    """Return how many pairs each step of the search excluded, as text for a terminal."""
     search = run.manifest.get("search")
     if not search:
-        return "how it was searched was not noted: run again with --overwrite"
+        return "the run has no record of its search: run again with --overwrite"
     if not search["pairs"]:
         return "every pair was evaluated: the reference backend uses no bounds"
     pairs = search["pairs"]
@@ -247,7 +247,7 @@ def explanation(run: Run) -> str:
 
 
 def summary(run: Run) -> str:
-    """Return the matches and where they come from, for a terminal."""
+    """Return the matches and the tasks they come from, as text for a terminal."""
     lines = [str(run.matches), ""]
     tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
     lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]

@@ -1,4 +1,4 @@
-"""The policy that a run holds: commands that act take the run as well as the policy's folder."""
+"""The policy inside a run: `strap evaluate` and `strap serve` accept the run's folder too."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from strap.runs import POLICY, is_run, open_run
 
 
 def fingerprint_run(run: Path) -> str:
-    """Return a hash of a run's matches, by which a policy knows what it was trained on."""
+    """Return a hash of a run's matches; a policy stores it to record what it was trained on."""
     return fingerprint_matches(open_run(run).matches)
 
 
 def find_policy(path: Path) -> Path:
-    """Return the policy's folder: that of a run, where `path` is one, else itself.
+    """Return the policy's folder: that inside a run if `path` is a run, else `path` itself.
 
-    Says so where the run was made anew since its policy was trained.
+    Warns if the run's matches have changed since its policy was trained.
     """
     from strap.policies.checkpoints import load_config
 

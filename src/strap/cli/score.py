@@ -21,17 +21,18 @@ class Command:
     """Score retrievals by what the robot was doing in each frame, without training a policy.
 
     Needs skill labels in the target and in every prior dataset, as `strap libero collect` records
-    them. Precision and recall stand beside the best that the prior allows with as many frames and
-    beside random segments of the same lengths; docs/scores.md defines them.
+    them. Precision and recall are shown with two reference values: the best that the prior allows
+    with the same number of frames, and random segments of the same lengths. docs/scores.md defines
+    the scores.
     """
 
     EXAMPLES: ClassVar = ("strap score my-run other-run",)
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN …]")]
     """folders that `strap retrieve` wrote"""
     seed: int = 0
-    """the seed of the random segments"""
+    """seed of the random segments"""
     choices: Use = "use"
-    """score without what was rejected in `strap view`; ignore: all matches"""
+    """use: leave out matches rejected in `strap view`; ignore: score all matches"""
     json: Json = False
     """print the scores as JSON"""
 
@@ -56,7 +57,7 @@ class Command:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """Return how a run retrieved, by its manifest."""
+    """Return a run's method, encoder, segmentation and top_k, from its manifest."""
     arguments = run.manifest["arguments"]
     segmentation = arguments.get("segmentation")
     return {
@@ -68,7 +69,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
-    """Return the scores for a terminal, one line per run, under the names of their groups."""
+    """Return the scores as a table for a terminal: one line per run, columns in named groups."""
     groups = {5: "precision", 8: "recall", 11: "border error", 13: "retrieved"}
     names = ["run", "method", "encoder", "cut by", "K", *("found", "best", "random") * 2]
     lines = [[*names, "found", "random", "frames", "trajectories", "tasks", "effective"]]

@@ -18,7 +18,7 @@ from strap.segments import Cuts, cut_dataset, write_segments
 
 @dataclass(frozen=True)
 class Command:
-    """Cut demonstrations into sub-trajectories and write where the cuts lie."""
+    """Cut demonstrations into sub-trajectories and write the segments to a file."""
 
     EXAMPLES: ClassVar = ("strap segment demonstrations --out segments.json",)
     dataset: tyro.conf.Positional[Path]
@@ -34,7 +34,7 @@ class Command:
     """print the segments as JSON"""
 
     def run(self) -> None:
-        """Segment, write, and list the segments."""
+        """Cut the demonstrations, write the segments, and print them."""
         require_ending(self.out, (".json",))
         with showing(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))

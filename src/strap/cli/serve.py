@@ -15,13 +15,14 @@ from strap.cli.run_policies import find_policy
 
 @dataclass(frozen=True)
 class Command:
-    """Let a policy act for robots: a server that speaks openpi's websocket protocol.
+    """Serve a policy to robots over openpi's websocket protocol.
 
-    A robot sends its observation, packed as `openpi-client` does, and gets the next action. Each
-    connection has a history of its own; requests that wait at the same moment are one batch.
-    Which cameras and proprioception the policy wants is printed, and told to clients when they
-    connect. An observation on which it would act wrongly is answered with the reason instead of an
-    action. Ctrl-C ends it. docs/recipes/robot.md has the loop on the robot's side.
+    A robot sends an observation, packed as `openpi-client` packs it, and receives the next action.
+    Each connection has its own history; requests that arrive at the same time are computed as one
+    batch. The cameras and proprioception that the policy needs are printed at the start, and sent
+    to each client that connects. If an observation does not fit the policy, the reply is the reason
+    instead of an action. Ctrl-C ends the server. docs/recipes/robot.md has the loop on the robot's
+    side.
     """
 
     EXAMPLES: ClassVar = (
@@ -29,18 +30,18 @@ class Command:
         "strap serve my-policy --host 0.0.0.0 --port 8000 --api-key-file key.txt",
     )
     checkpoint: Annotated[Path, tyro.conf.Positional]
-    """a folder that `strap train` wrote, or a run that it trained on"""
+    """a folder that `strap train` wrote, or the run that it was trained on"""
     port: int = 8000
-    """where clients connect; 0: any free port"""
+    """the port that clients connect to; 0: any free port"""
     host: str = "127.0.0.1"
-    """the address that clients connect to: 127.0.0.1 is this machine alone, 0.0.0.0 every network
-    that it is in"""
+    """the address to listen on: 127.0.0.1: only this machine can connect; 0.0.0.0: every machine in
+    its networks"""
     api_key_file: Path | None = None
     """a file with the key that clients must send"""
     which: Literal["last", "best"] = "last"
-    """the last weights, or those with the best held-out likelihood"""
+    """last: the last weights; best: those with the best held-out likelihood"""
     device: str = "auto"
-    """where the policy runs: auto, cpu, cuda"""
+    """where the policy runs: auto, cpu or cuda"""
 
     def run(self) -> None:
         """Load the policy and serve it."""
@@ -61,8 +62,8 @@ class Command:
 
         def ready(port: int) -> None:
             print(f"serving {checkpoint} at ws://{self.host}:{port} (Ctrl-C ends)")
-            for what, told in describe_wants(policy).items():
-                print(f"  {what:<15} {printable(told)}")
+            for what, needed in describe_wants(policy).items():
+                print(f"  {what:<15} {printable(needed)}")
             sys.stdout.flush()
 
         serve_policy(policy, host=self.host, port=self.port, api_key=key, ready=ready)

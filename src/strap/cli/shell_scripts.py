@@ -1,4 +1,4 @@
-"""Scripts with which shells complete `strap`: all words are in them, so a TAB starts no Python."""
+"""Shell completion scripts for `strap`. They contain all words, so a TAB does not start Python."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from strap.cli import COMMANDS
 from strap.cli.shell_words import ShellCommand, ShellOption, Values
 
 WIDTH = 80
-"""of an explanation beside a word"""
+"""Characters of a description beside a word."""
 HELP = ShellOption("--help", "explain the command", None)
 
 
 def write_bash(commands: Mapping[str, ShellCommand]) -> str:
     """Return the script for bash.
 
-    Where it answers nothing bash completes a file name, which the last lines forbid where no file
-    may stand.
+    If the script offers nothing, bash completes file names; its last lines switch that off where no
+    file can follow.
     """
     groups = _groups(commands)
     first = " ".join(COMMANDS)
@@ -37,7 +37,7 @@ def write_bash(commands: Mapping[str, ShellCommand]) -> str:
 
 
 def _bash_options(commands: Mapping[str, ShellCommand]) -> Iterator[str]:
-    """Yield the lines of a `case`, one for all options with the same values."""
+    """Yield the lines of a `case`: one entry for all options with the same values."""
     alike: dict[Values, list[str]] = {}
     for name, command in commands.items():
         for option in command.options:
@@ -61,7 +61,7 @@ _strap() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} command='' option='' count=0 word i
     local options='' choices='' files='' takes=''
     [[ $current == = ]] && current=''
-    # The command, the option before the cursor, and how many values stand after that already.
+    # The command, the option before the cursor, and the number of values already after it.
     for ((i = 1; i < COMP_CWORD; i++)); do
         word=${{COMP_WORDS[i]}}
         case "$command|$word" in
@@ -72,7 +72,7 @@ _strap() {{
             *) ((count++)) ;;
         esac
     done
-    # What may stand without an option, then what may follow the option.
+    # The words that can follow without an option, then those that can follow the option.
     case "$command" in
 {commands}
     esac
@@ -153,13 +153,13 @@ _strap() {{
         _describe command commands
         return
     fi
-    # An option that is being typed is no further value of the one before it.
+    # An option that is being typed is not another value of the option before it.
     [[ $words[CURRENT] == -* ]] && words=($words[1] $words[CURRENT]) CURRENT=2
     case $command in
 {specs}
     esac
 }}
-# As a file of $fpath it is the function's body; else it is sourced.
+# In a file of $fpath this is the body of the function; otherwise the file is sourced.
 if [[ $funcstack[1] == _strap ]]; then _strap "$@"; else compdef _strap strap; fi
 """
 
@@ -218,7 +218,7 @@ complete -c strap -e
 
 
 def _groups(commands: Mapping[str, ShellCommand]) -> dict[str, dict[str, str]]:
-    """Return the commands of which another word chooses, with these and what they do."""
+    """Return the commands that have subcommands, each with its subcommands' descriptions."""
     groups: dict[str, dict[str, str]] = {}
     for name, command in commands.items():
         first, _, second = name.partition(" ")

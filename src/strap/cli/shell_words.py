@@ -1,4 +1,4 @@
-"""What may follow each command: options, choices, files; for the completion of shells."""
+"""The words that can follow each command: options, choices, files; for shell completion."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from strap.encoders import NAMES
 from strap.encoders.language import TEXT_ENCODERS
 
 KNOWN = {"--encoder": NAMES, "--text-encoder": TEXT_ENCODERS, "--format": tuple(FORMATS)}
-"""option whose text may be anything -> what it often is"""
+"""Options that take any text -> their usual values."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """What may follow a word."""
+    """The values that can follow a word."""
 
     choices: tuple[str, ...] = ()
     is_file: bool = False
-    """whether a path may follow, or a text, which may be one: an encoder's name or its folder"""
+    """whether a path can follow; also for texts, since an encoder is a name or a folder"""
     is_many: bool = False
-    """whether several values may follow"""
+    """whether several values can follow"""
 
 
 @dataclass(frozen=True)
 class ShellOption:
-    """An option and what a shell should know of it."""
+    """An option, as shell completion needs it."""
 
     word: str
     text: str
@@ -42,17 +42,17 @@ class ShellOption:
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """A command and what may follow it."""
+    """A command and the words that can follow it."""
 
     text: str
     """what the command does"""
     options: tuple[ShellOption, ...]
     positional: Values | None
-    """what stands without an option; None: nothing"""
+    """values of the positional arguments; None: the command has none"""
 
 
 def read_commands() -> dict[str, ShellCommand]:
-    """Return what may follow each command, `store verify` and its like by both words."""
+    """Return each command with the words that can follow it; `store verify` is one command."""
     return {name: _command(command) for name, command in list_commands().items()}
 
 
@@ -76,14 +76,14 @@ def _option(option: Option) -> ShellOption:
 
 
 def values_of(kind: Any) -> Values:
-    """Return what values of a type are, for a shell."""
+    """Return the values of a type, for shell completion."""
     leaves = list(_leaves(kind))
     choices = tuple(leaf for leaf in leaves if isinstance(leaf, str) and leaf)
     return Values(choices, Path in leaves or str in leaves, _is_many(kind))
 
 
 def _leaves(kind: Any) -> Iterator[Any]:
-    """Yield the types and literal values of which a type is made."""
+    """Yield the types and literal values that a type consists of."""
     if get_origin(kind) is None:
         yield kind
         return

@@ -19,18 +19,18 @@ from strap.store.upkeep import collect_garbage, describe, drop_damaged, merge, v
 class Verify:
     """Read every byte of a store and compare it with its checksums.
 
-    Exit code 0: sound; 2: something is damaged, each thing on a line of its own.
+    Exit code 0: the store is sound. 2: it is damaged; each damage is printed on its own line.
     """
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
     drop: bool = False
-    """take what is damaged out, so that the next `strap embed` makes it anew, and only that"""
+    """remove what is damaged, so that the next `strap embed` embeds it again"""
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> int:
-        """Check, and drop if asked."""
+        """Check the store, and remove what is damaged if `drop` is set."""
         with showing() as progress:
             damages = verify_path(self.store, progress)
         if self.json:
@@ -46,27 +46,27 @@ class Verify:
         if damages and self.drop:
             drop_damaged(self.store, damages)
             if not self.json:
-                print("taken out; embed again to make it anew")
+                print("removed; run `strap embed` again to replace it")
             return 0
         return 2 if damages else 0
 
 
 @dataclass(frozen=True)
 class Info:
-    """Say what a store holds: encoder, cameras, trajectories, sizes, what is unfinished."""
+    """Show what a store holds: encoder, cameras, trajectories, sizes, unfinished shards."""
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
     json: Json = False
-    """print it as JSON"""
+    """print the description as JSON"""
 
     def run(self) -> None:
-        """Print it."""
+        """Print the store's description."""
         found = describe(self.store)
         if self.json:
             print_json(found)
             return
-        state = "complete" if found["complete"] else "not complete: embed again to go on"
+        state = "complete" if found["complete"] else "not complete: embed again to continue"
         print(f"{found['store']}: {state}")
         print(f"  dataset       {found['dataset']}")
         print(f"  encoder       {found['encoder'].get('name')} ({found['encoder_fingerprint']})")
@@ -86,43 +86,43 @@ class Info:
 
 @dataclass(frozen=True)
 class Merge:
-    """Put several stores of one dataset into one: embedded on several machines, say.
+    """Merge several stores of one dataset, for example from several machines, into one.
 
-    What the output has already is not copied again. A trajectory embedded from different contents
-    is an error.
+    Trajectories that the output already has are not copied again. If two stores embedded different
+    contents for one trajectory, that is an error.
     """
 
     stores: tyro.conf.Positional[tuple[Path, ...]]
     """the stores to merge, with the same encoder, dtype and cameras"""
     out: Path
-    """the merged store, new or begun before"""
+    """the merged store: a new folder, or one to add to"""
     dataset: str | None = None
-    """the dataset's path for the merged store, where the stores name different ones"""
+    """the dataset's path in the merged store, if the stores name different paths"""
 
     def run(self) -> None:
-        """Merge, then say what there is."""
+        """Merge, then print what the merged store holds."""
         with showing() as progress:
             store = merge(self.stores, self.out, dataset=self.dataset, progress=progress)
         print(f"{store.path}: {len(store)} trajectories, {store.frames} frames")
         if not store.complete:
-            print(f"not complete yet: strap embed {store.dataset} --out {store.path} goes on")
+            print(f"not complete yet: strap embed {store.dataset} --out {store.path} continues")
 
 
 @dataclass(frozen=True)
 class Gc:
-    """Free what no reader needs.
+    """Free the disk space that no reader of the store needs.
 
-    That is files of killed writers, trajectories that were replaced or are no longer in the
-    dataset, and many small shards (joined into few). Unfinished shards stay.
+    Removes files of killed writers and trajectories that were replaced or are no longer in the
+    dataset, and joins many small shards into few. Unfinished shards are kept.
     """
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
     dry_run: bool = False
-    """say what would be done, do nothing"""
+    """print what would be done, and change nothing"""
 
     def run(self) -> None:
-        """Clear out, then say what was freed."""
+        """Free the space, then print what was removed."""
         found = collect_garbage(self.store, dry_run=self.dry_run)
         for name in found.files:
             print(f"{'would remove' if self.dry_run else 'removed'} {name}")
@@ -134,22 +134,22 @@ class Gc:
 
 @dataclass(frozen=True)
 class Sketch:
-    """Put short vectors beside a store's, from which a search rules most of it out.
+    """Add sketches to a store: short vectors with which a search excludes most trajectories.
 
-    Searches use them where they are there; they never change a result. After adding to the store
-    run it again: only what is new is sketched.
+    Searches use the sketches if they exist; results do not change. After adding trajectories to the
+    store, run the command again: only the new trajectories are sketched.
     """
 
     store: tyro.conf.Positional[Path]
     """the store's folder"""
     sizes: tuple[str, ...] = ()
-    """numbers in a sketch, or numbers and the frames it stands for, several one after the other
-    (default: 64x4 256x2 512, fewer for short vectors)"""
+    """sizes of the sketches, coarsest first: 64x4 is a vector of 64 numbers for every 4 frames, 512
+    one of 512 numbers for each frame (default: 64x4 256x2 512, less for short vectors)"""
     cameras: tuple[str, ...] = ()
-    """average these cameras (default: all), as the search will"""
+    """the cameras to average, the same as in the search (default: all)"""
 
     def run(self) -> None:
-        """Sketch, then say what there is."""
+        """Write the sketches, then print their sizes."""
         store = open_store(self.store, cameras=self.cameras or None)
         with showing() as progress:
             kinds = [Kind.parse(size) for size in self.sizes]
@@ -168,7 +168,7 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """Look after embedding stores."""
+    """Maintain embedding stores."""
 
     do: tyro.conf.OmitSubcommandPrefixes[
         Annotated[Verify, tyro.conf.subcommand("verify")]
@@ -179,5 +179,5 @@ class Command:
     ]
 
     def run(self) -> int:
-        """Do it."""
+        """Run the chosen subcommand."""
         return int(self.do.run() or 0)

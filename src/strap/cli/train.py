@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class Command:
     """Train a policy on a run of `strap retrieve`, or on a dataset of demonstrations.
 
-    Frames are decoded once into a cache, and training reads that. Killed, the same command goes on
-    where it was; with more --steps it goes on from the end.
+    Frames are decoded once into a cache, from which training reads them. Run the same command again
+    to resume an interrupted training, or with more --steps to continue a finished one.
     """
 
     EXAMPLES: ClassVar = (
@@ -39,8 +39,8 @@ class Command:
         "strap train my-run --vision frozen --steps 3000 --out small",
     )
     GROUPS: ClassVar = {
-        "what is given, what is made": ("data", "out", "json"),
-        "what it learns from": (
+        "input and output": ("data", "out", "json"),
+        "what the policy learns from": (
             *("recipe", "prior", "tasks", "episodes", "alpha", "match_weights", "choices"),
             *("pretrain_steps", "finetune_steps", "holdout", "windows", "cameras"),
             *("proprioception", "image_size"),
@@ -53,7 +53,7 @@ class Command:
             *("steps", "batch", "learning_rate", "warmup", "decay", "weight_decay", "crop", "ema"),
             *("seed",),
         ),
-        "where it runs, where frames lie": ("device", "compile", "frames", "cache"),
+        "hardware and storage": ("device", "compile", "frames", "cache"),
         "how the datasets are read": (
             *("format", "orientation", "missing"),
             *("rlds_camera", "rlds_language", "rlds_action"),
@@ -63,121 +63,121 @@ class Command:
     data: Annotated[Path, tyro.conf.Positional]
     """a run folder, a dataset or the name of one on the hub, or a frame cache"""
     out: Path | None = None
-    """the checkpoint folder (default, for a run: its folder `policy`)"""
+    """the checkpoint folder (default for a run: RUN/policy)"""
     recipe: Literal["bc", "ft", "mt", "strap"] | None = None
     """bc: target only; ft: prior, then target; mt: prior ∪ target; strap: target ∪ retrieved
-    (default: strap on a run, bc on a dataset)"""
+    (default: strap for a run, bc for a dataset)"""
     preset: Literal["fixed", "paper", "released"] = "fixed"
-    """fixed: the paper's policy with our corrections; paper: as the paper says; released: as the
-    authors' code does it, causal mask included; docs/policy.md lists the differences"""
+    """fixed: the paper's policy with our corrections; paper: as the paper describes it; released:
+    as the authors' code has it, with a causal mask; docs/policy.md lists the differences"""
     kind: Literal["transformer", "diffusion"] = "transformer"
-    """transformer: the paper's policy; diffusion: its other one"""
+    """transformer: the paper's main policy; diffusion: the paper's diffusion policy"""
     vision: Literal["resnet", "frozen"] | None = None
-    """resnet: from scratch, for a GPU; frozen: features computed once, minutes on a CPU (default:
-    what --frames holds, else resnet)"""
+    """resnet: a ResNet trained from scratch, for a GPU; frozen: image features computed once,
+    trains in minutes on a CPU (default: what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
-    """for a dataset: further datasets to pre-train on (ft) or to train on beside it (mt)"""
+    """if DATA is a dataset: other datasets to pre-train on (ft) or to train on as well (mt)"""
     choosing: Choosing = field(default_factory=Selection)
     steps: int | None = None
     """optimiser steps (default: 60000; diffusion 25000, frozen 6000)"""
     batch: int | None = None
     """windows per step (default: 32; diffusion 256, frozen 32)"""
     learning_rate: float | None = None
-    """the greatest one, after the warm-up (default: 0.0001; frozen 0.001)"""
+    """the learning rate after the warm-up (default: 0.0001; frozen 0.001)"""
     warmup: int | None = None
     """steps over which the learning rate rises (default: 1000, diffusion 500; presets paper and
     released 10000, diffusion 0; frozen 100)"""
     weight_decay: float | None = None
-    """AdamW's (default: 1e-05; diffusion of the presets paper and released 0)"""
+    """AdamW's weight decay (default: 1e-05; diffusion of the presets paper and released 0)"""
     alpha: float | None = None
-    """mt and strap: the target's share of every batch (default: every frame is as likely as any
-    other)"""
+    """mt and strap: the target's share of every batch (default: every frame is equally likely)"""
     match_weights: str | None = None
-    """strap: cost: matches that cost less are drawn more often; importance: matches whose frames
-    are like the target's and unlike the rest of the prior's (for a run); or a file with a JSON
-    list, one weight per match in the order of matches.parquet"""
+    """strap: how often each match is drawn: cost: cheaper matches more often; importance (for a
+    run): matches that resemble the target more than the rest of the prior more often; or a file
+    with a JSON list, one weight per match in the order of matches.parquet"""
     choices: Use = "use"
-    """for a run: leave out what was rejected in `strap view` (RUN/augmented still holds it), and
-    multiply match weights by those given there; ignore: train on all matches"""
+    """for a run: use: leave out matches rejected in `strap view` (RUN/augmented still holds them)
+    and multiply the match weights by those set there; ignore: train on all matches"""
     decay: bool = False
-    """let the learning rate fall to nothing by half a cosine; --steps can't be raised later"""
+    """decay the learning rate to 0 along half a cosine; --steps can't be raised later"""
     pretrain_steps: int | None = None
     """ft: steps on the prior (default: half of all)"""
     finetune_steps: int = 0
-    """mt and strap: the last so many of the steps draw from the target alone"""
+    """mt and strap: the last N of the steps train on the target only"""
     holdout: int = 0
-    """target demonstrations kept aside; their likelihood is logged"""
+    """how many target demonstrations to hold out; their likelihood is logged"""
     seed: int = 1234
-    """of the first weights, the batches and the held-out demonstrations"""
+    """seed of the initial weights, the batches and the choice of held-out demonstrations"""
     history: int | None = None
-    """frames the policy sees, the present one included; a run must keep the others before its
+    """frames that the policy sees, including the current one; a run must keep the others before its
     matches (`strap retrieve --history`)"""
     chunk: int | None = None
-    """actions the policy predicts; a run must keep as many frames after its matches (`strap
+    """actions that the policy predicts; a run must keep as many frames after its matches (`strap
     retrieve --chunk`)"""
     normalize: Literal["none", "proprioception", "all"] | None = None
-    """what is normalised by the data's statistics (default: proprioception, diffusion all; presets
-    paper and released none)"""
+    """what to normalise by the data's statistics; all: proprioception and actions (default:
+    proprioception, diffusion all; presets paper and released none)"""
     ema: bool = False
-    """keep and run an exponential average of the weights"""
+    """keep an exponential moving average of the weights, and use it to act"""
     init: Path | None = None
-    """a checkpoint to begin with: its weights and its normalisation"""
+    """a checkpoint to start from: its weights and its normalisation"""
     imagenet: str | None = None
-    """ResNet-18 weights to begin with: a file (torchvision, timm or transformers) or a hub id
+    """ResNet-18 weights to start from: a file (torchvision, timm or transformers) or a hub id
     (default: none; diffusion of the presets paper and released microsoft/resnet-18)"""
     initial: Literal["normal", "backbone"] | None = None
-    """which weights are drawn from N(0, 0.02) at first: normal, those of the whole transformer, and
-    FiLM begins with 0; backbone, those of its blocks alone (default: normal; presets paper and
+    """which weights are initialised from N(0, 0.02): normal: those of the whole transformer, with
+    FiLM at 0; backbone: only those of the transformer's blocks (default: normal; presets paper and
     released backbone)"""
     attention: Literal["full", "causal"] | None = None
-    """causal: the action that is executed is read from a token that sees the oldest frame alone
-    (default: full; preset released causal)"""
+    """causal: the executed action is read from a token that sees only the oldest frame (default:
+    full; preset released causal)"""
     qkv_bias: Literal["on", "off"] | None = None
     """whether queries, keys and values have biases (default: on; presets paper and released off)"""
     min_std: float | None = None
     """the least standard deviation of the mixture's components (default: 0.05; presets paper and
     released 0.005)"""
     pixels: Literal["imagenet", "unit"] | None = None
-    """what a ResNet sees: pixels by ImageNet's mean and deviation, or from 0 to 1 (unit) (default:
-    imagenet; presets paper and released unit)"""
+    """how a ResNet's input is scaled: imagenet: by ImageNet's mean and standard deviation; unit:
+    from 0 to 1 (default: imagenet; presets paper and released unit)"""
     crop: Literal["window", "frame"] | None = None
-    """window: one random crop for all its frames; frame: one for each (default:
+    """window: the same random crop for all frames of a window; frame: one for each frame (default:
     window; presets paper and released frame)"""
     windows: Literal["segment", "context"] | None = None
-    """segment: learn the actions of a retrieved segment's frames; context: those of every frame
-    whose history and actions are among the frames kept around it, and everywhere what is repeated
-    behind a trajectory's end (default: segment; presets paper and released context)"""
+    """segment: learn the actions at the frames of a retrieved segment; context: at every frame
+    whose whole history and action chunk are among the frames kept around the segment, and also
+    learn the actions that pad the end of a trajectory (default: segment; presets paper and released
+    context)"""
     text_encoder: str | None = None
-    """what embeds instructions: minilm, clip, words (no model), a hub id or a local folder
-    (default: minilm; clip for transformers of --preset paper or released)"""
+    """the model that embeds instructions: minilm, clip, words (no model), a hub id or a local
+    folder (default: minilm; clip for transformers of --preset paper or released)"""
     cameras: tuple[str, ...] = ()
     """which cameras (default: all)"""
     proprioception: tuple[str, ...] = ()
-    """which proprioception keys (default: all, but `state` where it only repeats the others)"""
+    """which proprioception keys (default: all, except `state` if it only repeats the others)"""
     image_size: int | None = None
-    """side of the images the policy sees; others are resized (default: that of --frames, else
-    128)"""
+    """height and width of the images that the policy sees; other sizes are resized (default: the
+    size in --frames, else 128)"""
     frames: Path | None = None
-    """a folder that `strap cache` made of the same datasets: nothing is decoded"""
+    """a folder that `strap cache` made from the same datasets; then nothing is decoded"""
     cache: Path | None = None
-    """without --frames: where decoded frames are kept (default: the user's cache folder, or
+    """without --frames: the folder for decoded frames (default: the user's cache folder, or
     $STRAP_CACHE)"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """fuse the network's operations, which takes more than a minute to begin; auto: on a GPU for
-    20,000 steps or more"""
+    """compile the network, which takes more than a minute at the start; auto: on a GPU for 20,000
+    steps or more"""
     device: str = "auto"
-    """auto, cpu or cuda"""
+    """where training runs: auto, cpu or cuda"""
     opening: Opening = field(default_factory=OpenOptions)
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
-        """Cache, train, say what came of it."""
+        """Build the frame cache, train, and print the result."""
         from strap.encoders.network import choose_device
         from strap.policies.settings import imagenet_preset, policy_preset
         from strap.training import train
 
-        choose_device(self.device)  # what is wrong is noticed before frames are decoded
+        choose_device(self.device)  # report errors before frames are decoded
         network = self.network()
         out = self._out()
         with showing(quiet=self.json) as progress:
@@ -208,7 +208,7 @@ class Command:
         self._report(done, training.recipe)
 
     def _about(self, chosen: Chosen | None) -> dict[str, Any]:
-        """Return what the checkpoint says of a run that is trained on."""
+        """Return what the checkpoint records about the run; empty if DATA is not a run."""
         if chosen is None:
             return {}
         choices = chosen.to_json()
@@ -234,7 +234,7 @@ class Command:
         raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
 
     def training(self, vision: Any, *, has_matches: bool) -> TrainingSettings:
-        """Return the training's settings; raise for options that its recipe has no use for."""
+        """Return the training's settings; raise for options that its recipe does not use."""
         from strap.training import training_preset
 
         recipe = self.recipe or ("strap" if has_matches else "bc")
@@ -259,20 +259,20 @@ class Command:
         )
 
     def network(self) -> dict[str, Any]:
-        """Return the policy's settings that were given; raise for those that it has no use for."""
+        """Return the given settings of the policy; raise for those that it does not use."""
         from strap.policies.settings import PolicySettings, policy_preset
 
         transformers = self._given("initial", "attention", "min_std", "qkv_bias")
         resnets = self._given("pixels")
-        for kind, useless in (("diffusion", transformers), ("frozen", resnets)):
-            if useless and kind in (self.kind, self.vision):
-                word = next(iter(useless)).replace("_", "-")
+        for kind, unused in (("diffusion", transformers), ("frozen", resnets)):
+            if unused and kind in (self.kind, self.vision):
+                word = next(iter(unused)).replace("_", "-")
                 option = "--kind" if kind == self.kind else "--vision"
                 raise StrapError(f"--{word} means nothing with {option} {kind}: leave it out")
         given = self._given("history", "chunk", "normalize") | transformers | resnets
         given |= {"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {}
         preset = policy_preset(self.preset, kind=self.kind, vision=self.vision or "resnet")
-        PolicySettings.from_json(asdict(replace(preset, **given)))  # raises where one is no use
+        PolicySettings.from_json(asdict(replace(preset, **given)))  # raises for invalid values
         return given
 
     def _given(self, *names: str) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class Command:
             choices=self.choices,
             progress=progress,
         )
-        self.training(vision, has_matches=bool(source.retrieved))  # before frames are decoded
+        self.training(vision, has_matches=bool(source.retrieved))  # raise before decoding frames
         seen: dict[str, Any] = {
             "cameras": self.cameras,
             "proprioception": self.proprioception,
@@ -314,11 +314,11 @@ class Command:
         return build_cache(source, place, options, progress=progress), source.chosen
 
     def _require_nothing_to_choose(self) -> None:
-        """Raise an error where an option would choose what a frame cache has settled already."""
-        settled = ["cameras", "proprioception", "vision", "image_size", "text_encoder"]
-        settled += ["prior", "frames", "cache"]
-        plain = {entry.name: entry.default for entry in fields(self)}
-        given = [name for name in settled if getattr(self, name) != plain[name]]
+        """Raise an error if an option differs from what is fixed by the frame cache."""
+        fixed = ["cameras", "proprioception", "vision", "image_size", "text_encoder"]
+        fixed += ["prior", "frames", "cache"]
+        defaults = {entry.name: entry.default for entry in fields(self)}
+        given = [name for name in fixed if getattr(self, name) != defaults[name]]
         words = [f"--{name.replace('_', '-')}" for name in given]
         if self.choosing != Selection():
             words.append("--tasks and --episodes")

@@ -18,11 +18,11 @@ from strap.cli.progress import showing
 class Command:
     """Look at a retrieval in the browser: every match beside its query, played in lock-step.
 
-    Several runs of the same demonstrations are shown side by side; so are rollouts that `strap
-    evaluate` filmed. A dataset shows its episodes. In a single run matches can be rejected,
-    accepted and re-weighed, and the borders of queries moved; that is kept in the run's folder.
+    Several runs of the same demonstrations are shown side by side, and so are the videos of `strap
+    evaluate`. For a dataset the page shows its episodes. For a single run you can accept, reject
+    and re-weigh matches and move the borders of queries; the choices are saved in the run's folder.
 
-    The page is served on this machine alone and loads nothing from elsewhere. Ctrl-C ends it.
+    The page is served to this machine only and loads nothing from the internet. Ctrl-C ends it.
     """
 
     EXAMPLES: ClassVar = (
@@ -38,12 +38,12 @@ class Command:
     against: Path | None = None
     """a second run or evaluation, shown beside the first"""
     port: int = 0
-    """where the page is served; 0: any free port"""
+    """the port of the page; 0: any free port"""
     browser: bool = True
-    """open no browser, only say where the page is"""
+    """do not open a browser, only print the page's address"""
 
     def run(self) -> None:
-        """Open what is looked at, and serve it."""
+        """Open the runs, evaluations or dataset, and serve the page."""
         from strap.view.opening import open_subject
         from strap.view.server import serve
 
@@ -59,6 +59,6 @@ class Command:
 
 
 def _has_screen() -> bool:
-    """Whether a browser would have a window: over ssh some open in the terminal, over our line."""
+    """Return whether a browser can open a window; over ssh some would take over the terminal."""
     has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     return has_display or platform.system() != "Linux"
