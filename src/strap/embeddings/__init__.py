@@ -1,4 +1,4 @@
-"""Embedding a dataset into a store: resumable, shared by several writers, nothing done twice."""
+"""Embedding of a dataset into a store: resumable, and shared by several processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ __all__ = [
 
 Dtype = Literal["float16", "float32"]
 AGENT_VIEWS = ("agentview_rgb", "agentview_image", "observation.images.agentview")
-"""Cameras the paper retrieves by alone (LIBERO); where none of them is there, all are averaged."""
+"""Names of the agent view, the only camera that the paper compares in LIBERO. In a dataset without
+any of them, the embeddings of all cameras are averaged."""
 
 
 def embed(
@@ -67,29 +68,31 @@ def embed(
     part: str | None = None,
     progress: Progress = silent,
 ) -> EmbeddingStore:
-    """Embed every frame of a dataset into a store; only what the store lacks is embedded.
+    """Embed the frames of a dataset into a store; frames that the store already has are skipped.
 
     Several processes may embed into one store at the same time, on one machine or over a shared
-    file system: they share the work. A killed one loses the batch in flight.
+    file system: they share the work. A killed process loses only its current batch.
 
     Args:
-        dataset: what to embed.
+        dataset: the dataset to embed.
         encoder: an `Encoder`, the name of one, or an `EncoderSpec`.
-        out: the store's folder, new or begun before with the same encoder and cameras.
-        cameras: which cameras; each is kept, reading averages them. By default the agent view
-            alone where there is one (as the paper does in LIBERO), else all of them.
+        out: the store's folder: a new one, or one made with the same encoder and cameras.
+        cameras: the cameras to embed. The store has the vectors of each, and reading averages
+            them. By default the agent view alone if there is one (as the paper does in LIBERO),
+            else all cameras.
         dtype: `float16` or `float32`.
-        batch: images per forward pass; by default what the encoder likes on its device.
-        workers: threads that read frames, by default one per core, at most 8; or processes that
-            decode many videos, by default one for two cores, at most 16; or Ray's actors, on a
-            given cluster by default one for each of its GPUs, or cores where it has none.
-        devices: where a named encoder runs: `auto` (all GPUs there are, else the CPU), `cpu`,
-            `cuda:0`, …; several run in a process each.
-        compile: compile the model: `auto` does for long jobs on a GPU.
+        batch: images per forward pass; by default the encoder's choice for its device.
+        workers: number of threads that read frames (default: one per core, at most 8); or of
+            processes that decode many videos (default: one per two cores, at most 16); or of Ray
+            actors (default on a given cluster: one per GPU, or one per core if it has none).
+        devices: where a named encoder runs: `auto` (all GPUs, or else the CPU), `cpu`, `cuda:0`, …;
+            each of several devices gets its own process.
+        compile: whether to compile the model; `auto` does so for long jobs on a GPU.
         engine: `local`, or `ray` for a cluster.
-        address: of a running Ray cluster; by default one is started on this machine's loopback.
+        address: address of a running Ray cluster; by default one is started on this machine's
+            loopback interface.
         part: `2/4` embeds the second of four parts; `strap store merge` joins their stores.
-        progress: called with (what, images done, images in all).
+        progress: called with (what, images done, images in total).
     """
     _validate(dataset, dtype)
     settings = EmbeddingSettings(batch, workers, compile, engine, address, parse_part(part))
@@ -103,9 +106,9 @@ def embed(
     if is_embedded(store, dataset):
         return store
     start = begin_embedding(store, dataset)
-    if part is None:  # which trajectories a part has is found while it is embedded
-        lacking = dataset.select([key for key in dataset.ids if key not in store])
-        lacking.fetch(config.cameras, progress)
+    if part is None:  # the trajectories of a part are known only while it is embedded
+        missing = dataset.select([key for key in dataset.ids if key not in store])
+        missing.fetch(config.cameras, progress)
     session = Session(store.path, config)
     if isinstance(spec, EncoderSpec) and len(places) > 1:
         del model  # each process loads its own
@@ -114,13 +117,16 @@ def embed(
         embed_on_ray(dataset, spec, session, settings.batch_for(model), settings, progress)
     else:
         embed_here(dataset, model, session, settings, progress)
-    whole = settings.part[1] == 1
-    checked = dataset.ids if whole else _list_current(dataset, open_store(store.path))
+    is_whole = settings.part[1] == 1
+    checked = dataset.ids if is_whole else _list_current(dataset, open_store(store.path))
     return finish_store(dataset, store.path, start, checked=checked)
 
 
 def _list_current(dataset: Dataset, store: EmbeddingStore) -> list[str]:
-    """Return the trajectories of files that are as they were when the store took them in."""
+    """Return the trajectories whose files have not changed since the store embedded them.
+
+    The list is empty if the store lacks any trajectory of the dataset.
+    """
     if not all(key in store for key in dataset.ids):
         return []
     return [t.id for t in dataset if store.entry(t.id).stamp == stamp_trajectory(t)]
@@ -135,16 +141,16 @@ def _validate(dataset: Dataset, dtype: str) -> None:
 
 @dataclass(frozen=True)
 class EmbeddingStart:
-    """What held when an embedding began."""
+    """The state of dataset and store when an embedding started."""
 
     fingerprint: str
-    """the dataset's: what changes from here on is noticed by the next call"""
+    """the dataset's fingerprint; the next call notices any change after it was taken"""
     manifest: Mapping[str, Any]
-    """the store's; empty where it was not complete"""
+    """the store's manifest; empty if the store was not complete"""
 
 
 def begin_embedding(store: EmbeddingStore, dataset: Dataset) -> EmbeddingStart:
-    """Take the store's manifest away until `finish_store` writes the next one."""
+    """Delete the store's manifest, which `finish_store` writes again, and return the old state."""
     (store.path / "manifest.json").unlink(missing_ok=True)
     return EmbeddingStart(dataset.fingerprint(), store.manifest)
 
@@ -156,19 +162,19 @@ def finish_store(
     *,
     checked: Collection[str] | None = None,
 ) -> EmbeddingStore:
-    """Return the store, with its manifest where nothing is lacking (one part alone is not all).
+    """Return the finished store; write its manifest unless trajectories are missing (other parts).
 
     Args:
-        dataset: what was embedded, perhaps a selection of what the store holds.
+        dataset: the embedded dataset, which may be a selection of the store's trajectories.
         out: the store's folder.
-        start: what held when the embedding began.
-        checked: the trajectories that the store holds as they are now; by default the dataset's.
+        start: what `begin_embedding` returned.
+        checked: the trajectories whose vectors are known to be current; by default the dataset's.
     """
     with locked(out / "lock"):
-        found = read_manifest(out)  # another writer's, where there is one
-        (out / "manifest.json").unlink(missing_ok=True)  # what it says was dropped is looked for
+        found = read_manifest(out)  # written by another process, if there is one
+        (out / "manifest.json").unlink(missing_ok=True)  # so that dropped trajectories are read
         store = open_store(out)
-        if store.source.opening != dataset.opening:  # the store is of what was read now
+        if store.source.opening != dataset.opening:  # record the options of this reading
             source = replace(store.source, opening=dataset.opening)
             create_store(out, store.config, source)
         if all(key in store for key in dataset.ids):
@@ -178,7 +184,7 @@ def finish_store(
 
 
 def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the cameras to embed: those named, else the agent view, else all."""
+    """Return the cameras to embed: those that are named, or else the agent view, or else all."""
     first = dataset[dataset.ids[0]]
     if cameras:
         for name in cameras:
@@ -196,7 +202,7 @@ def choose_cameras(dataset: Dataset, cameras: Sequence[str] | None) -> tuple[str
 
 
 def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> EmbeddingStore:
-    """Open the dataset's store, or begin it; one of another dataset or encoder is refused."""
+    """Open or create the dataset's store; raise if it is of another dataset or encoder."""
     if len({slug(camera) for camera in config.cameras}) < len(config.cameras):
         raise StrapError(f"cameras {', '.join(config.cameras)} differ only in punctuation")
     begin_store(out, config, StoreSource(dataset.name, dataset.opening))
@@ -206,7 +212,7 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
         if old != new:
             raise StrapError(
                 f"store '{out}' was made with {name} {_short(old)}, not {_short(new)}; "
-                "choose another output folder, or delete that store to make it anew"
+                "choose another output folder, or delete that store to make it again"
             )
     if not is_same_place(store.dataset, dataset.name):
         raise StrapError(
@@ -231,10 +237,11 @@ def is_embedded(store: EmbeddingStore, dataset: Dataset) -> bool:
 
 
 def _is_made_from(manifest: Mapping[str, Any], dataset: Dataset, fingerprint: str) -> bool:
-    """Return whether a manifest speaks of the dataset's files as they are, read as they are."""
-    same_way_up = manifest.get("orientation") == dataset[dataset.ids[0]].orientation
-    same_fields = manifest.get("fields", {}) == dataset.opening.get("fields", {})
-    return same_way_up and same_fields and manifest.get("fingerprint") == fingerprint
+    """Return whether a manifest describes the dataset's current files, read in the same way."""
+    is_same_orientation = manifest.get("orientation") == dataset[dataset.ids[0]].orientation
+    has_same_fields = manifest.get("fields", {}) == dataset.opening.get("fields", {})
+    is_same_files = manifest.get("fingerprint") == fingerprint
+    return is_same_orientation and has_same_fields and is_same_files
 
 
 def _write_manifest(
@@ -244,7 +251,7 @@ def _write_manifest(
     before: Mapping[str, Any],
     checked: Collection[str],
 ) -> None:
-    """Write what the store holds, and which of it nobody has looked at since the files changed."""
+    """Write the manifest, which also lists the trajectories not checked since files changed."""
     present = set(dataset.whole.ids) & set(store.ids)
     is_same = _is_made_from(before, dataset, fingerprint)
     unchecked = (set(before.get("unchecked", ())) if is_same else present) - set(checked)

@@ -1,9 +1,9 @@
 """Embedding on a Ray cluster: actors encode groups of trajectories, this process writes the store.
 
-A group's frames are packed into the same batches as without Ray, so the vectors are the same. The
-groups of an actor that is lost, with its machine or alone, go to the others, and Ray starts it
-again where there is room. The dataset must lie at the same path on every machine, in files of the
-same sizes and times; the store need not.
+A group's frames are packed into the same batches as without Ray, so the vectors are the same. If an
+actor or its machine is lost, other actors embed its groups, and Ray restarts it where the cluster
+has room. Every machine needs the dataset at the same path, in files of the same sizes and times;
+only this one needs the store.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from strap.store.layout import SHARD_BYTES
 from strap.types import Array
 
 THREADS = 2
-"""that read frames, in each actor"""
+"""threads that read frames in each actor"""
 GROUPS_AHEAD = 2
-"""groups that an actor has at a time: the one at hand and the next; bounds what waits"""
+"""groups that an actor has at a time: the current one and the next; bounds the queue"""
 
 
 @dataclass(frozen=True)
-class Embedded:
-    """One trajectory's vectors [t d], camera by camera, and its content's fingerprint."""
+class EmbeddedTrajectory:
+    """One trajectory's vectors [t d] for each camera, and the fingerprint of its content."""
 
     vectors: tuple[Array, ...]
     fingerprint: str
 
 
 class CollectingSink:
-    """Keeps a job's rows until it is whole."""
+    """A sink that keeps the rows of a job and splits them by trajectory at its end."""
 
     def __init__(self, cameras: int, dtype: str) -> None:
         self._rows: list[list[Array]] = [[] for _ in range(cameras)]
-        self._prints: dict[int, Callable[[], str]] = {}
+        self._fingerprints: dict[int, Callable[[], str]] = {}
         self._dtype = dtype
-        self.embedded: list[Embedded] = []
+        self.embedded: list[EmbeddedTrajectory] = []
 
     def add_rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:  # noqa: ARG002
-        """Keep them, as they will be stored; the store refuses what overflows, by name."""
+        """Keep the rows in the store's dtype; if one overflows, the store raises an error."""
         with np.errstate(over="ignore"):
             self._rows[camera].append(vectors.astype(self._dtype))
 
@@ -65,19 +65,19 @@ class CollectingSink:
         fingerprint: Callable[[], str],
     ) -> None:
         """Keep the fingerprint."""
-        self._prints[index] = fingerprint
+        self._fingerprints[index] = fingerprint
 
     def end_job(self, job: EmbeddingJob) -> None:
-        """Cut the rows at the borders of the trajectories."""
+        """Split the rows by trajectory."""
         cuts = np.cumsum([t.length for t in job.trajectories])[:-1]
         cameras = [np.split(np.concatenate(rows), cuts) for rows in self._rows]
         for index in range(len(job.trajectories)):
             vectors = tuple(rows[index] for rows in cameras)
-            self.embedded.append(Embedded(vectors, self._prints[index]()))
+            self.embedded.append(EmbeddedTrajectory(vectors, self._fingerprints[index]()))
 
 
 class GroupEmbedder:
-    """An actor on the cluster: an encoder and a view of the dataset."""
+    """An actor on the cluster: it reads the dataset and embeds groups of trajectories."""
 
     def __init__(
         self,
@@ -92,14 +92,14 @@ class GroupEmbedder:
 
     @cached_property
     def _encoder(self) -> Encoder:
-        """Loaded with the first group: of an error in a constructor Ray keeps the text alone."""
+        """Load the encoder with the first group: Ray hides the type of a constructor's error."""
         return self._given.load() if isinstance(self._given, EncoderSpec) else self._given
 
     def wait(self) -> None:
-        """Answer, once the actor has a place on the cluster."""
+        """Return, which the actor can do only when it has a place on the cluster."""
 
-    def embed(self, begun: Sequence[Begun]) -> list[Embedded]:
-        """Return what these trajectories' frames give; raise where they are others here."""
+    def embed(self, begun: Sequence[Begun]) -> list[EmbeddedTrajectory]:
+        """Return the trajectories' vectors; raise if this machine has other files."""
         trajectories = tuple(self._dataset[one.id] for one in begun)
         stamps = tuple(one.stamp for one in begun)
         for trajectory, stamp in zip(trajectories, stamps, strict=True):
@@ -123,14 +123,14 @@ def embed_on_ray(
     settings: EmbeddingSettings,
     progress: Progress,
 ) -> None:
-    """Embed what the store lacks on a cluster, beside whatever other writers there are."""
+    """Embed what the store lacks on a cluster; other processes can write the store as well."""
     config = session.config
     work = Work(dataset, session, config.cameras, part=settings.part, resume=False)
     shared = (dataset, encoder, config.cameras, config.dtype, batch)
     done = 0
     try:
         with connect(settings.address, settings.n_workers) as ray:
-            # An actor that is started again asks for these, so they must not go out of scope.
+            # A restarted actor needs these references, so they must stay in scope.
             arguments = [ray.put(value) for value in shared]
             actors = start_embedders(ray, settings, arguments)
             for jobs in work.rounds():
@@ -147,7 +147,7 @@ def embed_on_ray(
 
 
 def start_embedders(ray: Any, settings: EmbeddingSettings, arguments: Sequence[Any]) -> list[Any]:
-    """Start the workers: as many as were asked for, on a given cluster by default all it holds."""
+    """Start `settings.workers` actors; by default one per GPU, or core, of a given cluster."""
     resources = ray.cluster_resources()
     resource = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
     count = settings.n_workers
@@ -164,10 +164,10 @@ class _Group:
 
     begun: Sequence[Begun]
     n_lost: int = 0
-    """how often an actor was lost while it had them"""
+    """how many actors were lost while they embedded the group"""
 
-    def lose(self) -> _Group:
-        """Return the group for another actor; raise an error where it may be what kills them."""
+    def retry(self) -> _Group:
+        """Return the group for another actor; raise if so many were lost that it may kill them."""
         if self.n_lost == RETRIES:
             first, last = self.begun[0].id, self.begun[-1].id
             raise StrapError(
@@ -179,11 +179,11 @@ class _Group:
 
 def _embed_groups(
     ray: Any, actors: Sequence[Any], groups: Iterable[Sequence[Begun]]
-) -> Iterator[tuple[Sequence[Begun], list[Embedded]]]:
+) -> Iterator[tuple[Sequence[Begun], list[EmbeddedTrajectory]]]:
     """Yield each group with its vectors, in the order in which they are done.
 
-    An actor gets groups once it has answered, and again after it was lost: one for which the
-    cluster has no place keeps nobody waiting.
+    An actor gets groups only after it has answered `wait`, at its start and after it was lost. So
+    nothing waits for an actor that has no place on the cluster.
     """
     remaining, lost, idle = (_Group(begun) for begun in groups), deque[_Group](), deque[Any]()
     pending: dict[Any, tuple[Any, _Group | None]] = {
@@ -204,7 +204,7 @@ def _embed_groups(
             embedded = get_result(ray, ready)
         except (ray.exceptions.ActorUnavailableError, ray.exceptions.ObjectLostError):
             if done is not None:
-                lost.append(done.lose())
+                lost.append(done.retry())
             pending[_wait_for(actor)] = actor, None
             continue
         idle.append(actor)
@@ -213,7 +213,7 @@ def _embed_groups(
 
 
 def _wait_for(actor: Any) -> Any:
-    """Return a task that is done when the actor has a place, now or after it was lost."""
+    """Return a task that is done when the actor has a place on the cluster."""
     return actor.wait.options(max_task_retries=-1).remote()
 
 

@@ -1,12 +1,12 @@
-"""Videos decoded by processes of their own.
+"""Decoding of videos in separate processes.
 
-Decoders let go of the interpreter while they work, but come back to it several times for every
-frame: more than a few threads wait for each other more than they decode (16 processors: 2,800
-images a second by 8 threads and 2,000 by 16, but 4,000 and 5,200 by as many processes). A process
-is asked for a span, writes its frames to memory that both know as a file without a name, and the
-thread that asked reads them from there at once.
+Decoders release the interpreter lock while they work, but take it several times for every frame.
+So many threads spend more time waiting for each other than decoding: on 16 cores, 8 and 16 threads
+decode 2,800 and 2,000 images a second, 8 and 16 processes 4,000 and 5,200. A thread asks a process
+for a span; the process writes the frames to a file in memory without a name, which both have open;
+the thread reads them from there.
 
-A process that dies is a warning: its frames are read here.
+If a process dies, there is a warning and its frames are read in this process.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from strap.workers import Worker, WorkerError, serve
 
 VIDEOS = {".mp4", ".mkv", ".webm", ".avi", ".mov"}
 MIN_IMAGES = 10_000
-"""images from which on processes pay: they take a second to start"""
+"""the number of images from which on processes are faster: they take a second to start"""
 Images: TypeAlias = Callable[[FrameSpan, str], Array]
-"""a span and its camera -> images [n h w 3]"""
+"""a function from a span and its camera to images [n h w 3]"""
 
 
 def has_videos(dataset: Dataset) -> bool:
-    """Return whether a dataset's images lie in videos."""
+    """Return whether a dataset's images are stored in videos."""
     return any(file.suffix in VIDEOS for file in dataset[dataset.ids[0]].source.files)
 
 
 def pays(images: int, workers: int) -> bool:
-    """Return whether about so many images of videos are better read by processes."""
+    """Return whether processes read about `images` images of videos faster than threads."""
     return hasattr(os, "memfd_create") and workers >= 4 and images >= MIN_IMAGES
 
 
 @contextmanager
 def decoder_processes(count: int) -> Iterator[Callable[[Dataset], Images]]:
-    """Give so many processes that read the images of datasets; as many threads may ask at a time.
+    """Start `count` processes that decode images; yield a function from a dataset to its reader.
 
-    What is given takes a dataset and returns what reads its images.
+    The reader may be called by `count` threads at a time.
     """
     free: queue.LifoQueue[FrameDecoder | None] = queue.LifoQueue()
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def decoder_processes(count: int) -> Iterator[Callable[[Dataset], Images]]:
 def _images_of(free: queue.LifoQueue[FrameDecoder | None], dataset: Dataset) -> Images:
     try:
         sent = pickle.dumps(dataset)
-    except (pickle.PicklingError, AttributeError, TypeError):  # a reader of the user's own
+    except (pickle.PicklingError, AttributeError, TypeError):  # a user's own dataset format
         return read_frames
 
     def images(span: FrameSpan, camera: str) -> Array:
@@ -85,7 +85,7 @@ def _images_of(free: queue.LifoQueue[FrameDecoder | None], dataset: Dataset) -> 
 
 
 class FrameDecoder:
-    """A worker that decodes, and the memory through which its frames come."""
+    """A process that decodes frames, and the memory through which it returns them."""
 
     def __init__(self, count: int) -> None:
         self._memory = os.memfd_create("strap-frames")
@@ -93,9 +93,9 @@ class FrameDecoder:
         self.worker = Worker(_serve_frames, self._memory, count, descriptors=[self._memory])
 
     def images(self, dataset: bytes, span: FrameSpan, camera: str) -> Array:
-        """Ask for a span's images and wait; `WorkerError` where the process is gone.
+        """Return a span's images; raise `WorkerError` if the process is gone.
 
-        The pickled dataset goes along where it is another than last time.
+        The pickled dataset is sent only if it is not the one of the last call.
         """
         is_new, self._dataset = dataset is not self._dataset, dataset
         place = (span.trajectory.id, camera, span.start, span.stop)
@@ -113,7 +113,7 @@ class FrameDecoder:
 
 
 def _move_all(move: Callable[..., int], memory: int, array: Array) -> None:
-    """Read or write all of an array, from the beginning of the memory."""
+    """Read or write a whole array at the start of the memory."""
     view, done = array.reshape(-1).view(np.uint8).data, 0
     while done < len(view):
         moved = move(memory, [view[done:]], done)
@@ -123,7 +123,7 @@ def _move_all(move: Callable[..., int], memory: int, array: Array) -> None:
 
 
 def _serve_frames(line: Connection, memory: int, count: int) -> None:
-    """Decode in a worker; answer each request with the shape and dtype of what is in memory."""
+    """Decode in a worker; answer each request with the shape and dtype of the images in memory."""
     share(count)
     dataset: Dataset
 
@@ -131,7 +131,7 @@ def _serve_frames(line: Connection, memory: int, count: int) -> None:
         nonlocal dataset
         pickled, trajectory_id, camera, start, stop = request
         if pickled is not None:
-            dataset = pickle.loads(pickled)  # the parent's own, not a file's
+            dataset = pickle.loads(pickled)  # sent by the parent process, not read from a file
         images = np.ascontiguousarray(dataset[trajectory_id].frames(camera, start, stop))
         if images.nbytes:
             _move_all(os.pwritev, memory, images)

@@ -1,4 +1,4 @@
-"""A worker for each GPU: each is a writer of the store like any other, and they share the work."""
+"""Embedding on several GPUs, by one worker process for each: they share the work on one store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def embed_on_devices(
     settings: EmbeddingSettings,
     progress: Progress,
 ) -> None:
-    """Start a worker for each device and wait; when one is killed, the others do its work."""
+    """Start a worker for each device and wait; if one is killed, the others do its work."""
     settings = replace(settings, workers=max(1, settings.n_workers // len(devices)))
     with ExitStack() as stack:
         working: dict[Worker, str] = {}
@@ -75,7 +75,7 @@ def _embed_on(
     config: StoreConfig,
     settings: EmbeddingSettings,
 ) -> None:
-    """Embed in a worker on the device that comes over the line; tell progress, then None."""
+    """Embed in a worker, on the device received over the line; send progress, then None."""
 
     def report(what: str, done: int, total: int) -> None:  # noqa: ARG001
         line.send((done, total))

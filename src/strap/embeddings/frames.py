@@ -1,9 +1,9 @@
-"""Frames read ahead of the encoder, by threads, in order.
+"""Reading of frames ahead of the encoder, by threads, in order.
 
-Threads: image decoders let go of the interpreter while they work, each thread has decoders of its
-own, and nothing is copied between processes. HDF5 reads one at a time in any case; uncompressed
-images come at memory speed. Long jobs over videos are the exception: there each thread has a
-process to ask (`decoding`).
+Threads are enough: image decoders release the interpreter lock while they work, every thread has
+its own decoders, and nothing is copied between processes. HDF5 allows one reader at a time in any
+case, and reads uncompressed images at memory speed. Long jobs over videos are the exception: each
+of their threads asks a process for its frames (`decoding`).
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from strap.types import Array, Trajectory
 SPAN_BYTES = 32 << 20
 SPAN_FRAMES = 256
 SPANS_AHEAD = 2
-"""spans read or waiting to be, for each thread; bounds the memory"""
+"""spans that are read or queued, for each thread; bounds the memory"""
 
 
 @dataclass(frozen=True)
 class FrameSpan:
-    """Consecutive frames of one trajectory by one camera."""
+    """Consecutive frames of one trajectory and one camera."""
 
     job: EmbeddingJob
     camera: int
     index: int
-    """which of the job's trajectories"""
+    """index of the trajectory in the job"""
     start: int
     stop: int
     row: int
-    """the job's row of its first frame"""
+    """row of the first frame among the camera's rows of the job"""
     final: bool
-    """the job's last"""
+    """whether it is the job's last span"""
 
     @property
     def trajectory(self) -> Trajectory:
-        """Whose frames they are."""
+        """The trajectory of the frames."""
         return self.job.trajectories[self.index]
 
 
 @dataclass(frozen=True)
 class SpanImages:
-    """A span's images [n h w 3], and with a trajectory's last ones its actions."""
+    """A span's images [n h w 3], and the actions if it is the trajectory's last span."""
 
     span: FrameSpan
     images: Array
@@ -56,7 +56,7 @@ class SpanImages:
 
 
 def split_job(job: EmbeddingJob, cameras: tuple[str, ...]) -> Iterator[FrameSpan]:
-    """Yield a job's frames, camera by camera, so that neighbours in a batch have one size."""
+    """Yield a job's spans, camera by camera, so that consecutive images have the same size."""
     total = sum(t.length for t in job.trajectories)
     for camera, name in enumerate(cameras):
         row = 0
@@ -81,10 +81,10 @@ def read_ahead(
     workers: int,
     images: Callable[[FrameSpan, str], Array] = read_frames,
 ) -> Iterator[SpanImages]:
-    """Yield the spans' images, in order, read by `workers` threads while the caller is busy.
+    """Yield the spans' images in order, read by `workers` threads while the caller is busy.
 
-    Threads that begin together end together: while the caller works through what they bring, each
-    needs another span to go on with.
+    Threads that start together finish together. So every thread has a further span in its queue,
+    to read while the caller uses the finished ones.
     """
     waiting: deque[Future[SpanImages]] = deque()
     source = iter(todo)
@@ -107,5 +107,5 @@ def _read(
 ) -> SpanImages:
     trajectory = span.trajectory
     frames = images(span, cameras[span.camera])
-    ends = span.camera == len(cameras) - 1 and span.stop == trajectory.length
-    return SpanImages(span, frames, trajectory.actions[:] if ends else None)
+    is_last = span.camera == len(cameras) - 1 and span.stop == trajectory.length
+    return SpanImages(span, frames, trajectory.actions[:] if is_last else None)

@@ -1,4 +1,4 @@
-"""Embedding in this process: claims, frames, batches, rows into the store."""
+"""Embedding in this process: it claims trajectories, encodes them and writes the store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from strap.store.layout import SHARD_BYTES
 from strap.types import Array
 
 MAX_THREADS = 8
-"""that read frames, unless more are asked for: further ones wait for each other"""
+"""default limit of threads that read frames: more of them wait for each other"""
 MAX_PROCESSES = 16
-"""that decode videos, likewise, and no more than half the processors: the other half encodes,
-hashes and copies (16 processors, 8 and 16 processes: 3,231 and 2,964 images a second)"""
+"""default limit of processes that decode videos. They also use at most half the cores, for the
+other half encodes, hashes and copies (16 cores, 8 and 16 processes: 3,231 and 2,964 images a
+second)"""
 
 
 class StoreSink:
-    """Puts rows where they belong in the session's shard."""
+    """A sink that writes the rows to the session's shard."""
 
     def __init__(self, session: Session, work: Work, progress: Progress) -> None:
         self._session, self._work, self._progress = session, work, progress
@@ -36,23 +37,23 @@ class StoreSink:
         self._done = 0
 
     def add_rows(self, job: EmbeddingJob, camera: int, vectors: Array) -> None:
-        """Append them, and enter the trajectories that are whole with them."""
+        """Append the rows, and complete the trajectories that now have all of theirs."""
         self._start(job)
         self._session.append(camera, vectors)
-        self._enter(job)
+        self._complete(job)
         self._done += len(vectors)
         self._progress("embedding", self._done, max(self._work.images, self._done))
 
     def finish_trajectory(
         self, job: EmbeddingJob, index: int, fingerprint: Callable[[], str]
     ) -> None:
-        """Remember the fingerprint until the rows are there."""
+        """Remember the fingerprint until the trajectory has all its rows."""
         self._fingerprints[id(job), index] = fingerprint
 
     def end_job(self, job: EmbeddingJob) -> None:
-        """Finish the shard when it is big enough."""
+        """Complete the job's trajectories, and finish the shard if it is big enough."""
         self._start(job)
-        self._enter(job)
+        self._complete(job)
         for index in range(len(job.trajectories)):
             del self._fingerprints[id(job), index]
         if job.partial is not None or self._session.nbytes > SHARD_BYTES:
@@ -67,7 +68,8 @@ class StoreSink:
         else:
             self._session.begin(job.begun)
 
-    def _enter(self, job: EmbeddingJob) -> None:
+    def _complete(self, job: EmbeddingJob) -> None:
+        """Complete the trajectories that have all rows and a fingerprint, in order."""
         shard = self._session.partial
         while shard and shard.next_is_whole:
             index = len(job.trajectories) - len(shard.begun)
@@ -84,7 +86,7 @@ def embed_here(
     settings: EmbeddingSettings,
     progress: Progress,
 ) -> None:
-    """Embed what the store lacks, until nothing is lacking: neither ours nor another writer's."""
+    """Embed what the store lacks, and wait for other processes that embed the rest."""
     cameras = session.config.cameras
     batch, workers = settings.batch_for(encoder), settings.workers
     encoder = settings.tune(encoder, dataset, len(cameras))

@@ -1,4 +1,4 @@
-"""How a dataset is embedded: the options that do not change a vector."""
+"""The options of an embedding that do not change the vectors."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from strap.processors import processors
 Engine = Literal["local", "ray"]
 Compile = Literal["auto", "on", "off"]
 BATCH = 64
-"""for encoders that do not say how many images they like at a time"""
+"""batch size of encoders that have no attribute `batch`"""
 MAX_WORKERS = 8
-"""of Ray on one machine, or threads of all devices' processes together"""
+"""default limit of Ray workers on one machine, and of reading threads for all devices together"""
 COMPILE_IMAGES = 3_000_000
-"""from here on a minute of compiling is less than it saves on a fast GPU"""
+"""the number of images from which on compiling, which takes a minute, saves time on a fast GPU"""
 
 
 @dataclass(frozen=True)
 class EmbeddingSettings:
-    """The arguments of `embed` that decide how, not what."""
+    """The arguments of `embed` that decide how it runs, not what it computes."""
 
     batch: int | None = None
     workers: int | None = None
@@ -44,15 +44,15 @@ class EmbeddingSettings:
 
     @property
     def n_workers(self) -> int:
-        """How many workers there are: as asked for, else one for each processor."""
+        """The number of workers: as given, or else one for each core, at most MAX_WORKERS."""
         return self.workers or min(MAX_WORKERS, processors())
 
     def batch_for(self, encoder: Encoder) -> int:
-        """Return how many images the encoder is given at a time."""
+        """Return the batch size for an encoder."""
         return self.batch or int(getattr(encoder, "batch", BATCH))
 
     def tune(self, encoder: Any, dataset: Dataset, n_cameras: int) -> Encoder:
-        """Return the encoder with these settings, as far as it has any."""
+        """Return the encoder with this batch size and compilation, if it has such settings."""
         changes: dict[str, Any] = {}
         if not is_dataclass(encoder):
             return encoder  # type: ignore[no-any-return]
@@ -61,14 +61,14 @@ class EmbeddingSettings:
         if hasattr(encoder, "compiled"):
             n_images = len(dataset) * dataset[dataset.ids[0]].length * n_cameras
             on_gpu = getattr(getattr(encoder, "device", None), "type", "") == "cuda"
-            pays = on_gpu and n_images >= COMPILE_IMAGES
-            changes["compiled"] = pays if self.compile == "auto" else self.compile == "on"
+            is_worthwhile = on_gpu and n_images >= COMPILE_IMAGES
+            changes["compiled"] = is_worthwhile if self.compile == "auto" else self.compile == "on"
         plain: Any = encoder
         return replace(plain, **changes) if changes else plain  # type: ignore[no-any-return]
 
 
 def parse_part(text: str | None) -> tuple[int, int]:
-    """Return `2/4`, the second of four parts, as (1, 4)."""
+    """Parse a part: `2/4`, the second of four, is (1, 4)."""
     if text is None:
         return 0, 1
     index, slash, count = text.partition("/")

@@ -1,8 +1,8 @@
-"""What there is to embed: groups of trajectories, claimed one at a time.
+"""The work of an embedding: groups of trajectories, claimed one at a time.
 
-Groups are cut from the dataset in its own order, whether or not their trajectories are embedded
-already, and batches never cross a group's border: so the images that share a batch, and with them
-the last bits of the vectors, do not depend on how many workers there are or who was killed when.
+Groups follow the dataset's order, whether or not their trajectories are embedded already, and a
+batch never contains frames of two groups. So the images that share a batch, and with them the last
+bits of the vectors, do not depend on how many workers there are or on when one was killed.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class EmbeddingJob:
-    """Trajectories embedded together, and how far a killed writer got with them."""
+    """Trajectories that are embedded together, and the rows that a killed process left of them."""
 
     trajectories: tuple[Trajectory, ...]
     stamps: tuple[str, ...]
     done: tuple[int, ...]
-    """rows that are there already, camera by camera"""
+    """rows that exist already, for each camera"""
     partial: Partial | None = None
-    """the unfinished shard they lie in; None: none are there"""
+    """the unfinished shard with these rows; None if there is none"""
 
     @property
     def begun(self) -> list[Begun]:
-        """As the store's journal has them."""
+        """The trajectories as records of the store's journal."""
         pairs = zip(self.trajectories, self.stamps, strict=True)
         return [Begun(t.id, t.length, t.instruction, stamp) for t, stamp in pairs]
 
 
 def stamp_trajectory(trajectory: Trajectory) -> str:
-    """Return the stamp of its files. Read the other way up, they hold other images."""
+    """Return the stamp of a trajectory's files and orientation; either changes the images."""
     return f"{trajectory.source.stamp()} {trajectory.orientation}"
 
 
 class Work:
-    """Finds what a store lacks of a dataset and claims it, beside other writers."""
+    """Finds the trajectories that a store lacks and claims them, shared with other processes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Work:
         self._part, self._resume = part, resume
         self.dataset, self.session, self.cameras = dataset, session, tuple(cameras)
         self.n_missing = 0
-        """found missing so far, done by whomever"""
+        """images found missing so far, whichever process embeds them"""
         self._scanned = 0
         self._images_seen = 0
         self._unknown = sum(key not in session.places for key in dataset.ids)
@@ -67,7 +67,7 @@ class Work:
 
     @property
     def images(self) -> int:
-        """How many images are missing in all: those found, and a guess for what is unseen."""
+        """The number of missing images: those found so far, and an estimate of the rest."""
         if not self._scanned:
             return self.n_missing
         unseen = self._unknown * self._images_seen // self._scanned
@@ -75,12 +75,12 @@ class Work:
 
     @property
     def expected(self) -> int:
-        """How many images are missing, by the first trajectory's length: before any was seen."""
+        """An estimate of the missing images before the scan, from the first trajectory's length."""
         return self._unknown * self.dataset[self.dataset.ids[0]].length * len(self.cameras)
 
     def jobs(self) -> Iterator[EmbeddingJob]:
         """Yield everything that can be claimed now."""
-        yield from self._resumed()
+        yield from self._resume_partials()
         if self._scanned < len(self.dataset):
             groups: Iterator[list[Trajectory]] = self._scan()
         else:
@@ -92,7 +92,7 @@ class Work:
                 yield from self._claim(missing)
 
     def rounds(self) -> Iterator[Iterator[EmbeddingJob]]:
-        """Yield what can be claimed, again and again until nothing is lacking."""
+        """Yield the jobs that can be claimed, again and again until the store lacks nothing."""
         while True:
             yield self.jobs()
             self.session.flush()
@@ -102,12 +102,12 @@ class Work:
 
     @property
     def unfinished(self) -> bool:
-        """Whether other writers are still at something; they may die and leave it to us."""
+        """Whether other processes still embed something, which they leave behind if they die."""
         self.session.refresh()
         return bool(self._waiting)
 
     def _scan(self) -> Iterator[list[Trajectory]]:
-        """Yield the groups in the dataset's order; of n parts, every n-th of them."""
+        """Yield the groups in the dataset's order; for a part of n, every n-th group."""
         index, count = self._part
         for number, group in enumerate(self._groups()):
             known = [t.id in self.session.places for t in group]
@@ -140,10 +140,10 @@ class Work:
             stamps = tuple(map(stamp_trajectory, claimed))
             yield EmbeddingJob(claimed, stamps, (0,) * len(self.cameras))
 
-    def _resumed(self) -> Iterator[EmbeddingJob]:
-        """Yield what dead writers had begun, where it still is what the dataset holds."""
+    def _resume_partials(self) -> Iterator[EmbeddingJob]:
+        """Yield the jobs that killed processes left, unless their trajectories have changed."""
         for partial in self.session.adopt():
-            trajectories = self._find_again(partial.begun) if self._resume else None
+            trajectories = self._find_unchanged(partial.begun) if self._resume else None
             if trajectories is None:
                 self.session.discard(partial)
                 continue
@@ -152,7 +152,8 @@ class Work:
                 trajectories, tuple(one.stamp for one in partial.begun), done, partial
             )
 
-    def _find_again(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
+    def _find_unchanged(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
+        """Return the journal's trajectories; None if one of them is gone or has changed."""
         known = set(self.dataset.ids)
         if not all(one.id in known for one in begun):
             return None
@@ -161,7 +162,7 @@ class Work:
         return trajectories if now == list(begun) else None
 
     def _is_current(self, trajectory: Trajectory) -> bool:
-        """Return whether the store holds this content, by the files' stamp, else by reading it."""
+        """Return whether the store has this content, by the files' stamp, or else by reading it."""
         entry = self.session.places.get(trajectory.id)
         if entry is None or entry.length != trajectory.length:
             return False
@@ -184,5 +185,5 @@ def _require_frames(trajectory: Trajectory, cameras: Sequence[str]) -> None:
 
 
 def is_same_place(stored: str, path: str) -> bool:
-    """Return whether a stored path of a dataset is this one, or is gone (it was moved)."""
+    """Return whether a stored path of a dataset is `path`, or does not exist (it was moved)."""
     return stored in ("", path) or not Path(stored).exists()
