@@ -33,7 +33,7 @@ from strap.representations import (
     reconstruction_figure,
     train_representation,
 )
-from strap.representations.figures import cosine, flow_colours
+from strap.representations.figures import cosine_similarity, flow_colours
 from strap.representations.flow import optical_flow
 from strap.representations.samples import read_trajectory
 from strap.store import EmbeddingStore
@@ -208,7 +208,7 @@ def test_a_planted_frame_is_the_nearest(stores: Stores) -> None:
     distances = np.linalg.norm(keys - query, axis=1)
     assert distances.argmin() == 7
     assert distances[7] < 1e-3 * np.sort(distances)[1]
-    assert cosine(query, keys).argmax() == 7
+    assert cosine_similarity(query, keys).argmax() == 7
 
 
 def test_flow_of_a_shifted_picture_is_the_shift() -> None:

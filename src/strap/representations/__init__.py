@@ -1,6 +1,6 @@
-"""Features learned from the prior data itself: BehaviorRetrieval's and FlowRetrieval's.
+"""Representations learned from the prior: those of BehaviorRetrieval and FlowRetrieval.
 
-Settings are read without torch; each other name brings it in when it is first used.
+The settings need no torch; the first use of any other name imports it.
 """
 
 from __future__ import annotations

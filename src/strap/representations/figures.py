@@ -1,4 +1,4 @@
-"""Looking at a representation: reconstructions, and which frames it holds to be alike."""
+"""Figures of a representation: its reconstructions, and the frames that it finds similar."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from strap.store import EmbeddingStore
 from strap.types import Array
 
 Panel = tuple[Array, str]
-"""a picture, and what stands above it"""
+"""an image and its title"""
 SLOW = 0.2
-"""pixels per frame; flows that nowhere are faster look dim"""
+"""pixels per frame; a flow that is slower everywhere looks dim"""
 
 
 def reconstruction_figure(
     representation: Representation, dataset: Dataset, out_png: str | Path, *, rows: int = 6
 ) -> Path:
-    """Draw frames of a dataset (or their flow, in colours) beside their reconstructions.
+    """Draw frames of a dataset, or their flow, beside their reconstructions.
 
-    In colours, the hue of a flow is its direction and its brightness its speed.
+    Flow is drawn in colours: the hue is its direction, the brightness its speed.
     """
     settings, kind = representation.settings, representation.kind
     camera, panels = choose_camera(dataset, settings), list[list[Panel]]()
-    for key in _evenly_chosen(dataset.ids, rows):
-        read = read_trajectory(dataset[key], camera, kind, settings)
-        middle = len(read) // 2
-        one = Samples(read.pictures[middle : middle + 1], read.actions[middle : middle + 1])
-        pictures = [one.pictures[0], representation.reconstruct(one)[0]]
+    for key in _space_ids(dataset.ids, rows):
+        samples = read_trajectory(dataset[key], camera, kind, settings)
+        middle = len(samples) // 2
+        rows_shown = slice(middle, middle + 1)
+        sample = Samples(samples.pictures[rows_shown], samples.actions[rows_shown])
+        pictures = [sample.pictures[0], representation.reconstruct(sample)[0]]
         if kind == "fr":
             fastest = max(float(np.abs(pictures[0]).max()), SLOW)
             pictures = [flow_colours(flow, fastest) for flow in pictures]
@@ -55,23 +56,24 @@ def neighbours_figure(
     neighbours: int = 4,
     camera: str | None = None,
 ) -> Path:
-    """Draw target frames with the prior frames of the greatest cosine similarity.
+    """Draw target frames with the prior frames of the highest cosine similarity.
 
     Args:
         store_target: vectors of the target's frames.
-        stores_prior: vectors of the prior's, by the same representation.
-        datasets: those the stores were made of, in any order.
-        out_png: the picture.
-        rows: target frames.
-        neighbours: prior frames for each; the target's own trajectory is left out.
-        camera: whose frames are drawn; by default the agent view.
+        stores_prior: vectors of the prior's frames, by the same representation.
+        datasets: the datasets of the stores, in any order.
+        out_png: the file to write.
+        rows: number of target frames.
+        neighbours: number of prior frames for each. Each is from another trajectory, and none from
+            a copy of the target frame's trajectory.
+        camera: the camera whose images are drawn; by default the agent view.
     """
 
     def frame_of(store: EmbeddingStore, key: str, frame: int) -> Array:
         return _frame(store, datasets, key, frame, camera)
 
     panels = []
-    for key in _evenly_chosen(store_target.ids, rows):
+    for key in _space_ids(store_target.ids, rows):
         entry, frame = store_target.entry(key), store_target.entry(key).length // 2
         query = store_target[key][frame]
         row = [(frame_of(store_target, key, frame), f"target {key}, frame {frame}")]
@@ -79,23 +81,23 @@ def neighbours_figure(
         for store in stores_prior:
             for other in store.ids:
                 if store.entry(other).fingerprint != entry.fingerprint:
-                    similarity = cosine(query, store[other])
+                    similarity = cosine_similarity(query, store[other])
                     best = int(similarity.argmax())
                     found.append((float(similarity[best]), store, other, best))
-        for alike, store, other, best in sorted(found, key=lambda f: -f[0])[:neighbours]:
-            row.append((frame_of(store, other, best), f"{alike:.3f}: {other}, {best}"))
+        for highest, store, other, best in sorted(found, key=lambda f: -f[0])[:neighbours]:
+            row.append((frame_of(store, other, best), f"{highest:.3f}: {other}, {best}"))
         panels.append(row)
     return _draw(panels, Path(out_png))
 
 
-def cosine(query: Array, vectors: Array) -> Array:
-    """Return the cosine similarity of a vector [d] to each of [n d]."""
+def cosine_similarity(query: Array, vectors: Array) -> Array:
+    """Return the cosine similarity [n] of a vector [d] with each of the vectors [n d]."""
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     return np.asarray(vectors @ query / np.maximum(lengths, 1e-12))
 
 
 def flow_colours(flow: Array, fastest: float) -> Array:
-    """Return a flow [h w 2] in colours [h w 3], 0 … 1: hue is direction, brightness is speed."""
+    """Return colours [h w 3] from 0 to 1 for a flow [h w 2]: hue is direction, brightness speed."""
     from matplotlib.colors import hsv_to_rgb
 
     flow = np.asarray(flow, np.float32)
@@ -104,7 +106,7 @@ def flow_colours(flow: Array, fastest: float) -> Array:
     return np.asarray(hsv_to_rgb(np.stack([hue, np.ones_like(hue), speed], axis=-1)))
 
 
-def _evenly_chosen(ids: Sequence[str], count: int) -> list[str]:
+def _space_ids(ids: Sequence[str], count: int) -> list[str]:
     return [ids[place] for place in space_evenly(len(ids), count)]
 
 

@@ -1,4 +1,4 @@
-"""Optical flow between frames that lie a few steps apart."""
+"""Optical flow between frames that are a few steps apart."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from strap.types import Array
 def optical_flow(images: Array, horizon: int) -> Array:
     """Return the motion from each frame to the one `horizon` frames later, in pixels per frame.
 
-    Dense inverse search (OpenCV's DIS) on grey pictures. The last `horizon` frames have no frame
-    that is so much later, so they repeat the last flow that spans `horizon` frames. Robot motions
-    lie between −3 and 3 pixels per frame.
+    The method is dense inverse search (OpenCV's DIS) on grey images. For the last `horizon` frames
+    there is no later frame at that distance, so they repeat the last flow before them. Robot
+    motions are between −3 and 3 pixels per frame.
 
     Args:
         images: uint8 [t h w 3], upright.
-        horizon: frames between the two; in a shorter trajectory, all there are.
+        horizon: distance of the two frames; in a shorter trajectory, the longest distance.
 
     Returns:
-        float16 [t h w 2]: to the right, downwards.
+        float16 [t h w 2]: motion to the right, motion downwards.
     """
     cv2 = _opencv()
     grey = [cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY) for image in images]

@@ -1,4 +1,7 @@
-"""The variational autoencoder of both representations: what differs is how pictures come in."""
+"""The variational autoencoder of both representations, which differ in their picture encoder.
+
+A picture is the input of a frame: an image for `br`, an optical flow for `fr`.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ MAX_LOG_VARIANCE = 10.0
 
 
 class PictureEncoder(nn.Module):
-    """ResNet-18 and a summary of its map: keypoints of an image, few channels of a flow.
+    """ResNet-18 with a summary of its feature map: keypoints of an image, few channels of a flow.
 
-    A keypoint is a place; how fast something moves there would be lost, so flows keep their map.
+    A keypoint is only a position. The speed at that position would be lost, so for flows the map
+    itself is kept.
     """
 
     _mean: Tensor
@@ -51,7 +55,7 @@ class PictureEncoder(nn.Module):
 
 
 class PictureDecoder(nn.Module):
-    """Decodes a code to a picture, whose side is doubled five times."""
+    """A decoder from a code to a picture, which doubles the side of a small map five times."""
 
     def __init__(self, settings: RepresentationSettings, channels: int) -> None:
         super().__init__()
@@ -70,7 +74,7 @@ class PictureDecoder(nn.Module):
 
 
 class RepresentationVAE(nn.Module):
-    """Encodes pictures (and actions) as codes, and decodes these."""
+    """The variational autoencoder: it encodes pictures (and actions) as codes, and decodes them."""
 
     action_mean: Tensor
     action_std: Tensor
@@ -90,7 +94,7 @@ class RepresentationVAE(nn.Module):
         self.register_buffer("latent_spread", torch.ones(()))
 
     def encode(self, pictures: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance [n l] of the codes of [n c s s] and [n a]."""
+        """Return mean and log-variance [n l] of the codes for pictures [n c s s], actions [n a]."""
         scaled = (actions - self.action_mean) / self.action_std
         joined = torch.cat([self.encoder(pictures), scaled], dim=1)
         mean, log_variance = self.posterior(joined).float().chunk(2, dim=1)
@@ -102,7 +106,7 @@ class RepresentationVAE(nn.Module):
         Args:
             pictures: [n c s s], from `to_channels`.
             actions: [n a].
-            noise: standard normal [n l], by which the codes are drawn.
+            noise: standard normal [n l], with which the codes are sampled.
         """
         mean, log_variance = self.encode(pictures, actions)
         code = mean + noise * (0.5 * log_variance).exp()
@@ -115,11 +119,11 @@ class RepresentationVAE(nn.Module):
         return torch.stack([picture, action, divergence])
 
     def keys(self, pictures: Tensor, actions: Tensor) -> Tensor:
-        """Return what frames are compared by [n d]: posterior mean, for `br` with the action.
+        """Return the vectors [n d] to compare frames by: the posterior mean, for `br` ‖ the action.
 
-        Both parts of a `br` key are divided by their spread in the training data (the code by
-        one number, each number of the action by its own), so that each varies by 1 in all: a
-        distance, or a cosine, weighs them alike.
+        The two parts of a `br` key are divided by their spread in the training data: the code by
+        one number, each action dimension by its own number and √(action size). So both parts have a
+        total variance of 1, and weigh the same in a distance or a cosine.
         """
         mean, _ = self.encode(pictures, actions)
         if not self.action_size:
@@ -129,7 +133,7 @@ class RepresentationVAE(nn.Module):
 
 
 def to_channels(pictures: Tensor) -> Tensor:
-    """Return uint8 [n s s 3] or float16 [n s s 2] as float [n c s s]; images between 0 and 1."""
+    """Return images uint8 [n s s 3], scaled to 0…1, or flows float16 [n s s 2] as [n c s s]."""
     values = pictures.permute(0, 3, 1, 2).float()
     return values / 255 if pictures.dtype == torch.uint8 else values
 

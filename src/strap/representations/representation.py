@@ -1,9 +1,9 @@
-"""A trained representation: on disk, as vectors of a dataset's frames, as reconstructions.
+"""A trained representation: it is opened from disk, embeds datasets, and reconstructs frames.
 
 OUT/
   representation.safetensors   weights, and the spread of codes and actions
-  config.json                  kind, settings, what it was trained on, losses; written last
-  resume.safetensors           of a training under way: weights, optimiser, losses
+  config.json                  kind, settings, training data, losses; written last
+  resume.safetensors           state of an unfinished training: weights, optimiser, losses
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ MAX_ACTION_SIZE = 8_192
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Representation:
-    """Learned features of single frames; `embed` makes a store of them."""
+    """A trained representation of single frames; `embed` makes a store of their vectors."""
 
     path: Path
     model: RepresentationVAE
     """in evaluation mode, on its device"""
     losses: tuple[dict[str, float], ...] = ()
-    """step, loss and its parts, as the training logged them"""
+    """the log of the training: step, loss and its parts"""
 
     def __repr__(self) -> str:
         return f"Representation('{self.path}', {self.kind}, {self.dim}-d)"
@@ -66,7 +66,7 @@ class Representation:
 
     @property
     def settings(self) -> RepresentationSettings:
-        """How it was trained."""
+        """The settings of its training."""
         return self.model.settings
 
     @property
@@ -76,24 +76,24 @@ class Representation:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What a store's vectors are: the name changes with the weights."""
+        """The identity of the vectors in a store; its name changes with the weights."""
         weights = weights_fingerprint(self.model)
         return {"name": f"{self.kind}-{weights[:8]}", "kind": self.kind, "weights": weights}
 
     def embed(
         self, dataset: Dataset, out: str | Path, *, progress: Progress = silent
     ) -> EmbeddingStore:
-        """Make a store with one vector per frame; only what the store lacks is made.
+        """Embed a dataset into a store, one vector per frame; existing vectors are kept.
 
         For `br` a vector is the posterior mean and the action, each divided by its spread in the
-        training data so that both weigh alike (`RepresentationVAE.keys`); for `fr` it is the
+        training data so that both weigh the same (`RepresentationVAE.keys`); for `fr` it is the
         posterior mean. The store's one camera is named after the kind. Ids, instructions and
         fingerprints are those of a vision store of the same camera.
 
         Args:
-            dataset: whose frames.
-            out: the store's folder, new or begun before with the same representation.
-            progress: called with (what, frames done, frames in all).
+            dataset: the dataset to embed.
+            out: the store's folder: a new one, or one made with the same representation.
+            progress: called with (what, frames done, frames in total).
         """
         out, camera = Path(out).expanduser(), choose_camera(dataset, self.settings)
         config = StoreConfig(self.config, "float32", self.dim, (self.kind,))
@@ -135,14 +135,11 @@ class Representation:
 
     @torch.no_grad()
     def reconstruct(self, samples: Samples) -> Array:
-        """Return what the decoder makes of frames' posterior means.
-
-        Images come back as uint8 [n s s 3], flows as float32 [n s s 2].
-        """
+        """Return the decoded posterior means: images uint8 [n s s 3] or flows float32 [n s s 2]."""
         pictures = []
         for batch in self._batches(samples):
-            made = self.model.picture_decoder(self.model.encode(*batch)[0])
-            pictures.append(made.permute(0, 2, 3, 1).cpu().numpy())
+            decoded = self.model.picture_decoder(self.model.encode(*batch)[0])
+            pictures.append(decoded.permute(0, 2, 3, 1).cpu().numpy())
         values = np.concatenate(pictures)
         if self.kind == "fr":
             return values
@@ -166,8 +163,8 @@ def open_representation(path: str | Path, *, device: str = "auto") -> Representa
     path = Path(path).expanduser()
     if not (path / CONFIG).is_file():
         raise StrapError(
-            f"'{path}' is no finished representation (it has no {CONFIG}): run the training that "
-            "makes it again; it goes on where it was"
+            f"'{path}' is no finished representation (it has no {CONFIG}): run its training again, "
+            "which resumes where it stopped"
         )
     config = read_json(path / CONFIG)
     try:

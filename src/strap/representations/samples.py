@@ -1,4 +1,4 @@
-"""What a representation sees: pictures of one size (images or optical flow) and actions."""
+"""The inputs of a representation: pictures of one size (images or optical flow) and actions."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from strap.representations.settings import Kind, RepresentationSettings
 from strap.types import Array, ContentHasher, Trajectory
 
 CHUNK = 64
-"""frames read at a time, before they are made small"""
+"""frames read at a time, before they are resized"""
 MAX_THREADS = 16
-"""that read trajectories"""
+"""maximum number of threads that read trajectories"""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Frames with their actions."""
+    """The pictures and actions of consecutive frames."""
 
     pictures: Array
     """`br`: uint8 [n s s 3]; `fr`: float16 [n s s 2]"""
     actions: Array
     """float32 [n a]; `fr`: [n 0]"""
     fingerprint: str = ""
-    """of one trajectory's content, as vision stores have it"""
+    """the fingerprint of the trajectory's content, the same as in a vision store"""
 
     def __len__(self) -> int:
         return len(self.pictures)
 
 
 def choose_camera(dataset: Dataset, settings: RepresentationSettings) -> str:
-    """Return the one camera to look through: as set, else the agent view, else the only one."""
+    """Return the camera to use: that of the settings, or else the agent view, or the only one."""
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     cameras = choose_cameras(dataset, [settings.camera] if settings.camera else None)
@@ -53,7 +53,7 @@ def choose_camera(dataset: Dataset, settings: RepresentationSettings) -> str:
 
 
 def action_width(kind: Kind, datasets: Sequence[Dataset]) -> int:
-    """Return how many numbers an action has in all of the datasets; 0 where none is needed."""
+    """Return the number of action dimensions, which all datasets share; 0 for `fr`."""
     if kind == "fr":
         return 0
     first = datasets[0]
@@ -65,7 +65,7 @@ def action_width(kind: Kind, datasets: Sequence[Dataset]) -> int:
 
 
 def require_actions(trajectory: Trajectory, width: int, dataset: Dataset) -> None:
-    """Raise unless a trajectory's actions are of that width, one for each frame."""
+    """Raise unless a trajectory has one action of `width` dimensions for each frame."""
     shape = trajectory.actions.shape
     if shape != (trajectory.length, width) or not width:
         raise StrapError(
@@ -78,7 +78,7 @@ def require_actions(trajectory: Trajectory, width: int, dataset: Dataset) -> Non
 def read_trajectory(
     trajectory: Trajectory, camera: str, kind: Kind, settings: RepresentationSettings
 ) -> Samples:
-    """Read one trajectory's frames; its content is hashed as they pass by."""
+    """Read one trajectory's samples, and hash its content at the same time."""
     if trajectory.length == 0:
         raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
     hasher, small = ContentHasher(trajectory), []
@@ -116,7 +116,7 @@ def read_trajectories(
 def read_samples(
     kind: Kind, datasets: Sequence[Dataset], settings: RepresentationSettings, progress: Progress
 ) -> Samples:
-    """Read all frames of all datasets, end to end."""
+    """Read the samples of all datasets, concatenated."""
     width = action_width(kind, datasets)
     whole = [list(dataset) for dataset in datasets]
     total = sum(t.length for trajectories in whole for t in trajectories)

@@ -1,4 +1,4 @@
-"""How a representation is trained, as plain data; torch is not needed to read it."""
+"""The settings of a representation's training; importing them needs no torch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from strap.errors import StrapError
 Kind = Literal["br", "fr"]
 """`br`: BehaviorRetrieval, on images and actions; `fr`: FlowRetrieval, on optical flow."""
 LEARNING_RATES: Mapping[Kind, float] = {"br": 1e-3, "fr": 3e-4}
-"""Adam's, of BehaviorRetrieval and of FlowRetrieval"""
+"""Adam's learning rates in BehaviorRetrieval and in FlowRetrieval"""
 GRID = 32
-"""pixels of a picture's side for each place of the encoder's last feature map"""
+"""the factor by which the encoder's last feature map is smaller than a picture"""
 LIMITS = {
     "steps": 100_000_000,
     "batch": 65_536,
@@ -26,15 +26,16 @@ LIMITS = {
     "save_every": 100_000_000,
     "log_every": 100_000_000,
 }
-"""the most of each; the least is 1"""
+"""the maximum of each setting; the minimum is 1"""
 
 
 @dataclass(frozen=True)
 class RepresentationSettings:
-    """The defaults are those of BehaviorRetrieval and FlowRetrieval, but for the steps."""
+    """The settings of a training, with the methods' own defaults except for the steps."""
 
     steps: int = 30_000
-    """77,000 frames are seen 19 times; one H200 does 150 steps of `br` a second"""
+    """number of training steps. By default 77,000 frames are each used about 19 times; one H200
+    does 150 steps of `br` a second"""
     batch: int = 50
     learning_rate: float | None = None
     """by default 1e-3 for `br`, 3e-4 for `fr`"""
@@ -42,15 +43,15 @@ class RepresentationSettings:
     latent: int = 128
     """length of a code"""
     features: int = 128
-    """of a picture, before the action joins"""
+    """length of a picture's features, which are then joined with the action"""
     keypoints: int = 32
-    """`br`: of the spatial softmax; `fr`: channels that are kept of each place of the map"""
+    """`br`: keypoints of the spatial softmax; `fr`: channels kept at each position of the map"""
     hidden: tuple[int, ...] = (300, 400)
-    """widths between features and code"""
+    """widths of the layers between features and code"""
     image_size: int = 128
-    """side of the pictures, a multiple of 32 from 64 on"""
+    """side of the pictures in pixels: a multiple of 32, at least 64"""
     horizon: int = 8
-    """`fr`: frames between the two of a flow"""
+    """`fr`: distance in frames of the two images of a flow"""
     camera: str | None = None
     """by default the agent view"""
     seed: int = 0
@@ -65,7 +66,7 @@ class RepresentationSettings:
             raise StrapError(f"hidden is {self.hidden}: give 1 to 16 widths, as (300, 400)")
         for width in self.hidden:
             require_whole(width, "a width of hidden", 1, 8_192)
-        if self.image_size % GRID or self.image_size == GRID:  # one place alone is no keypoint
+        if self.image_size % GRID or self.image_size == GRID:  # a 1×1 map has no keypoints
             raise StrapError(
                 f"image_size is {self.image_size}: it must be a multiple of {GRID}, at least "
                 f"{2 * GRID}"
@@ -81,13 +82,13 @@ class RepresentationSettings:
         return LEARNING_RATES[kind] if self.learning_rate is None else self.learning_rate
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the weights: all but how often they are saved and logged."""
+        """Return the settings that the weights depend on: all but `save_every` and `log_every`."""
         values = asdict(self)
         return {k: v for k, v in values.items() if k not in ("save_every", "log_every")}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RepresentationSettings:
-        """Read settings from a representation's JSON; unknown names are an error."""
+        """Return the settings in a representation's JSON; raise if a name is unknown."""
         known = {entry.name for entry in fields(cls)}
         if odd := sorted(set(values) - known):
             raise StrapError(f"representation settings have unknown names: {', '.join(odd)}")

@@ -1,4 +1,4 @@
-"""Training a representation: resumable to the bit on a CPU."""
+"""Training of a representation; on a CPU, a resumed training gives exactly the same weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from strap.representations.settings import Kind, RepresentationSettings
 RESUME = "resume.safetensors"
 LOSSES = ("picture", "action", "divergence")
 LEAST_SPREAD = 1e-6
-"""of a standard deviation; what varies less counts as constant"""
+"""values with a smaller standard deviation count as constant"""
 
 
 def train_representation(
@@ -50,39 +50,40 @@ def train_representation(
     device: str = "auto",
     progress: Progress = silent,
 ) -> Representation:
-    """Train a representation; the same call again goes on where it was, or does nothing.
+    """Train a representation; the same call again resumes the training, or opens its result.
 
-    Both kinds are variational autoencoders. The frames of all datasets lie in the device's memory
-    while it trains (77,000 of 128×128 take 4 GB as images, 5 GB as flow).
+    Both kinds are variational autoencoders. The frames of all datasets are in the device's memory
+    during the training (77,000 of 128×128 take 4 GB as images, 5 GB as flow).
 
     Args:
         kind: `br` (BehaviorRetrieval: image and action) or `fr` (FlowRetrieval: optical flow).
-        datasets: what to train on; both methods take the prior.
+        datasets: the training data; both methods use the prior.
         out: the representation's folder.
-        settings: of the training; the defaults are those of the two methods' authors.
+        settings: settings of the training; by default those of the two methods' authors, except
+            for the steps.
         device: `auto`, `cpu` or `cuda`.
-        progress: called with (what, done, total), of frames read and of training steps.
+        progress: called with (what, done, total), for frames read and for training steps.
     """
     if kind not in get_args(Kind):
         raise unknown("kind of representation", kind, get_args(Kind))
     if not datasets:
         raise StrapError("there is no dataset to train a representation on: give at least one")
     settings, out = settings or RepresentationSettings(), Path(out).expanduser()
-    place = choose_device(device)
+    torch_device = choose_device(device)
     identity = _identity(kind, datasets, settings)
     if not _is_trained(out, identity):
         with alone(out / LOCK, f"training into '{out}'"):
             remove_leftovers(out)
             _require_same_training(out, identity)
             samples = read_samples(kind, datasets, settings, progress)
-            trainer = _Trainer(kind, samples, out, settings, place, identity)
+            trainer = _Trainer(kind, samples, out, settings, torch_device, identity)
             trainer.run(progress)
             trainer.finish([dataset.name for dataset in datasets])
     return open_representation(out, device=device)
 
 
 def _identity(kind: Kind, datasets: Sequence[Dataset], settings: RepresentationSettings) -> str:
-    """Return a hash of what must stay the same for a training to be gone on with."""
+    """Return a hash of everything that must stay the same if a training is to be resumed."""
     data = [
         [
             *(dataset.fingerprint(), list(dataset.ids)),
@@ -98,12 +99,12 @@ def _is_trained(out: Path, identity: str) -> bool:
         return False
     config = read_json(out / CONFIG)
     _require_same(out, identity, config.get("identity") if isinstance(config, dict) else None)
-    (out / RESUME).unlink(missing_ok=True)  # of one that was killed before its last step
+    (out / RESUME).unlink(missing_ok=True)  # left by a process killed just before it deleted it
     return True
 
 
 def _require_same_training(out: Path, identity: str) -> None:
-    """Raise where another training is under way, before any frame is read."""
+    """Raise if the folder has another unfinished training, before any frame is read."""
     if (out / RESUME).is_file():
         _require_same(out, identity, read_about(out / RESUME).get("identity"))
 
@@ -149,7 +150,7 @@ class _Trainer:
         self._resume()
 
     def run(self, progress: Progress) -> None:
-        """Train up to the last step."""
+        """Train until the last step."""
         settings = self.settings
         count = 0
         self.model.train()
@@ -168,7 +169,7 @@ class _Trainer:
                 progress("training", self.step, settings.steps)
 
     def _update(self) -> None:
-        # Drawn anew from seed and step: a resumed training needs no generator's state.
+        # Sampled from seed and step, so that a resumed training needs no generator's state.
         rng = np.random.default_rng([self.settings.seed, self.step])
         rows = torch.from_numpy(rng.integers(0, len(self.pictures), self.settings.batch))
         shape = (self.settings.batch, self.settings.latent)
@@ -219,14 +220,14 @@ class _Trainer:
 
     @torch.no_grad()
     def finish(self, datasets: Sequence[str]) -> None:
-        """Measure the codes' spread; write weights, then config.json."""
+        """Measure the spread of the codes, then write the weights and config.json."""
         self.model.eval()
-        starts = range(0, len(self.pictures), BATCH)
-        batches = [slice(start, start + BATCH) for start in starts]
         means = torch.cat(
             [
-                self.model.encode(to_channels(self.pictures[rows]), self.actions[rows])[0]
-                for rows in batches
+                self.model.encode(to_channels(pictures), actions)[0]
+                for pictures, actions in zip(
+                    self.pictures.split(BATCH), self.actions.split(BATCH), strict=True
+                )
             ]
         )
         self.model.latent_spread.copy_(_divisor(means.var(0, correction=0).sum().sqrt()))
@@ -246,5 +247,5 @@ class _Trainer:
 
 
 def _divisor(spread: Tensor) -> Tensor:
-    """Return standard deviations to divide by: 1 for what does not vary."""
+    """Return standard deviations to divide by: 1 in place of those that are nearly 0."""
     return torch.where(spread > LEAST_SPREAD, spread, 1)
