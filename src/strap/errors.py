@@ -1,4 +1,4 @@
-"""The one exception users meet: its text names the value, the rule and the next step."""
+"""The exception for users' errors. Its text names the value, the rule and the next step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 
 
 class StrapError(Exception):
-    """Something about the input, the output place or the machine that the user can mend."""
+    """An error in the input, the output folder or the machine that the user can correct."""
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    r"""Return the text with what a terminal would act on written out: `\x1b` for an escape.
+    r"""Return the text with its control characters escaped, for example `\x1b`.
 
-    Instructions, ids and names come from files; control characters and invisible marks in them are
-    shown, not sent. Characters in `keep` (a line break, say) pass.
+    Instructions, ids and names come from files. Their control characters and invisible marks must
+    be shown in the terminal, not executed by it. Characters in `keep` stay as they are.
 
     >>> printable("put\x1b[2J the\nbowl")
     'put\\x1b[2J the\\nbowl'
@@ -28,17 +28,17 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def shorten(text: str, limit: int = 60) -> str:
-    """Return the text, or so much of it, for an error message about what a file holds."""
+    """Return the text cut to `limit` characters, for an error message about a file's content."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def name_some(names: Sequence[str], limit: int = 3) -> str:
-    """Return the first names; a mark says that there are more."""
+    """Return the first names, with `…` if there are more."""
     return ", ".join([*names[:limit], *(["…"] if len(names) > limit else [])])
 
 
 def unknown(kind: str, value: object, known: Iterable[str]) -> StrapError:
-    """Return an error for a name that is not known, with the nearest known name where one is near.
+    """Return an error for an unknown name, with the most similar known name as a suggestion.
 
     >>> str(unknown("camera", "agent_view", ["agentview", "wrist"]))
     "unknown camera 'agent_view': did you mean 'agentview'? Known: agentview, wrist"

@@ -1,4 +1,4 @@
-"""The optional parts of the installation: what is missing, and the command that installs it."""
+"""The optional dependencies: which are missing, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ EXTRAS = {
     "zarr": ("zarr", "numcodecs"),
     "hub": ("huggingface_hub",),
 }
-"""extra -> the modules that it brings"""
+"""Extra -> the modules that it installs."""
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs extras, from where this installation came."""
+    """Return the command that installs extras from the same source as this installation."""
     return "pip install " + _requirement(f"[{','.join(extras)}]")
 
 
 def _requirement(wanted: str) -> str:
-    """Return what `pip install` is told: the origin that pip noted (PEP 610), with the extras.
+    """Return the argument of `pip install`: the origin that pip recorded (PEP 610), with extras.
 
-    A package from an index has no origin, and what was installed from may be gone: then the name.
+    If there is no origin (a package from an index), or its folder is gone, that is the name.
     """
     origin = _origin()
     url = str(origin.get("url", ""))
@@ -52,7 +52,7 @@ def _requirement(wanted: str) -> str:
 
 
 def _with_revision(url: str, origin: Mapping[str, Any]) -> str:
-    """Return a URL as pip wants it: that of a repository with its kind, revision and folder."""
+    """Return a URL in pip's form: for a repository with its type, revision and subfolder."""
     if vcs := origin.get("vcs_info"):
         revision = vcs.get("requested_revision") or vcs.get("commit_id")
         url = f"{vcs['vcs']}+{url}@{revision}"
@@ -69,12 +69,12 @@ def _origin() -> dict[str, Any]:
 
 
 def missing_extra(what: str, *extras: str, instead: str = "") -> StrapError:
-    """Return an error that says what needs an extra, and how to install it."""
+    """Return an error that names what needs an extra, and how to install it."""
     return StrapError(f"{what}: {install_command(*extras)}{instead and f', or {instead}'}")
 
 
 def explain_missing(error: ModuleNotFoundError, command: str) -> StrapError | None:
-    """Return the error of a command that lacks a module; None where no extra would bring it."""
+    """Return the error for a command that lacks a module; None if no extra installs the module."""
     module = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if module in modules]
     if not extras:
@@ -93,4 +93,4 @@ NEEDED_BY = {
     "view": ("view",),
     "serve": ("encoders", "train", "serve"),
 }
-"""command -> the extras that it cannot do without"""
+"""Command -> the extras that it needs."""

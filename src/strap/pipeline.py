@@ -1,4 +1,4 @@
-"""From two datasets to a run: embed, cut, search, write, and go on where a call was killed."""
+"""The retrieval pipeline, from datasets to a finished run; an interrupted call can be resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from strap.types import Matches
 __all__ = ["RetrievalOptions", "run_retrieval"]
 
 LARGE_DATASET_BYTES = 10**9
-"""bytes of an augmented dataset that are worth a word before they are written"""
+"""Size of an augmented dataset from which a warning is printed before it is written."""
 
 
 def run_retrieval(
@@ -54,24 +54,24 @@ def run_retrieval(
     address: str | None = None,
     progress: Progress = silent,
 ) -> Run:
-    """Embed what is missing, segment, search, write matches and the augmented dataset.
+    """Embed, segment and search; write the matches and the augmented dataset.
 
     Args:
         target: the demonstrations of the new task.
         prior: one or more big datasets.
-        out: the run folder. The same call again does nothing; a changed dataset is noticed and
-            the run made anew; other options need `overwrite` or another folder.
+        out: the run folder. The same call again does nothing. If a dataset has changed, the run is
+            made again. Other options need `overwrite` or another folder.
         options: what to retrieve and how.
-        stores: where embedding stores are kept and looked for; by default the user's cache.
+        stores: the folder of embedding stores; by default in the user's cache.
         overwrite: replace a run made with other options.
         device: where the encoder's model runs.
         engine: where to search: `local`, or `ray` for a cluster.
-        workers: how many tasks at a time on a Ray cluster of this machine's own.
+        workers: tasks at the same time on a Ray cluster that is started on this machine.
         address: a Ray cluster's address; by default one is started on this machine's loopback.
         progress: called with (what, done, total).
     """
     out, options = Path(out).expanduser(), options.resolved()
-    resolve_backend(options.backend)
+    resolve_backend(options.backend)  # raises before anything is embedded
     ours = RetrievalInput.open(target, options.opening, options.target_selection, progress)
     opening, chosen = options.opening, options.prior_selection
     priors = _distinct([RetrievalInput.open(path, opening, chosen, progress) for path in prior])
@@ -84,7 +84,7 @@ def run_retrieval(
     options = replace(options, segmentation=cutting)
     if options.augmented != "none":
         require_same_actions(ours.dataset, [prior.dataset for prior in priors])
-    _remark_shared(ours.dataset, [prior.dataset for prior in priors], options)
+    _warn_if_shared(ours.dataset, [prior.dataset for prior in priors], options)
     arguments = _arguments(ours, priors, options)
     inputs = {s.dataset.name: s.dataset.fingerprint() for s in (ours, *priors)}
     if options.segmentation.method == "manual" and (file := options.segmentation.boundaries):
@@ -98,14 +98,14 @@ def run_retrieval(
         (out / "manifest.json").unlink(missing_ok=True)
         (out / REPORT).unlink(missing_ok=True)
         execution = Execution(engine, workers, address)
-        report = _fill(out, ours, priors, options, folder, device, execution, progress)
+        report = _write_run(out, ours, priors, options, folder, device, execution, progress)
         manifest = {"format": "strap-run", "arguments": arguments, "inputs": inputs, **report}
         write_json(out / "manifest.json", manifest)
         return replace(open_run(out), reused=False)
 
 
 def _distinct(priors: Sequence[RetrievalInput]) -> list[RetrievalInput]:
-    """Return each prior once, whatever paths lead to it; say so where one was given twice."""
+    """Return each prior once, and warn about one that is given twice (by any path)."""
     found: dict[str, RetrievalInput] = {}
     for prior in priors:
         if found.setdefault(prior.dataset.name, prior) is not prior:
@@ -114,25 +114,25 @@ def _distinct(priors: Sequence[RetrievalInput]) -> list[RetrievalInput]:
 
 
 def _require_one_reading(sources: Sequence[RetrievalInput]) -> None:
-    """Raise where one dataset is read in two ways: a run says of each dataset how it was read."""
+    """Raise if one dataset is read in two ways: a run records one way for each dataset."""
     first: dict[str, Dataset] = {}
     for dataset in [source.dataset for source in sources]:
         other = first.setdefault(dataset.name, dataset)
         if other.read_as != dataset.read_as:
             raise StrapError(
                 f"'{dataset.path}' is target and prior, but read in two ways (images "
-                f"{_tell_reading(other)}, and {_tell_reading(dataset)}): name the dataset, or its "
-                "store, for both"
+                f"{_describe_reading(other)}, and {_describe_reading(dataset)}): name the dataset, "
+                "or its store, for both"
             )
 
 
-def _tell_reading(dataset: Dataset) -> str:
+def _describe_reading(dataset: Dataset) -> str:
     orientation, fields = dataset.read_as
     return ", ".join([str(orientation), *(f"{role} {name}" for role, name in fields.items())])
 
 
-def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
-    """Say so where the target is searched too, which is seldom meant."""
+def _warn_if_shared(target: Dataset, priors: Sequence[Dataset], options: RetrievalOptions) -> None:
+    """Warn if the target is also searched, which is seldom intended."""
     same_path = [prior for prior in priors if prior.path.resolve() == target.path.resolve()]
     shared = {key for prior in same_path for key in prior.ids} & set(target.ids)
     if shared and options.shared != "all":
@@ -144,7 +144,7 @@ def _remark_shared(target: Dataset, priors: Sequence[Dataset], options: Retrieva
         )
 
 
-def _fill(
+def _write_run(
     out: Path,
     ours: RetrievalInput,
     priors: Sequence[RetrievalInput],
@@ -154,7 +154,7 @@ def _fill(
     execution: Execution,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Write segments, matches and the augmented dataset; return what the manifest says of them."""
+    """Write segments, matches and the augmented dataset; return their part of the manifest."""
     clock, datasets = Clock(), [prior.dataset for prior in priors]
     reasons: dict[str, str | None] = {}
     with clock("segment"):
@@ -211,7 +211,7 @@ def _augment(
     options: RetrievalOptions,
     progress: Progress,
 ) -> None:
-    """Write the augmented dataset in place of an older one; too large a one is refused."""
+    """Replace the augmented dataset; raise if it does not fit on the disk."""
     (out / AUGMENTED["robomimic"]).unlink(missing_ok=True)
     discard(out / AUGMENTED["lerobot"])
     if options.augmented == "none":
@@ -251,12 +251,12 @@ def _arguments(
     sources = (target, *priors)
     stores = [source.store for source in sources]
     given = options.opening.arguments()
-    # A store's dataset is read as it was for the store.
+    # The dataset of a store is read by the options that the store was made with.
     others = {s.dataset.name: s.dataset.opening for s in sources if s.dataset.opening != given}
     return {
         "target": target.dataset.name,
         "prior": [prior.dataset.name for prior in priors],
         "named_stores": [str(store.path) if store else "" for store in stores],
         "openings": others,
-        **json.loads(json.dumps(plain)),  # as it will be read back
+        **json.loads(json.dumps(plain)),  # so that it equals what is read back
     }

@@ -1,4 +1,4 @@
-"""Everything that decides the outcome of a retrieval, besides the data."""
+"""The options of a retrieval run."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from strap.runs import Run
 from strap.segments import Segmentation
 
 Augmented = Literal["auto", "lerobot", "robomimic", "none"]
-"""How the augmented dataset is written: in the target's own format, a named one, or not at all."""
+"""Format of the augmented dataset: the target's own (`auto`), a named one, or `none` at all."""
 
 
 @dataclass(frozen=True)
 class RetrievalOptions:
-    """Everything that decides the outcome of a retrieval, besides the data."""
+    """The options of a retrieval run. With the data, they determine its result."""
 
     encoder: str = ""
     top_k: TopK | None = 100
-    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
+    """how many matches to keep in all, or `auto`; None if `fraction` or `threshold` is given"""
     segmentation: Segmentation = field(default_factory=Segmentation)
     """how the target is cut, for methods whose queries are not whole demonstrations"""
     method: Method = "strap"
     cameras: tuple[str, ...] = ()
     steps: str | None = None
-    """None: the method's"""
+    """step set; None: the method's default"""
     metric: str | None = None
-    """None: the method's"""
+    """distance between two frames; None: the method's default"""
     backend: str = "auto"
     rule: Rule = "even"
     shared: Shared = "self"
@@ -48,19 +48,19 @@ class RetrievalOptions:
     threshold: float | None = None
     max_cost: float | None = None
     max_roughness: float | None = None
-    """drop matches that move more than so many times as jerkily as their query"""
+    """drop matches that are more than this many times as jerky as their query"""
     padding: int = 5
     text_encoder: str = TEXT_ENCODER
     seed: int = 0
     fuse: tuple[str, ...] = ()
-    """what is compared besides the encoder's features"""
+    """the features to compare in addition to the encoder's"""
     learning_steps: int | None = None
-    """br, fr: optimiser steps of their features; None: as many as they take by default"""
+    """br, fr: optimiser steps for learning the features; None: the default number"""
     dtype: Dtype = "float16"
     opening: OpenOptions = field(default_factory=OpenOptions)
     target_selection: Selection = field(default_factory=Selection)
     prior_selection: Selection = field(default_factory=Selection)
-    """of each prior dataset"""
+    """applies to each prior dataset"""
     history: int = HISTORY
     chunk: int = CHUNK
     augmented: Augmented = "auto"
@@ -68,8 +68,8 @@ class RetrievalOptions:
     @classmethod
     def of_run(cls, run: Run) -> RetrievalOptions:
         """Return the options that a run was made with."""
-        told = run.manifest["arguments"]
-        saved = {name: told[name] for name in cls.__dataclass_fields__ if name in told}
+        arguments = run.manifest["arguments"]
+        saved = {name: arguments[name] for name in cls.__dataclass_fields__ if name in arguments}
         try:
             cut = dict(saved.get("segmentation", {}))
             cut["boundaries"] = Path(cut["boundaries"]) if cut.get("boundaries") else None
@@ -85,7 +85,7 @@ class RetrievalOptions:
             ) from error
 
     def resolved(self) -> RetrievalOptions:
-        """Return these options with what the method decides where nothing was said."""
+        """Return the options with the method's defaults filled in; raise for invalid values."""
         if self.method not in METHODS:
             raise unknown("retrieval method", self.method, METHODS)
         for name in ("history", "chunk"):
@@ -113,13 +113,13 @@ class RetrievalOptions:
             cut = replace(cut, method="full")
         steps, metric = self.steps or traits.steps, self.metric or traits.metric
         options = replace(self, segmentation=cut, steps=steps, metric=metric)
-        MatchOptions.of(options)  # raises where a value means nothing
+        MatchOptions.of(options)  # raises for invalid values
         require_use(options)
         self.features().require_judgeable(self.method, cut.method, metric)
         return options
 
     def features(self) -> FeatureOptions:
-        """Return what the frames are compared by."""
+        """Return the options of the features by which frames are compared."""
         names = FeatureOptions.__dataclass_fields__
         return FeatureOptions(**{name: getattr(self, name) for name in names})
 

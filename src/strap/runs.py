@@ -2,13 +2,13 @@
 
 RUN/
   segments.json      the queries and how they were cut
-  matches.parquet    what was found
+  matches.parquet    the matches
   augmented.hdf5     target ∪ retrieved as robomimic HDF5; or
-  augmented/         the same as a LeRobot dataset
-  report.html        the matches beside their queries
-  choices.json       what was accepted, rejected and re-weighed by hand (`strap.choices`)
-  boundaries.json    where demonstrations are cut, once borders were moved by hand
-  policy/            what `strap train RUN` trained
+  augmented/         target ∪ retrieved as a LeRobot dataset
+  report.html        a page with the matches beside their queries
+  choices.json       matches that the user accepted, rejected or re-weighed (`strap.choices`)
+  boundaries.json    the boundaries of the segments, if the user moved them
+  policy/            the policy that `strap train RUN` trained
   manifest.json      arguments, fingerprints of the inputs, versions, timings; written last
 """
 
@@ -30,14 +30,14 @@ from strap.types import Matches
 
 AUGMENTED = {"robomimic": "augmented.hdf5", "lerobot": "augmented"}
 REPORT = "report.html"
-"""what `strap retrieve` and `strap report` show the matches on"""
+"""The page on which `strap retrieve` and `strap report` show the matches."""
 POLICY = "policy"
-"""the folder of a run in which `strap train` puts its policy by default"""
+"""The folder inside a run in which `strap train` puts its policy by default."""
 RUN_FILES = (
     *("segments.json", "matches.parquet", *AUGMENTED.values(), REPORT),
     *("choices.json", "boundaries.json", POLICY, "manifest.json"),
 )
-"""names in a run's folder that no export may take"""
+"""Names in a run's folder that an export must not overwrite."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Run:
     matches: Matches
     manifest: Mapping[str, Any]
     reused: bool
-    """nothing had changed since the run was made, so nothing was done"""
+    """whether the run was finished before, so that nothing was done"""
 
     @property
     def augmented(self) -> Path | None:
-        """The augmented dataset; None where the run has none."""
+        """The path of the augmented dataset; None if the run has none."""
         places = (self.path / name for name in AUGMENTED.values())
         return next((place for place in places if place.exists()), None)
 
     def datasets(self) -> tuple[Dataset, list[Dataset]]:
-        """Return the target and the priors, opened as for the run, and unchanged since."""
+        """Open the run's target and priors as the run did; raise if one has changed since."""
         arguments = self.manifest["arguments"]
         saved: dict[str, Any] = dict(arguments["opening"])
         saved |= {name: tuple(saved[name]) for name in ("camera", "language", "action")}
@@ -83,7 +83,7 @@ class Run:
         return target, priors
 
     def has_datasets(self) -> bool:
-        """Return whether the datasets that the run was made from are still where they were."""
+        """Return whether the run's datasets still exist at their paths."""
         arguments = self.manifest["arguments"]
         return all(Path(place).exists() for place in (arguments["target"], *arguments["prior"]))
 
@@ -117,7 +117,7 @@ def _read_manifest(path: Path) -> Mapping[str, Any]:
 def find_finished(
     out: Path, arguments: Mapping[str, Any], inputs: Mapping[str, str], *, overwrite: bool
 ) -> Run | None:
-    """Return the run that lies there, when it is what would be made; None when it must be made."""
+    """Return the run in a folder if it is finished and up to date; None if it must be made."""
     if not (out / "manifest.json").is_file():
         if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
@@ -125,10 +125,10 @@ def find_finished(
     try:
         manifest = _read_manifest(out)
     except StrapError:
-        if overwrite:  # whatever it was
+        if overwrite:  # a damaged manifest is replaced too
             return None
         raise
-    old = {"openings": {}, **manifest["arguments"]}  # those of an older run have none
+    old = {"openings": {}, **manifest["arguments"]}  # older runs have no `openings`
     changed = [key for key in arguments if old.get(key) != arguments[key]]
     if changed and not overwrite:
         what = "; ".join(f"{key} {old.get(key)} → {arguments[key]}" for key in changed)
@@ -147,12 +147,12 @@ def find_finished(
 
 
 def fingerprint_results(out: Path) -> dict[str, str]:
-    """Return hashes of what a run holds and its manifest vouches for, by the files' names."""
+    """Return the hashes of a run's result files by name, as the manifest records them."""
     return {name: fingerprint_content(out / name) for name in ("segments.json", "matches.parquet")}
 
 
 def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
-    """Return which result is not as the run left it."""
+    """Return a description of the first result file that was changed or is gone; else None."""
     saved, found = manifest.get("files", {}), fingerprint_results(out)
     for name, fingerprint in found.items():
         if not fingerprint:
@@ -165,12 +165,12 @@ def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
         count = len(Matches.from_parquet(out / "matches.parquet"))
     except StrapError:
         return "matches.parquet cannot be read"
-    told = manifest.get("matches")
-    return None if count == told else f"matches.parquet has {count} matches, not {told}"
+    expected = manifest.get("matches")
+    return None if count == expected else f"matches.parquet has {count} matches, not {expected}"
 
 
 def _wrong_in(manifest: Any) -> str | None:
-    """Return what in a manifest is not as runs write it, on which a command would stumble."""
+    """Return a description of what is missing or invalid in a manifest; None if it is valid."""
     if not isinstance(manifest, dict) or manifest.get("format") != "strap-run":
         return "it is no manifest of a run"
     arguments: Any = manifest.get("arguments")
@@ -213,6 +213,6 @@ def _wrong_in(manifest: Any) -> str | None:
 
 
 def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
-    """Return which trajectories of the target or of each prior a run was made from."""
+    """Return the selection of trajectories of the target, or of each prior, from a manifest."""
     saved = arguments.get(f"{which}_selection", {})
     return Selection(tuple(saved.get("tasks", ())), saved.get("episodes", ""))

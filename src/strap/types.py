@@ -1,4 +1,4 @@
-"""What flows between the rooms: trajectories, segments and matches, as frozen data."""
+"""The data that the packages exchange: trajectories, segments and matches, as frozen classes."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Orientation = Literal["upright", "flipped"]
-"""How images lie on disk: `upright`, or `flipped` (bottom row first, as OpenGL and LIBERO do)."""
+"""How images are stored: `upright`, or `flipped` (bottom row first, as in OpenGL and LIBERO)."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a trajectory lies: the file (or folder) and the key inside it."""
+    """Where a trajectory is stored: the file (or folder) and the key inside it."""
 
     path: Path
     key: str
     files: tuple[Path, ...] = ()
-    """every file the trajectory's content lies in; when none has changed, neither has it"""
+    """all files with content of the trajectory; if none has changed, the content has not"""
     commit: str = ""
-    """the hub's, by which the content is known without the files"""
+    """commit of a dataset on the hub; it identifies the content without reading the files"""
     make_stamp: Callable[[], str] | None = None
-    """returns what changes with the content, where sizes and times of `files` do not tell"""
+    """returns a text that changes with the content, if sizes and times of `files` do not show it"""
 
     def stamp(self) -> str:
-        """Return the commit, or sizes and times of the files.
+        """Return a text that changes with the content: the commit, or the files' sizes and times.
 
-        While it stays, the content need not be read again.
+        While the stamp is the same, the content does not have to be read again.
         """
         if self.commit:
             return self.commit
@@ -50,20 +50,20 @@ class Source:
 
 
 def stamp_files(files: Iterable[Path]) -> str:
-    """Return sizes and times of those files that are there."""
+    """Return the sizes and modification times of the files that exist."""
     stats = [file.stat() for file in files if file.exists()]
     return ",".join(f"{s.st_size}-{s.st_mtime_ns}" for s in stats)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
-    """One recorded sequence of frames; arrays are read when indexed."""
+    """One recorded sequence of frames. Its arrays are read when they are indexed."""
 
     id: str
     length: int
     instruction: str
     cameras: Mapping[str, LazyArray]
-    """name -> uint8 [t h w 3], as stored; `frames` gives them upright"""
+    """name -> uint8 [t h w 3], as stored; `frames` returns them upright"""
     proprioception: Mapping[str, LazyArray]
     """name -> float [t d]"""
     actions: LazyArray
@@ -74,7 +74,7 @@ class Trajectory:
     extras: Mapping[str, LazyArray] = field(default_factory=dict)
     """other per-frame arrays (states, rewards, depth, …), copied along but never interpreted"""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """what the format stores once per trajectory (simulator XML, initial state, …)"""
+    """values that the format stores once per trajectory (simulator XML, initial state, …)"""
 
     def __repr__(self) -> str:
         cameras = ", ".join(f"{k} {v.shape[1]}×{v.shape[2]}" for k, v in self.cameras.items())
@@ -85,21 +85,21 @@ class Trajectory:
         )
 
     def camera(self, name: str) -> LazyArray:
-        """Return the camera of that name, or an error that suggests the nearest one."""
+        """Return the images of a camera; raise an error with the nearest name if it is unknown."""
         if name not in self.cameras:
             raise StrapError(f"trajectory '{self.id}': {unknown('camera', name, self.cameras)}")
         return self.cameras[name]
 
     def frames(self, camera: str, start: int = 0, stop: int | None = None) -> Array:
-        """Return images [t h w 3] uint8 of one camera, upright, frames start … stop−1."""
+        """Return the upright images [t h w 3] uint8 of one camera, frames start … stop−1."""
         images = self.camera(camera)[start : self.length if stop is None else stop]
         return images[:, ::-1] if self.orientation == "flipped" else images
 
     def identity(self) -> str:
-        """Return a hash of where it lies, what it holds and its actions; no image is read.
+        """Return a hash of the trajectory's place, description and actions; no image is read.
 
-        Two trajectories of one identity have the same content, unless a file was changed in place
-        and its size and time put back.
+        Two trajectories with the same identity have the same content, unless a file was changed in
+        place and its size and time were reset.
         """
         arrays = {**self.cameras, **self.proprioception, **self.extras}
         kept = [[name, list(a.shape), str(a.dtype)] for name, a in sorted(arrays.items())]
@@ -119,23 +119,23 @@ class Trajectory:
 
 
 def short_name(key: str) -> str:
-    """Return `ee_pos` for `observation.ee_pos`: the name that files and simulators share."""
+    """Return the name without the prefix `observation.`: `ee_pos` for `observation.ee_pos`."""
     return key.removeprefix("observation.")
 
 
 class ContentHasher:
-    """Hashes a trajectory's content while its frames pass by, in whatever pieces they come."""
+    """Hashes a trajectory's content while its frames are read, in batches of any size."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._trajectory = trajectory
         self._digest = hashlib.blake2b(str(trajectory.length).encode(), digest_size=16)
 
     def update(self, images: Array) -> None:
-        """Take the next frames of the camera at hand."""
+        """Add the next frames of the current camera to the hash."""
         self._digest.update(np.ascontiguousarray(images).data)
 
     def finish(self, actions: Array | None = None) -> str:
-        """Return the hash, the actions included; they are read unless given."""
+        """Return the hash, including the actions; they are read if they are not given."""
         values = self._trajectory.actions[:] if actions is None else actions
         self._digest.update(np.ascontiguousarray(values).data)
         return self._digest.hexdigest()
@@ -143,7 +143,7 @@ class ContentHasher:
 
 @dataclass(frozen=True, order=True)
 class Segment:
-    """Frames start … stop−1 of a trajectory: the paper's sub-trajectory."""
+    """Frames start … stop−1 of a trajectory, called a sub-trajectory in the paper."""
 
     trajectory_id: str
     start: int
@@ -165,7 +165,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Match:
-    """A prior segment found for a query; lower cost is better."""
+    """A prior segment that was found for a query. A lower cost is better."""
 
     query: Segment
     segment: Segment
@@ -173,18 +173,18 @@ class Match:
     rank: int
     """1 for the query's cheapest match"""
     instruction: str
-    """of the prior trajectory"""
+    """instruction of the prior trajectory"""
     dataset: str
     """path of the prior dataset"""
 
     @property
     def cost_per_frame(self) -> float:
-        """The cost for each frame of the query: matches of long and short queries compare by it."""
+        """The cost per frame of the query, comparable between long and short queries."""
         return self.cost / len(self.query)
 
 
 class Named(Protocol):
-    """Something that lies at a path: a dataset."""
+    """An object with a path as its name, such as a dataset."""
 
     @property
     def name(self) -> str:
@@ -196,7 +196,7 @@ Located = TypeVar("Located", bound=Named)
 
 @dataclass(frozen=True)
 class Matches(Sequence[Match]):
-    """The selected matches, query by query, cheapest first: a sequence and a table."""
+    """The selected matches, query by query and cheapest first, as a sequence."""
 
     rows: tuple[Match, ...]
 
@@ -215,14 +215,13 @@ class Matches(Sequence[Match]):
 
     @property
     def queries(self) -> tuple[Segment, ...]:
-        """The queries that have a match, in order."""
+        """The queries that have at least one match, in order."""
         return tuple(dict.fromkeys(row.query for row in self.rows))
 
     def locate(self, datasets: Iterable[Located]) -> dict[str, Located]:
-        """Return the dataset of each name that a match points into, out of those given.
+        """Return the datasets that the matches point into, by name; raise if one is not given.
 
-        A match names its dataset by its path, and nothing else stands for it: ids such as
-        `demo_3` occur in every dataset.
+        A match names its dataset by path, because ids such as `demo_3` occur in every dataset.
         """
         given = {dataset.name: dataset for dataset in datasets}
         wanted = dict.fromkeys(match.dataset for match in self.rows)
@@ -259,7 +258,7 @@ class Matches(Sequence[Match]):
         )
 
     def to_parquet(self, path: str | Path) -> Path:
-        """Write the table, atomically."""
+        """Write the table as a Parquet file, atomically."""
         import pyarrow.parquet as pq
 
         from strap.atomic import replacing
@@ -270,9 +269,9 @@ class Matches(Sequence[Match]):
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> Matches:
-        """Read a table that `to_parquet` (or any tool) wrote with the same columns.
+        """Read a table that `to_parquet`, or another tool, wrote with the same columns.
 
-        `cost_per_frame` may be absent: it follows from the others.
+        The column `cost_per_frame` is optional, since it follows from the others.
         """
         rows = read_rows(Path(path), _COLUMNS, "matches")
         return cls(tuple(_from_row(row, index, path) for index, row in enumerate(rows)))
@@ -297,7 +296,7 @@ _COLUMNS: dict[str, Kind] = {
     "dataset": "string",
 }
 _DERIVED_COLUMNS: dict[str, Kind] = {"cost_per_frame": "float64"}
-"""what follows from the others: written for who reads the table, never read back"""
+"""Columns that follow from the others: written for readers of the table, never read back."""
 
 
 def _to_row(match: Match) -> tuple[Any, ...]:
@@ -331,7 +330,7 @@ def _from_row(row: Mapping[str, Any], index: int, path: str | Path) -> Match:
 
 
 def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:
-    """Return the matches as lines of text: query, rank, cost, prior segment, instruction."""
+    """Return the matches as a text table: query, rank, cost, prior segment, instruction."""
     rows = tuple(rows)
     shown = rows[:limit]
     cells = [["query", "rank", "cost", "match", "instruction"]]

@@ -1,4 +1,4 @@
-"""What decides which matches are found and kept, besides the data."""
+"""The options that determine which matches are found and kept."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, unknown
 
 Method = Literal["strap", "d-t", "d-s", "br", "fr", "random", "language"]
-"""What is retrieved and how.
+"""What is retrieved, and how.
 
-`strap`: segments, by dynamic time warping. `d-t`: whole trajectories, likewise. `d-s`: single
-states, by the encoder's features. `br`, `fr`: single states, by features learned from states and
-actions or from optical flow. `random`: segments of the queries' lengths. `language`: whole
-trajectories whose instruction is nearest in meaning."""
+`strap`: segments, by dynamic time warping. `d-t`: whole trajectories, by dynamic time warping.
+`d-s`: single states, by the encoder's features. `br`, `fr`: single states, by features learned from
+states and actions (`br`) or from optical flow (`fr`). `random`: random segments of the queries'
+lengths. `language`: whole trajectories whose instruction is nearest in meaning."""
 
 Rule = Literal["even", "released"]
-"""How many of its matches each query keeps (`strap.retrieval.selection.quotas`)."""
+"""The rule for how many matches each query keeps (`strap.retrieval.selection.quotas`)."""
 
 Shared = Literal["self", "all", "keep"]
-"""What to do with trajectories that are both in target and prior, known by their content:
-`self` hides a query's own trajectory from it, `all` hides them from every query, `keep` hides
-none."""
+"""How to treat trajectories that are in both target and prior. They are recognised by their
+content. `self` hides them from their own queries, `all` from every query, `keep` from none."""
 
 TopK = int | Literal["auto"]
-"""How many matches to keep; `auto`: those that cost no more than the demonstrations do each other
-(`strap.retrieval.demonstration_costs`)."""
+"""How many matches to keep. `auto` keeps those that cost no more than their query costs in the
+other demonstrations of the target (`strap.retrieval.demonstration_costs`)."""
 
 TOP_K = 100
 
@@ -43,17 +42,17 @@ USED_BY: Mapping[str, Sequence[Method]] = {
     "learning_steps": ("br", "fr"),
     "seed": ("random",),
 }
-"""option -> the methods that make use of it; every method does of those that are not here"""
+"""Option -> the methods that use it; options that are not listed are used by every method."""
 WORDS = {"steps": "--step-set"}
-"""options that the command line calls otherwise"""
+"""Options that have another name on the command line."""
 
 
 @dataclass(frozen=True)
 class MatchOptions:
-    """Everything that decides which matches are found and kept, besides the data."""
+    """The options of a search for matches. With the data, they determine its result."""
 
     top_k: TopK | None = TOP_K
-    """how many matches to keep in all, or `auto`; None where a fraction or a threshold says it"""
+    """how many matches to keep in all, or `auto`; None if `fraction` or `threshold` is given"""
     steps: str = "strap"
     metric: str = "l2"
     backend: str = "auto"
@@ -64,17 +63,17 @@ class MatchOptions:
     """the least and the greatest length of a match, as multiples of its query's"""
     method: Method = "strap"
     fraction: float | None = None
-    """keep this share of everything that could be retrieved, the cheapest"""
+    """keep this share of all candidates, the cheapest"""
     threshold: float | None = None
-    """keep what is at least so similar: 1 is the cheapest of all, 0 the dearest"""
+    """keep matches of at least this similarity: 1 is the lowest cost of all, 0 the highest"""
     max_cost: float | None = None
-    """keep nothing that costs more than this for each frame of its query"""
+    """drop matches that cost more than this per frame of their query"""
     padding: int = 5
-    """state methods: frames kept before a retrieved state, and as many from it on"""
+    """state methods: frames kept before a retrieved state, and the same number from it on"""
     text_encoder: str = TEXT_ENCODER
-    """language: what embeds instructions"""
+    """language: the model that embeds instructions"""
     seed: int = 0
-    """random: what the draw follows from"""
+    """random: seed of the draw"""
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -112,15 +111,15 @@ class MatchOptions:
 
     @classmethod
     def of(cls, options: Any) -> MatchOptions:
-        """Return those of any object that has fields of the same names."""
+        """Return the match options of any object that has fields of the same names."""
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
 
 def require_use(options: Any) -> None:
-    """Raise where an option is given that the method makes no use of.
+    """Raise if an option is given that the method does not use.
 
     Args:
-        options: any object with a method and fields that `USED_BY` names.
+        options: any object with a `method` and fields that `USED_BY` names.
     """
     for name, methods in USED_BY.items():
         value = getattr(options, name, None)
