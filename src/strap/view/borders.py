@@ -99,7 +99,7 @@ def draft_borders(
         search.catalogues,
         MatchOptions.of(options),
         progress=progress,
-        searcher=search.reuse,
+        searcher=search.memory,
     )
     matches = found.matches
     if options.max_roughness is not None:
