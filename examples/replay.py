@@ -1,11 +1,11 @@
-"""Before an arm moves: shows a policy server a recorded demonstration, and compares the actions.
+"""Show a policy server a recorded demonstration and compare the actions, before an arm moves.
 
     strap serve CKPT                                       # one terminal
     python examples/replay.py DEMONSTRATIONS --episode 0   # another
 
-A policy that was trained on the demonstration should nearly repeat its actions. Where it does no
-better than the mean action, something between the data and the server differs. Needs STRAP, which
-reads the dataset, and openpi-client.
+A policy that was trained on the demonstration should nearly repeat its actions. If its error is as
+large as that of the mean action, something between the data and the server differs. The script
+needs STRAP, which reads the dataset, and openpi-client.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the policy's actions are from the recorded ones, by number of the action [a]."""
+    """The error of the policy's actions against the recorded ones, per number of the action [a]."""
 
     error: Array
-    """mean absolute difference"""
+    """mean absolute difference to the recorded actions"""
     spread: Array
-    """that of always predicting the demonstration's mean action"""
+    """the same error if the demonstration's mean action is always predicted"""
 
 
 def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
-    """Show an openpi client's server every frame of a demonstration."""
+    """Send every frame of a demonstration to the server of an openpi client; return the errors."""
     wants = policy.get_server_metadata()
-    # Policies call `observation.state`, as LeRobot's datasets name it, `state`.
+    # LeRobot's `observation.state` is called `state` by policies.
     states = {k.removeprefix("observation."): v for k, v in trajectory.proprioception.items()}
     said = []
     for moment in range(trajectory.length):
@@ -54,7 +54,7 @@ def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
 
 
 def main() -> None:
-    """Replay one demonstration and print how its actions compare."""
+    """Replay one demonstration and print the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
     parser.add_argument("--episode", type=int, default=0)

@@ -1,10 +1,10 @@
-"""The control loop of a robot whose policy is behind `strap serve`, with a simulated arm to try it.
+"""The control loop of a robot that a policy of `strap serve` controls, with a simulated arm to try.
 
     strap serve CKPT                                                        # one terminal
     python examples/robot.py --suite libero_90 --task 0 --states 0 1 2      # another
 
-For a robot of your own, write an `Arm` in place of `SimulatedArm`; the rest may stay. It needs
-numpy and openpi-client alone. docs/recipes/robot.md says what comes before this.
+For your own robot, write an `Arm` in place of `SimulatedArm` and keep the rest. The loop only needs
+numpy and openpi-client. docs/recipes/robot.md describes the steps before this one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Arm(Protocol):
-    """What the loop asks of a robot."""
+    """The interface of a robot that the control loop uses."""
 
     instruction: str
     low: Array
-    """[a] what no action falls below …"""
+    """[a] the smallest value of each number of an action"""
     high: Array
-    """… or exceeds"""
+    """[a] the largest value of each number of an action"""
 
     @property
     def rate(self) -> float:
-        """Measured actions a second; refused where more than 5 % off those of the training data."""
+        """Measured actions per second; the server allows 5 % more or less than the data's rate."""
 
     def observe(self) -> Mapping[str, Array]:
-        """Return cameras and proprioception of this moment, by the names that the server prints."""
+        """Return the current cameras and proprioception, by the names that the server prints."""
 
     def move(self, action: Array) -> None:
-        """Begin an action [a]."""
+        """Start an action [a]; return at once."""
 
     def wait(self) -> None:
         """Return when the next action is due."""
@@ -50,25 +50,25 @@ class Arm(Protocol):
         """Return whether the task is solved, or the operator has ended the episode."""
 
     def stop(self) -> None:
-        """Hold still. The loop calls it when an episode ends, however it does."""
+        """Hold still. The loop calls this at the end of every episode, also after an error."""
 
 
 class Ticks:
-    """The clock of a robot: says when an action is due, and how many a second there really were."""
+    """The clock of a robot: it waits until the next action is due and measures the rate."""
 
     def __init__(self, rate: float) -> None:
         self._nominal = rate
-        self._times = deque([time.monotonic()], maxlen=1 + round(rate))  # of the last second
+        self._times = deque([time.monotonic()], maxlen=1 + round(rate))  # the last second
 
     def wait(self) -> None:
-        """Return at the next tick; at once where that is over."""
+        """Return at the next tick, or at once if its time has passed."""
         due = self._times[-1] + 1 / self._nominal
         time.sleep(max(0.0, due - time.monotonic()))
         self._times.append(time.monotonic())
 
     @property
     def rate(self) -> float:
-        """Ticks a second, over the last second; the nominal ones until that is over."""
+        """Ticks per second, over the last second; the nominal rate during the first second."""
         if len(self._times) <= self._nominal:
             return self._nominal
         return (len(self._times) - 1) / (self._times[-1] - self._times[0])
@@ -76,25 +76,26 @@ class Ticks:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an episode ended."""
+    """The outcome of one episode."""
 
     steps: int
     is_done: bool
     slowest: float
-    """seconds of the longest wait for an action"""
+    """the longest wait for an action, in seconds"""
 
 
 def control(arm: Arm, policy: Any, *, max_steps: int, seconds: float) -> Outcome:
-    """Let a policy move an arm for one episode. However that ends, the arm is stopped first.
+    """Let a policy move an arm for one episode, and stop the arm at the end or on an error.
 
     Args:
         arm: the robot.
         policy: an openpi client, connected.
         max_steps: actions after which the episode ends.
-        seconds: how long an answer may take.
+        seconds: the longest wait for an answer.
 
-    What the server refuses raises RuntimeError with its reason, a late answer TimeoutError, a lost
-    connection what the client raises. Read why, and connect anew, before the arm moves again.
+    If the server refuses an observation, RuntimeError gives the reason. A late answer raises
+    TimeoutError; a lost connection raises the client's error. Read the reason and connect again
+    before the arm moves again.
     """
     wants = policy.get_server_metadata()
     names = [*wants["cameras"], *wants["proprioception"]]
@@ -116,9 +117,9 @@ def control(arm: Arm, policy: Any, *, max_steps: int, seconds: float) -> Outcome
 
 
 def ask(policy: Any, message: dict[str, Any], seconds: float) -> Array:
-    """Return the action [a] of this moment; TimeoutError where it is late.
+    """Return the action [a] for this observation; raise TimeoutError if it is late.
 
-    openpi's client would wait for ever, so it waits in a thread that may be left behind.
+    openpi's client would wait for ever, so it waits in a thread that is abandoned after `seconds`.
     """
     answer: Future[dict[str, Any]] = Future()
 
@@ -133,9 +134,10 @@ def ask(policy: Any, message: dict[str, Any], seconds: float) -> Array:
 
 
 class SimulatedArm:
-    """A task of LIBERO in place of a robot.
+    """A LIBERO task in place of a robot.
 
-    Its time stands still while the policy thinks; with `ticks` it keeps to the clock, as robots do.
+    Simulated time stops while the policy computes. With `ticks` it runs in real time, as on a
+    robot.
     """
 
     def __init__(
@@ -154,35 +156,35 @@ class SimulatedArm:
         self._is_done = False
 
     def begin(self, state: int) -> None:
-        """Go to an initial state."""
+        """Reset to an initial state."""
         self._seen, info = self._env.reset(options={"initial_state": state})
         self._is_done = bool(info["is_success"])
         self._ticks = self._make_ticks(self._rate) if self._make_ticks else None
 
     @property
     def rate(self) -> float:
-        """Actions a second, of simulated time or by the clock."""
+        """Actions per second, of simulated time or, with `ticks`, of real time."""
         return self._ticks.rate if self._ticks else self._rate
 
     def observe(self) -> Mapping[str, Array]:
-        """What cameras and joints say after the last action, as HDF5 or LeRobot names it."""
+        """Return the observation after the last action, by the names of HDF5 and of LeRobot."""
         return {**self._seen, **{f"observation.{name}": self._seen[name] for name in self._seen}}
 
     def move(self, action: Array) -> None:
-        """A twentieth of a second of simulated time."""
+        """Simulate the action for a twentieth of a second."""
         self._seen, _, self._is_done, _, _ = self._env.step(action)
 
     def wait(self) -> None:
-        """Keep to the clock, where there is one."""
+        """Wait for the next tick, if the arm runs in real time."""
         if self._ticks:
             self._ticks.wait()
 
     def is_done(self) -> bool:
-        """Whether the task is solved."""
+        """Return whether the task is solved."""
         return self._is_done
 
     def stop(self) -> None:
-        """Hold still, which a simulated arm does by itself."""
+        """Do nothing: a simulated arm holds still by itself."""
 
     def close(self) -> None:
         """Free the simulator."""
@@ -190,17 +192,17 @@ class SimulatedArm:
 
 
 def main() -> None:
-    """Run an episode from each initial state and say how it went."""
+    """Run an episode from each initial state and print the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--suite", default="libero_90")
     parser.add_argument("--task", default="0", help="its number or a part of its instruction")
-    parser.add_argument("--demos", default="", help="HDF5 file: begin where its demonstrations do")
+    parser.add_argument("--demos", default="", help="HDF5 file: start where its demonstrations do")
     parser.add_argument("--states", type=int, nargs="+", default=[0], help="initial states")
-    parser.add_argument("--steps", type=int, default=520, help="of an episode, at most")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for an answer, at most")
-    parser.add_argument("--real-time", action="store_true", help="keep to the clock, as robots do")
+    parser.add_argument("--steps", type=int, default=520, help="most steps of an episode")
+    parser.add_argument("--seconds", type=float, default=5.0, help="longest wait for an answer")
+    parser.add_argument("--real-time", action="store_true", help="run in real time, as on a robot")
     call = parser.parse_args()
     policy = WebsocketClientPolicy(call.host, call.port)
     size = next(iter(policy.get_server_metadata()["cameras"].values()))["shapes"][0][0]

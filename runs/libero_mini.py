@@ -1,10 +1,11 @@
-"""Makes `samples/libero-mini` from collected demonstrations.
+"""Make `samples/libero-mini` from collected demonstrations.
 
     strap libero collect --suite libero_90 --demos 3 --out demos/libero_90 --tasks …
     strap libero collect --suite libero_10 --demos 5 --out demos/libero_10 --tasks …
     python runs/libero_mini.py demos samples/libero-mini
 
-The tasks stand in `libero_tasks`; `python runs/libero_mini.py --tasks` prints them for the shell.
+The tasks are listed in `libero_tasks`; `python runs/libero_mini.py --tasks` prints them for a
+shell.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from libero_tasks import PRIOR, TARGETS
 
 CRF, GOP = 27, 12
-"""Sizes before speed: the sample travels with the repository."""
+"""Small files before fast access: the sample is part of the repository."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Making:
     """Cut the sample out of collected demonstrations."""
 
     demos: tyro.conf.Positional[Path]
-    """holds libero_90/ and libero_10/, as `strap libero collect` wrote them"""
+    """the folder with libero_90/ and libero_10/, as `strap libero collect` wrote them"""
     out: tyro.conf.Positional[Path]
     """the sample's folder"""
     prior_each: int = 3
@@ -59,7 +60,7 @@ def _write(folder: Path, tasks: tuple[str, ...] | list[str], each: int, out: Pat
 
 
 def _slim(trajectory: strap.Trajectory) -> strap.Trajectory:
-    """Without the simulator's states, which only replaying needs."""
+    """Return a trajectory without the simulator's states, which only replaying needs."""
     kept = {k: v for k, v in trajectory.extras.items() if k in ("rewards", "dones")}
     return replace(trajectory, extras=kept)
 

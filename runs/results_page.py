@@ -1,12 +1,12 @@
 """Put the tables of `runs/results` between the markers of docs/results.md and docs/scores.md.
 
-    python runs/results_page.py            write them
-    python runs/results_page.py --check    say whether the pages hold them as they are
+    python runs/results_page.py            write the tables
+    python runs/results_page.py --check    exit with an error if the pages are not up to date
 
-A marker names results and a part of them: `<!-- main_table: Paired tests -->`. Of an experiment the
-parts are those of its report ("Successes" is the first table) and "Scores and gains", for which its
-cells' scores lie in `runs/results/scores`; what has only scores has their tables. What stands
-between a marker and the next `<!-- end -->` is replaced.
+A marker names results and one of their parts: `<!-- main_table: Paired tests -->`. The parts of an
+experiment are those of its report ("Successes" is the first table), and "Scores and gains" if the
+scores of its cells are in `runs/results/scores`. Results that only have scores have the tables of
+these scores. The text between a marker and the next `<!-- end -->` is replaced.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MARKED = re.compile(r"<!-- (\w+): ([\w ]+) -->\n((?!<!-- ).)*<!-- end -->", re.D
 MARKER = re.compile(r"<!-- (?:end|\w+: [\w ]+) -->")
 TOP_K = 100
 TOP_KS = (100, 200, 500)
-"""K of the tables of scores"""
+"""values of K in the tables of scores"""
 
 
 def read_parts(name: str) -> dict[str, str]:
-    """Return the parts of an experiment's report, or the tables of scores, by their headings."""
+    """Return an experiment's report, or the tables of scores, as a text for each heading."""
     records = read_scores(RESULTS / "scores" / f"{name}.jsonl")
     if (RUNS / f"{name}.toml").is_file():
         return read_report(name, records)
@@ -52,7 +52,7 @@ def read_parts(name: str) -> dict[str, str]:
 
 
 def read_report(name: str, records: list[ScoreRecord]) -> dict[str, str]:
-    """Return the parts of an experiment's report, and how well its cells' scores rank gains."""
+    """Return an experiment's report by heading, and how well its cells' scores rank the gains."""
     known = {command: list_options(command) for command in EXPERIMENT_COMMANDS}
     experiment = read_experiment(RUNS / f"{name}.toml", known)
     cells = list_cells(experiment)
