@@ -25,7 +25,7 @@ from strap.policies import Interface, policy_preset
 from strap.training import FrameCache, open_cache, training_preset
 from strap.training.cache import FORMAT
 from strap.training.loop import _Trainer
-from strap.training.updates import small_products
+from strap.training.updates import avoid_onednn_on_arm
 
 CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
 STATES = {"ee_ori": 3, "ee_pos": 3, "ee_states": 6, "gripper_states": 2, "joint_states": 7}
@@ -171,13 +171,13 @@ def main() -> None:
         cache = made_up_cache(Path(folder), vision, call.trajectories, 150)
         for title, changes in variants.items():
             made = trainer(cache, vision, call.device, **changes)
-            with small_products(made.device, made.policy_settings):
+            with avoid_onednn_on_arm(made.device, made.policy_settings):
                 rate = steps_per_second(made, 20, call.steps)
             report[title] = round(rate, 1)
             print(f"{title}: {rate:.1f} steps/s", flush=True)
         eager = trainer(cache, vision, call.device, graphs=False, compile="off")
         steps_per_second(eager, 10, 1)
-        with small_products(eager.device, eager.policy_settings):
+        with avoid_onednn_on_arm(eager.device, eager.policy_settings):
             report["milliseconds"] = breakdown(eager)
         print(json.dumps(report["milliseconds"]))
         if call.profile:

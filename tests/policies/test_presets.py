@@ -58,8 +58,8 @@ def test_crops_are_drawn_for_each_clip_or_for_each_frame(cache: FrameCache) -> N
     places = torch.arange(size)
     marked = torch.stack(torch.meshgrid(places, places, places[:1], indexing="ij")[:2], -1)
     marked = torch.cat([marked[:, :, 0], marked[:, :, 0, :1]], -1).to(torch.uint8)
-    rows = len(loader.frames.pictures["agentview_rgb"])
-    loader.frames.pictures["agentview_rgb"] = marked.expand(rows, size, size, 3)
+    rows = len(loader.frames.images["agentview_rgb"])
+    loader.frames.images["agentview_rgb"] = marked.expand(rows, size, size, 3)
     for crops, alike in ((1, True), (SMALL.history, False)):
         sampler = Sampler([(0, np.ones(len(windows)))], 16, loader.places, crops, 0)
         draw = sampler.draw(0)
@@ -212,8 +212,8 @@ def test_repeated_actions_are_learned_where_windows_are_the_authors(cache: Frame
         batch = loader.gather(loader.centred(last))
         assert torch.equal(batch.actions[0, 0], batch.actions[0, 1])
         assert batch.valid.tolist() == [[True, learns]]
-        beside = loader.beside(windows)  # held-out demonstrations are scored alike
-        assert beside.gather(beside.centred(last)).valid.tolist() == [[True, False]]
+        other = loader.with_windows(windows)  # held-out demonstrations are scored alike
+        assert other.gather(other.centred(last)).valid.tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("anchors", ["segment", "context"])

@@ -81,11 +81,11 @@ def test_only_clips_in_use_are_brought_to_the_device(whole: FrameCache, run: Pat
     numbers = torch.tensor([0, 7, len(windows) - 1])
     loader = Loader(part, windows, SMALL, torch.device("cpu"))
     mapped = loader.gather(loader.centred(numbers))
-    assert len(loader.frames.pictures["agentview_rgb"]) == whole.rows
-    loader.frames = gather_clips(part, loader.frames.pictures, used, torch.device("cpu"))
-    kept = loader.frames.pictures["agentview_rgb"]
+    assert len(loader.frames.images["agentview_rgb"]) == whole.rows
+    loader.frames = gather_clips(part, loader.frames.images, used, torch.device("cpu"))
+    kept = loader.frames.images["agentview_rgb"]
     assert len(kept) == sum(part.clips[number].length for number in used) < whole.rows
-    gathered = loader.beside(windows).gather(loader.centred(numbers))
+    gathered = loader.with_windows(windows).gather(loader.centred(numbers))
     assert torch.equal(gathered.images["agentview_rgb"], mapped.images["agentview_rgb"])
     assert set(used_clips(part, [windows, held_out_windows(part, held)])) > set(used)
 
@@ -121,7 +121,7 @@ def test_some_of_a_cache_s_proprioception(whole: FrameCache, run: Path) -> None:
     assert dict(part.interface.proprioception) == {"gripper_states": 2}
     sizes = list(whole.interface.proprioception.items())
     begin = sum(size for _, size in sizes[: [key for key, _ in sizes].index("gripper_states")])
-    row, length = part.picture_rows[0], part.clips[0].length
+    row, length = part.image_rows[0], part.clips[0].length
     expected = whole.states[row : row + length, begin : begin + 2]
     assert np.array_equal(part.states[:length], expected)
 

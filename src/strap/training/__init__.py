@@ -1,4 +1,4 @@
-"""Training policies: a frame cache, windows to draw from, and the loop."""
+"""Train policies: a frame cache, windows to draw from it, and the training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: drawn by step number alone, gathered on the device from the resident cache."""
+"""Draw batches by step number, and gather them on the device from the frame cache."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from strap.training.device_frames import clip_numbers, load_frames
 from strap.training.windows import Floats, Windows
 
 BLOCK = 64
-"""Steps whose draws are made at once."""
+"""number of steps that are drawn at once"""
 
 
 class Sampler:
-    """Which windows and crops step n trains on: a function of the seed and n, nothing else.
+    """Draws the windows and crops of step n, which depend on the seed and n alone.
 
-    So a resumed training draws what an uninterrupted one would have, and no state is kept.
+    So a resumed training draws the same as an uninterrupted one, without saved state.
     """
 
     def __init__(
         self, phases: Sequence[tuple[int, Floats]], batch: int, places: int, crops: int, seed: int
     ) -> None:
-        """Prepare to draw.
+        """Store the probabilities and sizes of draws.
 
         Args:
             phases: (first step, probabilities of windows).
-            batch: windows of a step.
-            places: corners a crop may have along a side.
-            crops: of each window: one per camera, or one per camera and frame.
-            seed: that everything follows from.
+            batch: number of windows per step.
+            places: number of positions of a crop along one side.
+            crops: number of crops per window: one per camera, or one per camera and frame.
+            seed: determines all draws.
         """
         self.phases = [(first, np.cumsum(p) / np.sum(p)) for first, p in phases]
         self.batch, self.places, self.crops, self.seed = batch, places, crops, seed
         self._block = lru_cache(maxsize=4)(self._draw_block)
 
     def draw(self, step: int) -> Tensor:
-        """int64 [batch 1+2·crops]: the window, then (top, left) of the crops, by camera."""
+        """Return int64 [batch 1+2·crops]: the window, then (top, left) of the crops, by camera."""
         phase = max(i for i, (first, _) in enumerate(self.phases) if first <= step)
         return self._block(phase, step // BLOCK)[step % BLOCK]
 
@@ -58,7 +58,7 @@ class Sampler:
 
 
 class Loader:
-    """Gathers batches; everything it reads lies on the device where it fits there."""
+    """Gathers batches from data that is on the device, if it fits there."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Loader:
         evaluated: Windows | None = None,
         learns_repeated: bool = False,
     ) -> None:
-        """Bring the windows and all that they need to the device.
+        """Move the windows and the data they need to the device.
 
         Args:
             cache: the data.
-            windows: what batches are drawn from.
-            settings: those of the policy.
-            device: where batches are gathered.
-            evaluated: windows that another loader (`beside`) gathers from the same pictures.
-            learns_repeated: count actions that are repeated where a clip ends as valid.
+            windows: the windows that batches are drawn from.
+            settings: the policy's settings.
+            device: the device on which batches are gathered.
+            evaluated: windows that another loader (`with_windows`) gathers from the same images.
+            learns_repeated: count the actions that are repeated at a clip's end as valid.
         """
         self.cache, self.interface = cache, cache.interface
         self.settings, self.device = settings, device
@@ -93,59 +93,65 @@ class Loader:
         self.past = torch.arange(1 - settings.history, 1, device=device)
         self.future = torch.arange(settings.chunk, device=device) + settings.first_action
 
-    def beside(self, windows: Windows) -> Loader:
-        """Return a loader of other windows, without repeated actions, that shares all else."""
+    def with_windows(self, windows: Windows) -> Loader:
+        """Return a loader of other windows that shares this one's data.
+
+        Repeated actions count as invalid in it.
+        """
         other = copy.copy(self)
         other.learns_repeated = False
         other.table = self._table(windows)
         return other
 
     def _table(self, windows: Windows) -> Tensor:
-        """Return the windows on the device [n 5]; the last column leads from rows to pictures."""
+        """Return the windows on the device [n 5].
+
+        The last column is the difference between a frame's row in `frames` and its cache row.
+        """
         clip = clip_numbers(self.cache, windows)
-        begins = np.array([own.row for own in self.cache.clips])
+        begins = np.array([cached.row for cached in self.cache.clips])
         shift = self.frames.rows[clip] - begins[clip]
         columns = (windows.anchor, windows.first, windows.last, windows.instruction, shift)
         return torch.from_numpy(np.stack(columns, axis=1)).to(self.device)
 
     @property
     def resident(self) -> bool:
-        """Whether the pictures lie on the device."""
+        """Whether the images are on the device."""
         return self.frames.is_resident
 
     @property
     def places(self) -> int:
-        """How many corners a crop may have along one side."""
+        """The number of positions of a crop along one side."""
         return 1 if self.frozen else self.interface.image_size - self.interface.crop + 1
 
     def centred(self, windows: Tensor) -> Tensor:
-        """A draw of these windows [b] with the middle crop."""
+        """Return a draw of the given windows [b] with centre crops."""
         corner = 0 if self.frozen else centre(self.interface.image_size, self.interface.crop)
         corners = torch.full((len(windows), 2 * len(self.interface.cameras)), corner)
         return torch.cat([windows[:, None], corners.to(windows)], dim=1)
 
     def gather(self, draw: Tensor, images: dict[str, Tensor] | None = None) -> Batch:
-        """The batch of a draw that lies on the device."""
+        """Return the batch of a draw that is on the device."""
         anchor, first, last, instruction, shift = self.table[draw[:, 0]].unbind(1)
-        wanted = anchor[:, None] + self.future
-        rows = torch.minimum(torch.maximum(wanted, first[:, None]), last[:, None])
+        future = anchor[:, None] + self.future
+        rows = torch.minimum(torch.maximum(future, first[:, None]), last[:, None])
         seen = torch.maximum(anchor[:, None] + self.past, first[:, None])
         return Batch(
             images=self.images(seen + shift[:, None], draw) if images is None else images,
             proprioception=self.states[seen],
             language=self.language[instruction],
             actions=self.actions[rows],
-            valid=(wanted == rows) | self.learns_repeated,
+            valid=(future == rows) | self.learns_repeated,
         )
 
     def images(self, rows: Tensor, draw: Tensor) -> dict[str, Tensor]:
-        """Return each camera's pictures of these picture rows [b h], cropped as drawn."""
+        """Return each camera's images of the given image rows [b h], cropped as drawn."""
         found = {}
         cameras = max(len(self.interface.cameras), 1)
         crops = (draw.shape[1] - 1) // (2 * cameras)
         corners = draw[:, 1:].reshape(len(draw), cameras, crops, 2)  # crops: 1 or h
         for number, name in enumerate(self.interface.cameras):
-            source = self.frames.pictures[name]
+            source = self.frames.images[name]
             if self.frozen:
                 clips = source.index_select(0, rows.flatten())
                 found[name] = clips.view(*rows.shape, *source.shape[1:]).float()
@@ -154,12 +160,12 @@ class Loader:
         return found
 
     def fetch(self, draw: Tensor) -> dict[str, Tensor]:
-        """Where the cache lies in host memory: a draw's pictures, brought to the device."""
+        """Copy a draw's images from host memory to the device."""
         table = self.table.cpu() if self.table.device.type != "cpu" else self.table
         anchor, first, _, _, shift = table[draw[:, 0]].unbind(1)
         seen = torch.maximum(anchor[:, None] + self.past.cpu(), first[:, None])
-        pictures = self.images(seen + shift[:, None], draw)
+        images = self.images(seen + shift[:, None], draw)
         return {
             name: clips.pin_memory().to(self.device, non_blocking=True)
-            for name, clips in pictures.items()
+            for name, clips in images.items()
         }

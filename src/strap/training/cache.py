@@ -1,16 +1,16 @@
-"""The frame cache: everything a training reads, decoded once, as plain arrays that are mapped.
+"""The frame cache: everything a training reads, decoded once, as memory-mapped arrays.
 
 CACHE/
-  frames-<camera>.npy    uint8 [rows s s 3], upright (absent where only feature maps are kept)
-  maps-<camera>.npy      float16 [rows places channels] of the frozen vision
+  frames-<camera>.npy    uint8 [rows s s 3], upright (absent if the cache holds feature maps)
+  maps-<camera>.npy      float16 [rows cells channels], feature maps of frozen vision
   actions.npy            float32 [rows a]
-  states.npy             float32 [rows d], the proprioception side by side
+  states.npy             float32 [rows d], the proprioception keys concatenated
   language.npy           float32 [instructions l]
-  tensors.safetensors    the frozen vision's projection
+  tensors.safetensors    the projection of frozen vision
   content.json           clips, segments, instructions, interface
   manifest.json          arguments and fingerprints; written last
 
-Rows of all clips lie end to end. Training needs nothing else: no dataset, no video decoder.
+The rows of all clips follow each other. Training needs no other data and no video decoder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "strap-frames-3"
 
 @dataclass(frozen=True)
 class CachedClip:
-    """Frames start … stop−1 of a trajectory, at rows row … row + length − 1 of the cache."""
+    """Frames start … stop−1 of a trajectory, in rows row … row + length − 1 of the cache."""
 
     id: str
     dataset: str
@@ -46,7 +46,7 @@ class CachedClip:
 
     @property
     def length(self) -> int:
-        """How many frames."""
+        """The number of frames."""
         return self.stop - self.start
 
 
@@ -67,22 +67,22 @@ class RetrievedSpan:
 
 @dataclass(frozen=True, eq=False)
 class SharedArrays:
-    """Where a training finds its clips in the arrays of a cache that many trainings share."""
+    """The location of one training's clips in the arrays of a cache that many trainings share."""
 
     rows: tuple[int, ...]
-    """of each clip's first frame in the arrays"""
+    """row of each clip's first frame in the arrays"""
     columns: tuple[int, ...]
-    """of states.npy"""
+    """columns of states.npy that the training uses"""
     language: Array
     """float32 [instructions l]"""
 
 
 @dataclass(frozen=True, eq=False)
 class FrameCache:
-    """A finished cache, its arrays mapped into memory; or a part of one (`select_clips`).
+    """A finished cache with memory-mapped arrays, or a part of one (`select_clips`).
 
-    Rows count the frames of its clips end to end. Pictures are not copied for a part: the frames of
-    clip i begin at row `picture_rows[i]` of `frames` and `maps`.
+    Rows number the frames of all clips in order. A part does not copy images: the frames of clip i
+    begin at row `image_rows[i]` of `frames` and `maps`.
     """
 
     path: Path
@@ -93,44 +93,44 @@ class FrameCache:
     language_encoder: str
     has_frames: bool
     context: tuple[int, int] | None = None
-    """(history, chunk): real frames that retrieved segments have around them; None: all"""
+    """(history, chunk): frames kept before and after retrieved segments; None: all"""
     shared: SharedArrays | None = None
-    """of a part of a larger cache"""
+    """set for a part of a larger cache"""
     origin: str = ""
-    """a hash of the stamps of what was decoded"""
+    """a hash of the stamps of the decoded clips"""
 
     @property
     def rows(self) -> int:
-        """Frames in all."""
+        """The total number of frames."""
         return sum(clip.length for clip in self.clips)
 
     @property
-    def picture_rows(self) -> tuple[int, ...]:
-        """The row of each clip's first frame in the pictures' arrays."""
+    def image_rows(self) -> tuple[int, ...]:
+        """The row of each clip's first frame in the arrays of images."""
         return self.shared.rows if self.shared else tuple(clip.row for clip in self.clips)
 
     def frames(self, camera: str) -> Array:
-        """Return a camera's images, uint8 [picture rows s s 3]."""
+        """Return a camera's images, uint8 [image rows s s 3]."""
         return self._array(f"frames-{camera}.npy")
 
     def maps(self, camera: str) -> Array:
-        """Return a camera's feature maps, float16 [picture rows places channels]."""
+        """Return a camera's feature maps, float16 [image rows cells channels]."""
         return self._array(f"maps-{camera}.npy")
 
     @cached_property
     def actions(self) -> Array:
-        """float32 [rows a]"""
+        """The actions, float32 [rows a]."""
         return self._clip_rows(self._array("actions.npy"))
 
     @cached_property
     def states(self) -> Array:
-        """float32 [rows d]"""
+        """The proprioception, float32 [rows d]."""
         states = self._clip_rows(self._array("states.npy"))
         return states[:, self.shared.columns] if self.shared else states
 
     @cached_property
     def language(self) -> Array:
-        """float32 [instructions l]"""
+        """The instructions' vectors, float32 [instructions l]."""
         return self.shared.language if self.shared else self._array("language.npy")
 
     def _clip_rows(self, array: Array) -> Array:
@@ -140,7 +140,7 @@ class FrameCache:
         return np.concatenate([array[row : row + clip.length] for row, clip in found])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what content.json says of it."""
+        """Return the content of content.json."""
         return {
             "format": FORMAT,
             "interface": asdict(self.interface),
@@ -179,7 +179,7 @@ def open_cache(path: str | Path) -> FrameCache:
 
 
 def read_content(path: Path) -> FrameCache:
-    """Return what content.json says, whether or not the arrays are complete."""
+    """Read content.json, even if the arrays are not complete yet."""
     content: Mapping[str, Any] = read_json(path / "content.json")
     if content.get("format") != FORMAT:
         raise StrapError(f"'{path}' is no frame cache")

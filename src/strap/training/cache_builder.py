@@ -1,4 +1,4 @@
-"""Building a frame cache: decode, resize, and where asked run the frozen vision, once per frame."""
+"""Build a frame cache: decode and resize every frame once; optionally compute frozen vision."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from strap.training.compatibility import choose_keys, require_same_features
 from strap.training.data import TrainingData
 from strap.types import Trajectory, short_name
 
-KEEP_EVERY = 4096
-"""Frames after which what was decoded is put on disk, so that it need not be decoded again."""
+SAVE_EVERY = 4096
+"""number of frames after which progress is saved, so that they are not decoded again"""
 SIZE = 128
 STATE = "building.json"
-"""How far a cache has got; gone when it is finished."""
+"""progress of an unfinished cache; deleted when the cache is finished"""
 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """What of the data a policy will see."""
+    """The features of the data that a cache keeps for policies."""
 
     vision: Vision = "resnet"
     image_size: int = SIZE
-    """side of the images, up to 8192 pixels; others are resized"""
+    """side of the images, up to 8192 pixels; images of other sizes are resized"""
     cameras: tuple[str, ...] = ()
-    """which cameras (default: all)"""
+    """cameras to keep (default: all)"""
     proprioception: tuple[str, ...] = ()
-    """which keys (default: all but `state` where it only repeats the others)"""
+    """keys to keep (default: all, but `state` only if it is larger than the others together)"""
     language: str = TEXT_ENCODER
-    """what embeds instructions: minilm, clip, words, a hub id or a local folder"""
+    """text encoder of instructions: minilm, clip, words, a hub id or a local folder"""
 
     def __post_init__(self) -> None:
         if not 1 <= self.image_size <= MAX_SIDE:
@@ -63,32 +63,32 @@ def build_cache(
     workers: int | None = None,
     progress: Progress = silent,
 ) -> FrameCache:
-    """Decode everything into a folder; interrupted, it goes on where it was, else it is kept.
+    """Decode all clips into a folder; resume an interrupted cache, and reuse a finished one.
 
     Args:
         data: the clips to decode.
         out: the cache's folder.
-        options: what of the data is kept.
-        workers: threads or processes that decode at a time (default: by the processors there are).
-        progress: called with the number of clips that are done.
+        options: the features of the data to keep.
+        workers: number of threads or processes that decode (default: by the number of CPUs).
+        progress: called with the number of finished clips.
     """
     out = Path(out).expanduser()
     identity = fingerprint_json([FORMAT, data.fingerprint(), asdict(options)])
     if not _is_built(out, identity):
         with writing(out):
             out.mkdir(parents=True, exist_ok=True)
-        with locked(out / LOCK):  # two trainings that need one cache: the second waits for it
+        with locked(out / LOCK):  # if two trainings need one cache, the second waits
             if not _is_built(out, identity):
                 _build(data, out, options, identity, workers, progress)
     return open_cache(out)
 
 
 def _is_built(out: Path, identity: str) -> bool:
-    """Whether the cache is finished, and the one wanted."""
+    """Return whether the folder has a finished cache of the given identity."""
     manifest = out / "manifest.json"
     if not manifest.is_file() or read_json(manifest).get("identity") != identity:
         return False
-    (out / STATE).unlink(missing_ok=True)  # of one that was killed before its last step
+    (out / STATE).unlink(missing_ok=True)  # left by a process killed before its last step
     return True
 
 
@@ -108,41 +108,43 @@ def _build(
     if state.is_file() and read_json(state).get("identity") == identity:
         done = int(read_json(state)["clips"])
     else:
-        state.unlink(missing_ok=True)  # first: it may speak of what is overwritten now
+        state.unlink(
+            missing_ok=True
+        )  # first, because it might describe arrays that are overwritten now
         _lay_out(data, out, options, stamps)
         write_json(state, {"identity": identity, "clips": 0})
-    writer, kept = ClipWriter(read_content(out), data), done
+    writer, saved = ClipWriter(read_content(out), data), done
 
-    def keep() -> None:
+    def save() -> None:
         writer.flush()
         write_json(state, {"identity": identity, "clips": done})
 
     try:
         for number in writer.write(done, workers):
             done = number + 1
-            if sum(clip.length for clip in writer.cache.clips[kept:done]) >= KEEP_EVERY:
-                keep()
-                kept = done
+            if sum(clip.length for clip in writer.cache.clips[saved:done]) >= SAVE_EVERY:
+                save()
+                saved = done
             progress("frames", done, len(data.clips))
     finally:
-        keep()
+        save()
     about = {"identity": identity, "options": asdict(options), "stamps": stamps}
     write_json(manifest, {**about, "versions": versions()})
     state.unlink()
 
 
 def stamp_clips(data: TrainingData) -> list[str]:
-    """Return for each clip what changes when its trajectory's files do, or how they are read."""
+    """Return a stamp per clip that changes with its trajectory's files and reading options."""
     stamps = []
     for clip in data.clips:
         trajectory, fields = clip.trajectory(), clip.dataset.opening.get("fields")
-        words = [json.dumps(fields)] if fields else []
-        stamps.append(" ".join([trajectory.source.stamp(), trajectory.orientation, *words]))
+        reading = [json.dumps(fields)] if fields else []
+        stamps.append(" ".join([trajectory.source.stamp(), trajectory.orientation, *reading]))
     return stamps
 
 
 def _lay_out(data: TrainingData, out: Path, options: CacheOptions, stamps: Sequence[str]) -> None:
-    """Write content.json, the instructions' vectors, and arrays of the right size, still empty."""
+    """Write content.json, the instructions' vectors, and empty arrays of the final size."""
     first = data.clips[0].trajectory()
     keys = choose_keys(first, options.proprioception)
     cameras = options.cameras or tuple(first.cameras)
@@ -186,7 +188,7 @@ def find_frame_sizes(trajectory: Trajectory, cameras: Sequence[str]) -> dict[str
 def place_clips(
     data: TrainingData, cameras: Sequence[str], keys: Sequence[str]
 ) -> tuple[tuple[CachedClip, ...], tuple[str, ...]]:
-    """Lay the clips end to end; return them and their different instructions."""
+    """Assign rows to the clips, end to end; return the clips and their distinct instructions."""
     first = data.clips[0].trajectory()
     texts: dict[str, int] = {}
     clips, row = [], 0
@@ -201,9 +203,9 @@ def place_clips(
 
 
 def _reserve(file: Path, shape: tuple[int, ...], dtype: str) -> None:
-    """Make an empty array whose bytes are on the disk: writing to it can't meet a full one."""
+    """Create an array with all its disk space allocated, so that writing cannot fill the disk."""
     with writing(file):
-        file.unlink(missing_ok=True)  # a training that reads the one before goes on reading it
+        file.unlink(missing_ok=True)  # a training can still read the old file
         open_memmap(file, mode="w+", dtype=dtype, shape=shape).flush()
         with file.open("r+b") as handle:
             if hasattr(os, "posix_fallocate"):
@@ -229,7 +231,7 @@ def _arrays(
 def _prepare_maps(
     data: TrainingData, out: Path, cameras: Sequence[str], options: CacheOptions
 ) -> tuple[int, int]:
-    """Find the projection from frames spread over the clips; return (places, channels) of a map."""
+    """Fit the projection to frames spread over the clips; return (cells, channels) of a map."""
     if options.vision != "frozen":
         return (0, 0)
     import torch

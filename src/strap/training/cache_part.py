@@ -1,4 +1,4 @@
-"""A training's clips, found in a cache that holds whole datasets: nothing is decoded or copied."""
+"""Find a training's clips in a cache of whole datasets, without decoding or copying images."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def select_clips(
     vision: Vision | None = None,
     image_size: int | None = None,
 ) -> FrameCache:
-    """Return the part of a cache that a training's data point at, as a cache of its own would be.
+    """Return the part of a cache that a training needs, as if it were a separate cache.
 
     Args:
-        cache: holds every clip of the data, by dataset and trajectory id, and perhaps much more.
-        data: the clips, their roles, and what was retrieved.
-        cameras: which of the cache's cameras (default: all).
-        proprioception: which of its keys (default: all).
-        language: what embeds instructions; vectors that the cache has of it are taken.
-        vision: what the cache must hold: frames for `resnet`, feature maps for `frozen`.
-        image_size: the side that its images must have.
+        cache: contains every clip of the data, by dataset and trajectory id, and perhaps others.
+        data: the clips, their roles, and the retrieved segments.
+        cameras: which of the cache's cameras to use (default: all).
+        proprioception: which of its keys to use (default: all).
+        language: the text encoder; the cache's vectors are reused if they come from it.
+        vision: required contents of the cache: frames for `resnet`, feature maps for `frozen`.
+        image_size: required side of the cache's images.
     """
     interface = cache.interface
-    _require_pictures(cache, vision, image_size)
+    _require_images(cache, vision, image_size)
     chosen = tuple(cameras) or interface.cameras
     for name in chosen:
         if name not in interface.cameras:
@@ -51,10 +51,10 @@ def select_clips(
     keys = choose_keys(first, tuple(proprioception) or tuple(interface.proprioception))
     sizes = {short_name(key): first.proprioception[key].shape[1] for key in keys}
     clips, texts = place_clips(data, chosen, keys)
-    vectors = _language(cache, texts, language)
+    vectors = _embed_new(cache, texts, language)
     stamps = stamp_clips(data)
     rows, origin = _find_rows(cache, data, stamps), fingerprint_json(stamps)
-    if not cache.has_frames:  # feature maps depend on everything that was decoded with them
+    if not cache.has_frames:  # the projection of feature maps depends on the whole cache
         origin = fingerprint_json([origin, cache.origin])
     return replace(
         cache,
@@ -72,11 +72,11 @@ def select_clips(
         language_encoder=language,
         context=(data.context.history, data.context.chunk) if data.context else None,
         origin=origin,
-        shared=SharedArrays(rows, _columns(cache, sizes), vectors),
+        shared=SharedArrays(rows, _find_columns(cache, sizes), vectors),
     )
 
 
-def _require_pictures(cache: FrameCache, vision: Vision | None, image_size: int | None) -> None:
+def _require_images(cache: FrameCache, vision: Vision | None, image_size: int | None) -> None:
     held = "resnet" if cache.has_frames else "frozen"
     if vision not in (None, held):
         raise StrapError(
@@ -91,7 +91,7 @@ def _require_pictures(cache: FrameCache, vision: Vision | None, image_size: int 
 
 
 def _find_rows(cache: FrameCache, data: TrainingData, stamps: Sequence[str]) -> tuple[int, ...]:
-    """Return the cache's row of each clip's first frame; raise where a clip's stamp is another."""
+    """Return the cache row of each clip's first frame; raise if a clip is missing or changed."""
     held: dict[tuple[str, str], list[int]] = {}
     for number, cached in enumerate(cache.clips):
         held.setdefault((cached.dataset, cached.id), []).append(number)
@@ -106,9 +106,9 @@ def _find_rows(cache: FrameCache, data: TrainingData, stamps: Sequence[str]) -> 
             changed.append(clip)
         else:
             skipped = clip.start - cache.clips[holding[0]].start
-            rows.append(cache.picture_rows[holding[0]] + skipped)
+            rows.append(cache.image_rows[holding[0]] + skipped)
     if missing or changed:
-        raise _lacking(cache, missing, changed)
+        raise _describe_missing(cache, missing, changed)
     return tuple(rows)
 
 
@@ -116,8 +116,10 @@ def _holds(cached: CachedClip, clip: Clip) -> bool:
     return cached.start <= clip.start and clip.stop <= cached.stop
 
 
-def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]) -> StrapError:
-    """Return the error that names what a cache does not have, or has from other files."""
+def _describe_missing(
+    cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]
+) -> StrapError:
+    """Return the error that names the clips that a cache lacks, or the changed ones."""
     wrong = missing or changed
     names = dict.fromkeys(clip.dataset.name for clip in wrong)
     ids = name_some([clip.id for clip in wrong])
@@ -135,24 +137,24 @@ def _lacking(cache: FrameCache, missing: Sequence[Clip], changed: Sequence[Clip]
     )
 
 
-def _columns(cache: FrameCache, sizes: dict[str, int]) -> tuple[int, ...]:
-    """Return the columns of states.npy that hold these keys."""
-    begin, at = 0, {}
+def _find_columns(cache: FrameCache, sizes: dict[str, int]) -> tuple[int, ...]:
+    """Return the columns of states.npy that hold the given keys."""
+    begin, columns = 0, {}
     for key, size in cache.interface.proprioception.items():
-        at[key] = range(begin, begin + size)
+        columns[key] = range(begin, begin + size)
         begin += size
     for key, size in sizes.items():
-        if key not in at or len(at[key]) != size:
-            known = ", ".join(f"{k} ({len(v)})" for k, v in at.items()) or "none"
+        if key not in columns or len(columns[key]) != size:
+            known = ", ".join(f"{k} ({len(v)})" for k, v in columns.items()) or "none"
             raise StrapError(
                 f"the cache '{cache.path}' has no proprioception '{key}' of size {size}; it has: "
                 f"{known}: choose those with --proprioception"
             )
-    return tuple(column for key in sizes for column in at[key])
+    return tuple(column for key in sizes for column in columns[key])
 
 
-def _language(cache: FrameCache, texts: Sequence[str], encoder: str) -> Array:
-    """Return the instructions' vectors [n l]: the cache's, or embedded."""
+def _embed_new(cache: FrameCache, texts: Sequence[str], encoder: str) -> Array:
+    """Return the instructions' vectors [n l]; embed only those that the cache lacks."""
     known: dict[str, Array] = {}
     if encoder == cache.language_encoder:
         known = dict(zip(cache.instructions, cache.language, strict=True))

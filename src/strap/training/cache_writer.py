@@ -1,4 +1,4 @@
-"""Filling a frame cache: clips decoded ahead by threads or processes, written in order."""
+"""Fill a frame cache: threads or processes decode clips ahead, which are written in order."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from strap.training.data import Clip, TrainingData
 from strap.types import Array, short_name
 
 MAX_THREADS = 8
-"""more wait for each other"""
+"""more threads only wait for each other"""
 
 
 class ClipWriter:
-    """Fills the arrays of a cache that is laid out, clip by clip.
+    """Fills the arrays of a new cache, clip by clip.
 
-    Rows are written to the files, not to a map of them: a map meets a page fault every four
-    kilobytes, which takes several times as long as the writing.
+    Rows are written to the files, not to memory maps of them: a map causes a page fault every four
+    kilobytes, which takes several times as long as writing does.
     """
 
     def __init__(self, cache: FrameCache, data: TrainingData) -> None:
         self.cache, self.data = cache, data
         kind = "frames" if cache.has_frames else "maps"
-        self.pictures = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
-        # Memory maps, for their shape, dtype and offset only:
+        self.image_files = {name: f"{kind}-{name}.npy" for name in cache.interface.cameras}
+        # Memory maps, used only for their shape, dtype and offset:
         self.layouts: dict[str, Any] = {
             name: np.load(cache.path / name, mmap_mode="r", allow_pickle=False)
-            for name in ("actions.npy", "states.npy", *self.pictures.values())
+            for name in ("actions.npy", "states.npy", *self.image_files.values())
         }
         self.vision: Any = None
         if not cache.has_frames:
@@ -59,26 +59,26 @@ class ClipWriter:
             self.projection = Projection(tensors["mean"], tensors["directions"])
 
     def write(self, first: int, workers: int | None = None) -> Iterator[int]:
-        """Write clips from the first given one on; yield the number of each when it is written.
+        """Write the clips from number `first` on; yield each clip's number after writing it.
 
         Args:
             first: the number of the first clip to write.
-            workers: threads, or for many images of videos processes, that decode at a time
-                (default: as many as there are processors, threads 8 at most).
+            workers: number of threads that decode, or of processes if there are many images in
+                videos (default: the number of CPUs, at most 8 for threads).
         """
         numbers = range(first, len(self.data.clips))
-        groups, images = [], 0
+        groups, n_images = [], 0
         for _, found in groupby(numbers, key=lambda number: id(self.data.clips[number].dataset)):
             group = tuple(found)
             dataset = self.data.clips[group[0]].dataset
             is_video = has_videos(dataset)
             groups.append((dataset, is_video, group))
             if is_video:
-                images += sum(self.cache.clips[number].length for number in group)
+                n_images += sum(self.cache.clips[number].length for number in group)
         count = workers or processors()
         with ExitStack() as stack:
             by_processes: Callable[[Dataset], Images] | None = None
-            if pays(images * len(self.cache.interface.cameras), count):
+            if pays(n_images * len(self.cache.interface.cameras), count):
                 by_processes = stack.enter_context(decoder_processes(count))
             for dataset, is_video, group in groups:
                 if by_processes and is_video:
@@ -88,7 +88,7 @@ class ClipWriter:
                     yield from self._write_clips(group, read_frames, n_threads)
 
     def flush(self) -> None:
-        """Put on disk what was written."""
+        """Force written rows onto the disk."""
         for name in self.layouts:
             with writing(self.cache.path / name), (self.cache.path / name).open("r+b") as file:
                 os.fsync(file.fileno())
@@ -104,15 +104,15 @@ class ClipWriter:
             cast(Generator[SpanImages], read_ahead(todo, cameras, count, fitted))
         ) as decoded:
             for number in numbers:
-                self._write_values(number)
+                self._write_actions_and_states(number)
                 for read in decoded if cameras else ():
-                    self._write_pictures(read.span, read.images)
+                    self._write_images(read.span, read.images)
                     if read.span.final:
                         break
                 yield number
 
     def _spans(self, number: int) -> Iterator[FrameSpan]:
-        """Yield a clip's frames camera by camera; `row` is the cache's."""
+        """Yield spans of a clip's frames, camera by camera; their `row` is that of the cache."""
         clip, row = self.data.clips[number], self.cache.clips[number].row
         trajectory = clip.trajectory()
         job = EmbeddingJob((trajectory,), (), ())
@@ -124,15 +124,15 @@ class ClipWriter:
                 is_last = camera == len(self.cache.interface.cameras) - 1 and stop == clip.stop
                 yield FrameSpan(job, camera, 0, start, stop, row + start - clip.start, is_last)
 
-    def _write_pictures(self, span: FrameSpan, images: Array) -> None:
-        name = self.pictures[self.cache.interface.cameras[span.camera]]
+    def _write_images(self, span: FrameSpan, images: Array) -> None:
+        name = self.image_files[self.cache.interface.cameras[span.camera]]
         rows = slice(span.row, span.row + span.stop - span.start)
         if self.vision is not None:
             images = self.vision.project(images, self.projection)
         self._write_rows(name, rows, images, span.job.trajectories[0].id)
 
-    def _write_values(self, number: int) -> None:
-        """Write a clip's actions and proprioception."""
+    def _write_actions_and_states(self, number: int) -> None:
+        """Write the actions and proprioception of a clip."""
         clip, rows = self.data.clips[number], _rows(self.cache, number)
         trajectory = clip.trajectory()
         actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
@@ -149,11 +149,11 @@ class ClipWriter:
 
     def _write_rows(self, name: str, rows: slice, values: Array, trajectory: str) -> None:
         layout, path = self.layouts[name], self.cache.path / name
-        wanted = (rows.stop - rows.start, *layout.shape[1:])
-        if values.shape != wanted:
+        expected = (rows.stop - rows.start, *layout.shape[1:])
+        if values.shape != expected:
             raise StrapError(
                 f"trajectory '{trajectory}' gives {list(values.shape)} values where '{name}' takes "
-                f"{list(wanted)}: check the dataset with `strap inspect`"
+                f"{list(expected)}: check the dataset with `strap inspect`"
             )
         with writing(path), path.open("r+b") as file:
             file.seek(layout.offset + rows.start * layout.strides[0])

@@ -1,4 +1,4 @@
-"""Which features of trajectories a policy sees, and whether trajectories share them."""
+"""Choose the features of trajectories that a policy sees; check that all trajectories have them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from strap.types import Trajectory, short_name
 
 
 def choose_keys(trajectory: Trajectory, chosen: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the chosen proprioception keys, else all; `state` only where it says more."""
+    """Return the proprioception keys to use: the chosen ones, or else all.
+
+    Without a choice, `state` is left out if it is no larger than the other keys together.
+    """
     known = trajectory.proprioception
     by_short = {short_name(key): key for key in known}
     if chosen:
@@ -27,7 +30,7 @@ def choose_keys(trajectory: Trajectory, chosen: Sequence[str] = ()) -> tuple[str
 def require_same_features(
     trajectory: Trajectory, first: Trajectory, cameras: Sequence[str], keys: Sequence[str]
 ) -> None:
-    """Raise where a trajectory lacks what the first one has and a policy is to see."""
+    """Raise if a trajectory lacks a feature of the first one that the policy will see."""
     if trajectory.actions.shape[1:] != first.actions.shape[1:]:
         raise StrapError(
             f"trajectory '{trajectory.id}' has actions of size {trajectory.actions.shape[1]}, "

@@ -1,4 +1,4 @@
-"""What a training draws from: a run, a dataset, or an augmented dataset, as clips to be cached."""
+"""Open a run, a dataset or an augmented dataset as the clips that a training reads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from strap.types import Matches, Trajectory
 
 @dataclass(frozen=True)
 class Clip:
-    """Frames start … stop−1 of a trajectory, to be cached."""
+    """Frames start … stop−1 of a trajectory that will be cached."""
 
     dataset: Dataset
     id: str
@@ -32,13 +32,13 @@ class Clip:
     stop: int
 
     def trajectory(self) -> Trajectory:
-        """Open the whole trajectory it is a part of."""
+        """Return the whole trajectory of the clip."""
         return self.dataset[self.id]
 
 
 @dataclass(frozen=True)
 class Context:
-    """How many real frames a retrieved segment keeps around it, where its trajectory has them."""
+    """The number of frames to keep before and after a retrieved segment, if there are that many."""
 
     history: int
     chunk: int
@@ -46,17 +46,17 @@ class Context:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Clips, and what was retrieved among them."""
+    """The clips of a training, and the retrieved segments in them."""
 
     clips: tuple[Clip, ...]
     retrieved: tuple[RetrievedSpan, ...]
     context: Context | None = None
-    """of the retrieved segments; None where whole trajectories are there"""
+    """frames around the retrieved segments; None if the clips are whole trajectories"""
     chosen: Chosen | None = None
-    """of a run: which of its matches remain; the others are not retrieved"""
+    """for a run: the matches that remain; the others are missing from `retrieved`"""
 
     def fingerprint(self) -> str:
-        """Return a hash that changes with the files, their reading, the clips or the matches."""
+        """Return a hash of the files, the options of reading them, the clips and the matches."""
         datasets = {clip.dataset.name: clip.dataset for clip in self.clips}
         content: list[Any] = [
             [name, dataset.fingerprint(), dataset.format, dataset.read_as]
@@ -67,7 +67,7 @@ class TrainingData:
         return fingerprint_json(content)
 
     def fetch(self, cameras: Sequence[str] | None, progress: Progress) -> None:
-        """Fetch what is not here of the hub's datasets, of these cameras or all."""
+        """Download missing files of hub datasets, for the given cameras or all."""
         ids: dict[str, dict[str, None]] = {}
         for clip in self.clips:
             ids.setdefault(clip.dataset.name, {})[clip.id] = None
@@ -88,34 +88,34 @@ def open_training_data(
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
 
     Args:
-        path: what to train on.
-        prior: for a dataset: what to pre-train on, or to train on beside it.
-        whole_prior: for a run: all of its prior, not only what was retrieved.
+        path: the run or dataset to train on.
+        prior: for a dataset: datasets to pre-train on, or to train on in addition.
+        whole_prior: for a run: include its whole prior, not only the retrieved segments.
         selection: for a dataset: which of its demonstrations to train on.
         opening: how to read datasets.
-        choices: for a run: train on the matches that its choices leave, or `ignore` those.
-        progress: called with (what, done, total) while a dataset of the hub is fetched.
+        choices: for a run: apply its choices among matches, or `ignore` them.
+        progress: called with (what, done, total) during downloads from the hub.
     """
     path, opening = Path(path).expanduser(), opening or OpenOptions()
     selection = selection or Selection()
     if (path / "matches.parquet").is_file():
-        _require_all(selection, f"'{path}' is a run")
-        _require_own(prior, opening, f"'{path}' is a run")
-        return _of_run(path, choices, whole_prior=whole_prior)
+        _require_no_selection(selection, f"'{path}' is a run")
+        _require_no_overrides(prior, opening, f"'{path}' is a run")
+        return _read_run(path, choices, whole_prior=whole_prior)
     dataset = opening.open(path, progress)
     if not len(dataset):
         raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
     if "is_pad" in dataset[dataset.ids[0]].extras:
-        _require_all(selection, f"'{path}' is an augmented dataset")
-        _require_own(prior, OpenOptions(), f"'{path}' is an augmented dataset")
-        return _of_augmented(dataset)
-    clips = _whole(selection.apply(dataset), "target")
+        _require_no_selection(selection, f"'{path}' is an augmented dataset")
+        _require_no_overrides(prior, OpenOptions(), f"'{path}' is an augmented dataset")
+        return _read_augmented(dataset)
+    clips = _whole_clips(selection.apply(dataset), "target")
     for other in prior:
-        clips += _whole(opening.open(other, progress), "prior")
+        clips += _whole_clips(opening.open(other, progress), "prior")
     return TrainingData(tuple(clips), ())
 
 
-def _require_all(selection: Selection, what: str) -> None:
+def _require_no_selection(selection: Selection, what: str) -> None:
     if selection != Selection():
         raise StrapError(
             f"{what}, which was made for the demonstrations in it: choose others with "
@@ -124,8 +124,8 @@ def _require_all(selection: Selection, what: str) -> None:
         )
 
 
-def _require_own(prior: Sequence[str | Path], opening: OpenOptions, what: str) -> None:
-    """Raise where a prior is given to what has one, or options to datasets that were read once."""
+def _require_no_overrides(prior: Sequence[str | Path], opening: OpenOptions, what: str) -> None:
+    """Raise if a run or augmented dataset is given another prior, or options for reading."""
     if prior:
         raise StrapError(
             f"{what}, which has its own prior: leave --prior out; it is for a dataset of "
@@ -144,7 +144,7 @@ def open_whole_datasets(
     selection: Selection | None = None,
     progress: Progress = silent,
 ) -> TrainingData:
-    """Open datasets to cache their trajectories whole, for any training on parts of them."""
+    """Open whole datasets for a cache that many trainings use parts of."""
     clips: list[Clip] = []
     opening = opening or OpenOptions()
     given = [Path(path).expanduser() for path in paths]
@@ -153,11 +153,11 @@ def open_whole_datasets(
         dataset = (selection or Selection()).apply(opened)
         if not len(dataset):
             raise StrapError(f"dataset '{path}' is empty: it holds no trajectory")
-        clips += _whole(dataset, "target")
+        clips += _whole_clips(dataset, "target")
     return TrainingData(tuple(clips), ())
 
 
-def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
+def _read_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
     from strap.runs import open_run
 
     run = open_run(path)
@@ -174,23 +174,23 @@ def _of_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
                 f"datasets of '{path}' are gone and it holds no augmented dataset: put them back "
                 f"({', '.join([arguments['target'], *arguments['prior']])})"
             )
-        return _with_choices(_of_augmented(open_dataset(run.augmented)), chosen)
+        return _with_choices(_read_augmented(open_dataset(run.augmented)), chosen)
     target, priors = run.datasets()
-    clips, context = _whole(target, "target"), None
+    clips, context = _whole_clips(target, "target"), None
     if whole_prior:
         for dataset in priors:
-            clips += _whole(dataset, "prior")
+            clips += _whole_clips(dataset, "prior")
     else:
         context = Context(int(arguments["history"]), int(arguments["chunk"]))
-        clips += _around(chosen.matches, priors, context)
-    retrieved = _locate(chosen.matches, clips)
+        clips += _clips_around(chosen.matches, priors, context)
+    retrieved = _locate_matches(chosen.matches, clips)
     return TrainingData(tuple(clips), retrieved, context, chosen)
 
 
 def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
-    """Return an augmented dataset's clips without those of matches that do not remain.
+    """Return an augmented dataset's clips without those of dropped matches.
 
-    Each match is a clip of its own there, in the order of matches.parquet.
+    An augmented dataset holds one clip per match, in the order of matches.parquet.
     """
     if len(data.retrieved) != chosen.total:
         raise StrapError(
@@ -209,12 +209,12 @@ def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
     )
 
 
-def _whole(dataset: Dataset, role: str) -> list[Clip]:
+def _whole_clips(dataset: Dataset, role: str) -> list[Clip]:
     return [Clip(dataset, t.id, role, 0, t.length) for t in dataset]
 
 
-def _around(matches: Matches, priors: Sequence[Dataset], context: Context) -> list[Clip]:
-    """Cut the retrieved frames with their context; overlapping ones are one clip."""
+def _clips_around(matches: Matches, priors: Sequence[Dataset], context: Context) -> list[Clip]:
+    """Return clips of the retrieved frames and their context; merge overlapping ones."""
     by_name = matches.locate(priors)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for match in matches:
@@ -224,13 +224,13 @@ def _around(matches: Matches, priors: Sequence[Dataset], context: Context) -> li
     clips = []
     for (name, trajectory_id), found in sorted(spans.items()):
         length = by_name[name][trajectory_id].length
-        for start, stop in _merged(found):
+        for start, stop in _merge_spans(found):
             span = max(start, 0), min(stop, length)
             clips.append(Clip(by_name[name], trajectory_id, "prior", *span))
     return clips
 
 
-def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -240,8 +240,8 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _locate(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...]:
-    """Find the clip that holds each match."""
+def _locate_matches(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...]:
+    """Return the retrieved spans: find the clip that contains each match."""
     where: dict[tuple[str, str], list[int]] = {}
     for index, clip in enumerate(clips):
         if clip.role == "prior":
@@ -258,27 +258,29 @@ def _locate(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedSpan, ...
             raise StrapError(
                 f"match {segment} lies in no prior dataset of the run: were they changed since?"
             )
-        found = (holding[0], segment.start, segment.stop, match.cost)
+        location = (holding[0], segment.start, segment.stop, match.cost)
         query = match.query
-        spans.append(RetrievedSpan(*found, query.trajectory_id, query.start, query.stop))
+        spans.append(RetrievedSpan(*location, query.trajectory_id, query.start, query.stop))
     return tuple(spans)
 
 
-def _of_augmented(dataset: Dataset) -> TrainingData:
-    """Take demonstrations and segments as `augment` wrote them, without the repeated edges."""
+def _read_augmented(dataset: Dataset) -> TrainingData:
+    """Read the demonstrations and segments that `augment` wrote, without repeated frames."""
     clips: list[Clip] = []
     spans: list[RetrievedSpan] = []
     contexts: list[Context] = []
     for trajectory in dataset:
         is_real = ~_flags(trajectory, "is_pad")
-        real = _some(np.flatnonzero(is_real), trajectory)
+        real = _require_any(np.flatnonzero(is_real), trajectory)
         start, stop = int(real[0]), int(real[-1]) + 1
         origin = _origin(trajectory)
         role = "target" if origin.get("cost") is None else "prior"
         clips.append(Clip(dataset, trajectory.id, role, start, stop))
         if role == "target":
             continue
-        inside = _some(np.flatnonzero(is_real & ~_flags(trajectory, "is_context")), trajectory)
+        inside = _require_any(
+            np.flatnonzero(is_real & ~_flags(trajectory, "is_context")), trajectory
+        )
         first, last = int(inside[0]), int(inside[-1])
         found = (len(clips) - 1, first, last + 1, _cost(origin, trajectory))
         spans.append(RetrievedSpan(*found, *_query(origin, trajectory)))
@@ -289,7 +291,7 @@ def _of_augmented(dataset: Dataset) -> TrainingData:
 
 
 def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
-    """Return a flag for each frame, as `augment` writes them."""
+    """Return the flags of a trajectory's frames [frame] that `augment` wrote."""
     values = np.asarray(trajectory.extras[name][:]) if name in trajectory.extras else np.zeros(0)
     if values.size != trajectory.length or values.dtype.kind not in "biu":
         raise StrapError(
@@ -299,7 +301,7 @@ def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
     return values.ravel().astype(np.bool_)
 
 
-def _some(frames: npt.NDArray[np.int64], trajectory: Trajectory) -> npt.NDArray[np.int64]:
+def _require_any(frames: npt.NDArray[np.int64], trajectory: Trajectory) -> npt.NDArray[np.int64]:
     if not frames.size:
         raise StrapError(
             f"'{trajectory.source.path}', {trajectory.id}: it has no frame to train on: the "
@@ -319,7 +321,7 @@ def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
 
 
 def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int, int]:
-    """Return the demonstration a segment was found for, and which frames of it asked."""
+    """Return the query of a segment: the demonstration's id, its start and stop."""
     try:
         bounds = int(origin["query_start"]), int(origin["query_stop"])
         return str(origin["query_trajectory"]), *bounds
@@ -331,7 +333,7 @@ def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int,
 
 
 def _origin(trajectory: Trajectory) -> dict[str, Any]:
-    """Where a segment came from: one mapping in LeRobot, `source_*` attributes in HDF5."""
+    """Return the source of a segment: one mapping in LeRobot, `source_*` attributes in HDF5."""
     told = trajectory.attributes.get("provenance")
     if told:
         return dict(told)

@@ -1,4 +1,4 @@
-"""The pictures of a training: on the device where they fit there, only those of clips in use."""
+"""Load the images of the clips in use: onto the device if they fit there."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from strap.training.cache import FrameCache
 from strap.training.windows import Ints, Windows
 from strap.types import Array
 
-WIDENED = 1 << 30
-"""Bytes of feature maps up to which a processor keeps them as float32, converted once."""
-FREE_SHARE = 0.6
-"""Of the GPU's free memory, what the pictures may take."""
+MAX_FLOAT32_BYTES = 1 << 30
+"""feature maps below this many bytes are converted to float32 once, on a CPU"""
+MAX_GPU_SHARE = 0.6
+"""largest share of the GPU's free memory that images may use"""
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceFrames:
-    """Every camera's frames or feature maps, and where each clip begins in them."""
+    """Every camera's frames or feature maps, and the row at which each clip begins."""
 
-    pictures: dict[str, Tensor]
-    """camera -> [picture rows …]"""
+    images: dict[str, Tensor]
+    """camera -> [image rows …]"""
     rows: Ints
-    """the row of each clip's first frame; of clips that are not in use, any"""
+    """image row of each clip's first frame; arbitrary for clips that are not in use"""
     is_resident: bool
-    """whether they lie on the device that trains"""
+    """whether the images are on the device that trains"""
 
 
 def load_frames(
     cache: FrameCache, windows: Sequence[Windows], *, maps: bool, device: torch.device
 ) -> DeviceFrames:
-    """Map the pictures, or bring those of the clips that have a window to the device.
+    """Copy the images of clips that have a window to the device, or map the images of all clips.
+
+    Images are mapped if they do not fit on the GPU. On a CPU only small feature maps are copied.
 
     Args:
-        cache: where they lie.
-        windows: all that will be drawn or evaluated.
-        maps: feature maps instead of frames.
-        device: that trains.
+        cache: the cache with the images.
+        windows: all windows that will be drawn or evaluated.
+        maps: load feature maps instead of frames.
+        device: the device that trains.
     """
     read = cache.maps if maps else cache.frames
     stored = {name: _tensor(read(name)) for name in cache.interface.cameras}
@@ -48,30 +50,30 @@ def load_frames(
     count = sum(cache.clips[number].length for number in used)
     size = sum(t[:1].numel() * t.element_size() * count for t in stored.values())
     is_cpu = device.type == "cpu"
-    if is_cpu and not (maps and size < WIDENED):
-        return DeviceFrames(stored, np.array(cache.picture_rows, np.int64), True)
-    if not is_cpu and size >= FREE_SHARE * torch.cuda.mem_get_info()[0]:
-        return DeviceFrames(stored, np.array(cache.picture_rows, np.int64), False)
+    if is_cpu and not (maps and size < MAX_FLOAT32_BYTES):
+        return DeviceFrames(stored, np.array(cache.image_rows, np.int64), True)
+    if not is_cpu and size >= MAX_GPU_SHARE * torch.cuda.mem_get_info()[0]:
+        return DeviceFrames(stored, np.array(cache.image_rows, np.int64), False)
     return gather_clips(cache, stored, used, device)
 
 
 def gather_clips(
     cache: FrameCache, stored: Mapping[str, Tensor], used: Sequence[int], device: torch.device
 ) -> DeviceFrames:
-    """Copy the pictures of some clips to a device, end to end; a processor's maps as float32."""
+    """Copy the images of some clips to a device, end to end; feature maps on a CPU as float32."""
     lengths = [cache.clips[number].length for number in used]
     rows = np.zeros(len(cache.clips), np.int64)
     rows[list(used)] = np.cumsum([0, *lengths])[:-1]
-    pictures = {}
+    images = {}
     for name, source in stored.items():
         widen = device.type == "cpu" and source.is_floating_point()
         dtype = torch.float32 if widen else source.dtype
         gathered = torch.empty((sum(lengths), *source.shape[1:]), dtype=dtype, device=device)
         for number, length in zip(used, lengths, strict=True):
-            begin, row = cache.picture_rows[number], int(rows[number])
+            begin, row = cache.image_rows[number], int(rows[number])
             gathered[row : row + length].copy_(source[begin : begin + length])
-        pictures[name] = gathered
-    return DeviceFrames(pictures, rows, True)
+        images[name] = gathered
+    return DeviceFrames(images, rows, True)
 
 
 def clip_numbers(cache: FrameCache, windows: Windows) -> Ints:
@@ -87,7 +89,7 @@ def used_clips(cache: FrameCache, windows: Sequence[Windows]) -> list[int]:
 
 
 def _tensor(array: Array) -> Tensor:
-    # Copy-on-write: torch wants memory it may write to, and nothing writes.
+    # Copy-on-write, because torch requires writable memory; nothing is ever written.
     if isinstance(array, np.memmap) and array.filename is not None:
         array = np.load(array.filename, mmap_mode="c", allow_pickle=False)
     return torch.from_numpy(array)

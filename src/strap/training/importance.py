@@ -1,7 +1,8 @@
-"""Weights of matches by how much likelier their frames are in the target than in the prior.
+"""Weigh matches by how much more likely their frames are in the target than in the prior.
 
-A logistic regression learns to tell the target's frames from a sample of the prior's by the
-features that the retrieval compared; both kinds weigh the same, so its odds are p_target / p_prior.
+A logistic regression distinguishes the target's frames from a sample of the prior's, by the
+features that the retrieval compared. Both classes have the same total weight, so the odds are
+p_target / p_prior.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from strap.store import EmbeddingStore, open_store
 
 Floats = npt.NDArray[np.float64]
 SAMPLE = 10_000
-"""frames of the prior that stand for all of it"""
+"""frames of the prior that are sampled for the regression"""
 PENALTY = 1e-4
-"""of the squared weights, whose features have a variance of 1 in all"""
+"""L2 penalty of the coefficients, for features whose variances sum to 1"""
 LIMIT = 10.0
-"""a frame's p_target / p_prior counts as at most this, and as at least its inverse"""
+"""p_target / p_prior of a frame is clipped to 1 / LIMIT … LIMIT"""
 
 
 @dataclass(frozen=True, eq=False)
 class DensityRatio:
-    """How much more likely a frame is in the target than in the prior."""
+    """A fitted model of p_target / p_prior, the density ratio of a frame."""
 
-    mean: Floats  # [d] of the prior
+    mean: Floats  # [d], mean frame of the prior
     coefficients: Floats  # [d]
     intercept: float
 
     def of(self, frames: npt.NDArray[np.floating]) -> Floats:
-        """Return p_target / p_prior of frames [t d], within LIMIT."""
+        """Return p_target / p_prior of frames [t d], clipped to 1 / LIMIT … LIMIT."""
         logits = (frames.astype(np.float64) - self.mean) @ self.coefficients + self.intercept
         return np.asarray(np.exp(np.clip(logits, -np.log(LIMIT), np.log(LIMIT))))
 
@@ -49,7 +50,7 @@ def fit_density_ratio(
     Args:
         target: frames [n d].
         prior: frames [m d].
-        penalty: of the squared coefficients, for features that are divided by the prior's spread.
+        penalty: L2 penalty of the coefficients, for features divided by the prior's deviation.
     """
     mean = prior.mean(axis=0, dtype=np.float64)
     spread = float(np.sqrt(((prior - mean) ** 2).sum(axis=1).mean())) or 1.0
@@ -59,7 +60,7 @@ def fit_density_ratio(
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
         w, margins = parameters[:-1], sign * (x @ parameters[:-1] + parameters[-1])
-        slope = -share * sign * np.exp(-np.logaddexp(0, margins))  # of each frame's loss
+        slope = -share * sign * np.exp(-np.logaddexp(0, margins))  # d loss / d logit, per frame
         gradient = np.append(slope @ x + penalty * w, slope.sum())
         return float(share @ np.logaddexp(0, -margins) + penalty / 2 * w @ w), gradient
 
@@ -70,17 +71,17 @@ def fit_density_ratio(
 def weigh_by_importance(run: Run, *, seed: int = 0) -> list[float]:
     """Return a weight for every match of a run: the mean p_target / p_prior of its frames.
 
-    Weights are 1 in the mean. Features are those of the stores that the run was made from.
+    The mean of the weights is 1. The features come from the embedding stores of the run.
     """
     stores = _open_stores(run)
     target = stores[str(run.manifest["arguments"]["target"])]
     keys = {segment.trajectory_id for segment in read_segments(run.path / "segments.json")}
-    own = np.concatenate([target[key] for key in sorted(keys)])
+    target_frames = np.concatenate([target[key] for key in sorted(keys)])
     priors = [stores[str(name)] for name in run.manifest["arguments"]["prior"]]
     pool = [(s, key) for s in priors for key in s.ids if s.path != target.path or key not in keys]
     if not pool:
         raise StrapError("the prior holds no trajectory besides the target's: nothing to compare")
-    ratio = fit_density_ratio(own, _sample(pool, np.random.default_rng(seed)))
+    ratio = fit_density_ratio(target_frames, _sample(pool, np.random.default_rng(seed)))
     raw = [
         ratio.of(stores[m.dataset][m.segment.trajectory_id][m.segment.start : m.segment.stop])
         for m in run.matches
@@ -90,7 +91,7 @@ def weigh_by_importance(run: Run, *, seed: int = 0) -> list[float]:
 
 
 def _open_stores(run: Run) -> dict[str, EmbeddingStore]:
-    """Return the stores of a run by their dataset's name."""
+    """Return the stores of a run, by the names of their datasets."""
     paths = run.manifest.get("stores")
     wanted = [run.manifest["arguments"]["target"], *run.manifest["arguments"]["prior"]]
     if not isinstance(paths, dict) or not all(isinstance(paths.get(n), str) for n in wanted):
@@ -104,14 +105,14 @@ def _open_stores(run: Run) -> dict[str, EmbeddingStore]:
 def _sample(
     pool: Sequence[tuple[EmbeddingStore, str]], rng: np.random.Generator
 ) -> npt.NDArray[np.floating]:
-    """Return SAMPLE frames of these trajectories, or all, each as likely as another."""
+    """Return SAMPLE frames of the trajectories, drawn uniformly; all frames if they are fewer."""
     lengths = [store.entry(key).length for store, key in pool]
     starts = np.concatenate([[0], np.cumsum(lengths)])
     chosen = np.sort(rng.choice(starts[-1], min(SAMPLE, int(starts[-1])), replace=False))
-    return np.concatenate(list(_rows(pool, starts, chosen)))
+    return np.concatenate(list(_read_frames(pool, starts, chosen)))
 
 
-def _rows(
+def _read_frames(
     pool: Sequence[tuple[EmbeddingStore, str]],
     starts: npt.NDArray[np.int64],
     chosen: npt.NDArray[np.int64],

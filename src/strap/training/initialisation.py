@@ -1,4 +1,4 @@
-"""What a policy begins with: the data's normalisation, ImageNet weights, or a checkpoint."""
+"""Initialise a policy: the data's normalisation, ImageNet weights, or a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from strap.training.cache import FrameCache
 from strap.training.windows import Windows
 
 MAX_ACTION = 1.001
-"""the largest action that a tanh can come near to"""
-FREE = {
+"""largest action that a tanh can predict, with a margin for rounding"""
+CHANGEABLE = {
     *("execute", "blend", "acting", "acting_std", "min_std"),
     *("dropout", "attention_dropout", "normalize", "initial", "horizon"),
 }
-"""settings that a training may choose otherwise than the checkpoint it begins with"""
+"""settings that may differ from those of the initial checkpoint"""
 
 
 def normalise(
     observation: ObservationEncoder, cache: FrameCache, windows: Windows, settings: PolicySettings
 ) -> None:
-    """Set the policy's normalisation from the frames it will train on."""
+    """Compute the policy's normalisation from the frames it will train on."""
     rows = np.unique(windows.anchor)
     if settings.normalize != "none" and cache.states.shape[1]:
         states = np.asarray(cache.states[rows], np.float64)
@@ -58,7 +58,7 @@ def normalise(
 
 
 def load_imagenet_weights(observation: ObservationEncoder, source: str | Path) -> None:
-    """Begin every camera's ResNet with the weights of a file, a folder or a model on the hub."""
+    """Load ImageNet weights from a file, a folder or the hub into every camera's ResNet."""
     from strap.policies.vision import ResNet18, load_imagenet
 
     file = locate_imagenet(source)
@@ -70,9 +70,9 @@ def load_imagenet_weights(observation: ObservationEncoder, source: str | Path) -
 
 
 def locate_imagenet(source: str | Path) -> Path:
-    """Return the file of ResNet-18 weights that a file, a folder or a hub id means.
+    """Return the path of the ResNet-18 weights for a file, a folder or a hub id.
 
-    A model of the hub is taken from its cache, or fetched.
+    A hub model is read from the local cache, or downloaded.
     """
     path = Path(source).expanduser()
     if path.is_file():
@@ -91,7 +91,7 @@ def locate_imagenet(source: str | Path) -> Path:
 
 
 def describe_origin(path: str | Path) -> dict[str, Any]:
-    """Return what a checkpoint's description says of the one it began with."""
+    """Describe an initial checkpoint, for the description of the checkpoint trained from it."""
     folder = Path(path).expanduser()
     config = load_config(folder)
     return {
@@ -108,14 +108,14 @@ def load_initial_weights(
     settings: PolicySettings,
     projection: Projection | None,
 ) -> None:
-    """Load a checkpoint's weights and normalisation into a policy that sees and does the same.
+    """Load a checkpoint's weights and normalisation into a policy with the same inputs and outputs.
 
     Args:
-        policy: that begins with them.
+        policy: the policy to initialise.
         path: the checkpoint.
-        cache: what is trained on; cameras, sizes and language must be the checkpoint's.
-        settings: the policy's; what decides its network must be the checkpoint's.
-        projection: of the cache's feature maps, where vision is frozen.
+        cache: the training data; cameras, sizes and language must be those of the checkpoint.
+        settings: the policy's settings; those of its network must be those of the checkpoint.
+        projection: for frozen vision: the projection of the cache's feature maps.
     """
     folder = Path(path).expanduser()
     config = load_config(folder)
@@ -124,8 +124,8 @@ def load_initial_weights(
             f"cannot begin with '{folder}': this training has {wrong} as that checkpoint has; "
             "train with its data's features and its settings, or without --init"
         )
-    begun = load_checkpoint(folder, policy=policy)
-    if projection is not None and not _same_projection(projection, begun.projection):
+    initial = load_checkpoint(folder, policy=policy)
+    if projection is not None and not _same_projection(projection, initial.projection):
         raise StrapError(
             f"cannot begin with '{folder}': its feature maps are projected on other directions "
             "than those of this cache; train both with --frames and one cache of `strap cache`"
@@ -135,16 +135,15 @@ def load_initial_weights(
 def _difference(
     cache: FrameCache, settings: PolicySettings, config: Mapping[str, Any]
 ) -> str | None:
-    """Return what differs, as `width 64, not 256`; None where a checkpoint fits."""
+    """Return the first difference, such as `width 64, not 256`; None if the checkpoint fits."""
     if wrong := cache.interface.difference(config["interface"]):
         return wrong
     if cache.language_encoder != config.get("language"):
         return f"text encoder {cache.language_encoder}, not {config.get('language')}"
-    theirs: PolicySettings = config["settings"]
     for entry in fields(PolicySettings):
-        ours, own = getattr(settings, entry.name), getattr(theirs, entry.name)
-        if entry.name not in FREE and ours != own:
-            return f"{entry.name.replace('_', ' ')} {ours}, not {own}"
+        here, there = getattr(settings, entry.name), getattr(config["settings"], entry.name)
+        if entry.name not in CHANGEABLE and here != there:
+            return f"{entry.name.replace('_', ' ')} {here}, not {there}"
     return None
 
 
@@ -157,7 +156,7 @@ def _same_projection(ours: Projection, theirs: Projection | None) -> bool:
 
 
 def read_projection(cache: FrameCache) -> Projection | None:
-    """Return the projection of a cache's feature maps, where it has one."""
+    """Return the projection of a cache's feature maps, or None if it has none."""
     file = cache.path / "tensors.safetensors"
     if not file.is_file():
         return None

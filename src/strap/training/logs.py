@@ -1,4 +1,4 @@
-"""What a training says: to the terminal, as JSON lines, to TensorBoard."""
+"""Log a training: on the terminal, as JSON lines, and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from strap.atomic import replacing, writing
 
 
 class Log:
-    """Appends to CKPT/log.jsonl; what lies past the step resumed from is forgotten.
+    """Appends rows to CKPT/log.jsonl; rows after the step to resume from are dropped.
 
-    TensorBoard's file follows from those rows: it is written anew when a training goes on, so that
-    however often that happens there is one.
+    TensorBoard's file contains the same rows. It is rewritten when a training resumes, so there is
+    always only one file.
     """
 
     def __init__(self, folder: Path, *, first_step: int, steps: int, quiet: bool = False) -> None:
@@ -27,11 +27,11 @@ class Log:
             temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
         self._writer = _tensorboard(folder / "tensorboard")
         for row in kept:
-            self._draw(row)
+            self._add_to_tensorboard(row)
         self._last = (time.perf_counter(), first_step)
 
     def write(self, step: int, **values: float) -> None:
-        """One row; steps per second since the last one are added where a loss is told."""
+        """Write one row; a row with a loss also gets the steps per second since the last one."""
         if "loss" in values:
             before, at = self._last
             now = time.perf_counter()
@@ -40,27 +40,27 @@ class Log:
         row = {"step": step, **values, "time": round(time.time(), 3)}
         with writing(self.file), self.file.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
-        self._draw(row)
+        self._add_to_tensorboard(row)
         if not self.quiet:
             print(f"step {step} of {self.steps}: {describe(values)}", file=sys.stderr, flush=True)
 
     def flush(self) -> None:
-        """Put on disk what was told so far."""
+        """Write TensorBoard's buffered rows to disk."""
         if self._writer is not None:
             with writing(self.file):
                 self._writer.flush()
 
     def pause(self) -> None:
-        """What happened since the last row (an evaluation, saving) is no part of the rate."""
+        """Exclude the time since the last row (evaluating, saving) from the steps per second."""
         self._last = (time.perf_counter(), self._last[1])
 
     def close(self) -> None:
-        """Finish TensorBoard's file."""
+        """Close TensorBoard's file."""
         if self._writer is not None:
             with writing(self.file):
                 self._writer.close()
 
-    def _draw(self, row: Mapping[str, Any]) -> None:
+    def _add_to_tensorboard(self, row: Mapping[str, Any]) -> None:
         if self._writer is None:
             return
         with writing(self.file):
@@ -70,12 +70,12 @@ class Log:
 
 
 def describe(values: Mapping[str, float]) -> str:
-    """`loss 1.234, held_out 0.5` for the terminal."""
+    """Format values for the terminal: `loss 1.234, held out 0.5`."""
     return ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in values.items())
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a training's log; an unfinished last line is left out."""
+    """Return the rows of a training's log, without an unfinished last line."""
     file = folder / "log.jsonl"
     rows = []
     for line in file.read_text().splitlines() if file.is_file() else ():
@@ -91,8 +91,8 @@ def _tensorboard(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    for before in folder.glob("events.out.tfevents.*"):
-        before.unlink()
+    for old in folder.glob("events.out.tfevents.*"):
+        old.unlink()
     with writing(folder):
         writer: Any = SummaryWriter(str(folder))
     return writer

@@ -1,4 +1,4 @@
-"""Training a policy on a frame cache: any mixture, resumable to the bit on a CPU."""
+"""Train a policy on a frame cache, with any recipe; on a CPU, resuming is exact to the bit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from strap.training.resume import (
     training_state,
 )
 from strap.training.settings import TrainingSettings
-from strap.training.updates import Updater, make_optimizer, small_products
+from strap.training.updates import Updater, avoid_onednn_on_arm, make_optimizer
 from strap.training.windows import (
     Windows,
     choose_held_out,
@@ -61,6 +61,7 @@ from strap.training.windows import (
 )
 
 EMA_POWER = 0.75
+"""exponent by which the decay of the exponential average approaches 1"""
 RESUME = "resume.safetensors"
 """the state of an unfinished training, beside its checkpoint"""
 EVALUATION_BATCH = 256
@@ -68,13 +69,13 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a training."""
+    """The result of a training."""
 
     path: Path
     step: int
     loss: float
     held_out: float | None
-    """mean −log π of the held-out demonstrations' actions at the end"""
+    """mean −log π of the held-out demonstrations' actions at the end of the training"""
     best: float | None
     best_step: int | None
 
@@ -93,30 +94,30 @@ def train(
     device: str = "auto",
     quiet: bool = False,
 ) -> Trained:
-    """Train; the same call again goes on where it was, or does nothing where it had finished.
+    """Train a policy; the same call resumes an interrupted training, and skips a finished one.
 
     Args:
         cache: the data, from `build_cache`.
         out: the checkpoint folder.
         policy: the policy's settings.
         training: the training's settings.
-        module: a policy of your own (`strap.policies.Trainable`) instead of one that `policy`
-            describes; `policy` then says which history, chunk and vision its batches have.
+        module: your own policy (`strap.policies.Trainable`) instead of one that `policy` describes;
+            `policy` then only sets the history, chunk and vision of its batches.
         match_weights: for the recipe strap: one weight per match, in the order of matches.parquet;
-            or `cost`: cheaper ones weigh more (`weigh_by_cost`).
-        init: a checkpoint to begin with: its weights and its normalisation.
-        imagenet: ResNet-18 weights to begin with: a file, a folder or a hub id.
-        about: what the checkpoint says of the data besides: of a run, its `matches` (a hash), and
-            which `choices` among them the cache was made by.
+            or `cost`: cheaper matches weigh more (`weigh_by_cost`).
+        init: a checkpoint whose weights and normalisation the training starts from.
+        imagenet: ResNet-18 weights to start from: a file, a folder or a hub id.
+        about: more facts about the data to store in the checkpoint; for a run: the hash of its
+            `matches`, and the `choices` among them that the cache was made with.
         device: `auto`, `cpu` or `cuda`.
-        quiet: say nothing on the terminal.
+        quiet: print nothing on the terminal.
     """
     policy, training = policy or PolicySettings(), training or TrainingSettings()
-    place, where = Path(out).expanduser(), choose_device(device)
-    trainer = _Trainer(cache, place, policy, training, where, about)
+    folder = Path(out).expanduser()
+    trainer = _Trainer(cache, folder, policy, training, choose_device(device), about)
     with (
         alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
-        small_products(trainer.device, policy),
+        avoid_onednn_on_arm(trainer.device, policy),
     ):
         remove_leftovers(trainer.out)
         trainer.prepare(module, match_weights, imagenet, init)
@@ -147,17 +148,21 @@ class _Trainer:
         imagenet: str | Path | None,
         init: str | Path | None = None,
     ) -> None:
-        """Windows, network, optimiser; and the state of an earlier call."""
+        """Create windows, network and optimiser; restore the state of an interrupted training."""
         settings, cache = self.settings, self.cache
         if init is not None and imagenet is not None:
             raise StrapError("--init and --imagenet both say what to begin with: give one")
         if match_weights == "cost":
             match_weights = weigh_by_cost(cache.retrieved)
         require_context(cache, settings.recipe, self.policy_settings)
-        held = choose_held_out(cache, settings.holdout, settings.seed)
+        held_out = choose_held_out(cache, settings.holdout, settings.seed)
         complete = self.policy_settings if settings.windows == "context" else None
         windows = training_windows(
-            cache, settings.recipe, held_out=held, match_weights=match_weights, complete=complete
+            cache,
+            settings.recipe,
+            held_out=held_out,
+            match_weights=match_weights,
+            complete=complete,
         )
         self.origin = describe_origin(init) if init is not None else None
         self.identity = identify_training(
@@ -166,7 +171,7 @@ class _Trainer:
             settings,
             type(module).__name__ if module is not None else None,
             list(match_weights) if match_weights is not None else None,
-            sorted(held),
+            sorted(held_out),
             self.origin["fingerprint"] if self.origin else None,
             fingerprint_content(locate_imagenet(imagenet)) if imagenet is not None else None,
         )
@@ -177,19 +182,21 @@ class _Trainer:
         self.policy.to(self.device)
         if self.device.type == "cuda":
             self.policy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        watched = held_out_windows(cache, held) if held else None
+        evaluated = held_out_windows(cache, held_out) if held_out else None
         self.loader = Loader(
             cache,
             table,
             self.policy_settings,
             self.device,
-            evaluated=watched,
+            evaluated=evaluated,
             learns_repeated=settings.windows == "context",
         )
         crops = len(cache.interface.cameras)
         crops *= self.policy_settings.history if settings.crop == "frame" else 1
         self.sampler = Sampler(phases, settings.batch, self.loader.places, crops, settings.seed)
-        self.watch = self.loader.beside(watched) if watched is not None else None
+        self.held_out_loader = (
+            self.loader.with_windows(evaluated) if evaluated is not None else None
+        )
         self.optimizer = make_optimizer(self.policy, settings, self.device)
         self.average = copy.deepcopy(self.policy) if settings.ema else None
         torch.manual_seed(settings.seed + 1)
@@ -199,7 +206,7 @@ class _Trainer:
     def _initialise(
         self, table: Windows, imagenet: str | Path | None, init: str | Path | None
     ) -> None:
-        """Set what a policy begins with: a checkpoint's weights, or the data's normalisation."""
+        """Load a checkpoint's weights; without one, set the normalisation and ImageNet weights."""
         if init is not None:
             load_initial_weights(
                 self.policy, init, self.cache, self.policy_settings, read_projection(self.cache)
@@ -212,7 +219,7 @@ class _Trainer:
                 load_imagenet_weights(observation, imagenet)
 
     def run(self, *, quiet: bool) -> Trained:
-        """The loop."""
+        """Run the training loop."""
         settings = self.settings
         if self.step >= settings.steps:
             return self._trained(float("nan"))
@@ -223,7 +230,7 @@ class _Trainer:
             self.updater.update(self.sampler.draw(self.step), settings.rate(self.step))
             self.step += 1
             if self.average is not None:
-                _average(self.average, self.policy, self.step)
+                _update_average(self.average, self.policy, self.step)
             last = self.step == settings.steps
             if last or self.step % settings.log_every == 0:
                 loss, norm = self.updater.mean_loss()
@@ -233,7 +240,7 @@ class _Trainer:
                     )
                 rate = settings.rate(self.step - 1)
                 log.write(self.step, loss=loss, gradient=norm, rate=rate)
-            if self.watch is not None and (last or self.step % settings.eval_every == 0):
+            if self.held_out_loader is not None and (last or self.step % settings.eval_every == 0):
                 self._evaluate(log)
             if last or self.step % settings.save_every == 0:
                 log.flush()
@@ -247,21 +254,21 @@ class _Trainer:
 
     @torch.no_grad()
     def _evaluate(self, log: Log) -> None:
-        """−log π of the held-out demonstrations, on the weights that would be run."""
-        assert self.watch is not None
+        """Log −log π of the held-out demonstrations, for the weights that would be saved."""
+        assert self.held_out_loader is not None
         model: Any = self._runnable()
         model.eval()
         total, count = 0.0, 0.0
-        numbers = torch.arange(len(self.watch.table))
-        # Its random draws (a diffusion policy's) must not shift those of the training.
+        numbers = torch.arange(len(self.held_out_loader.table))
+        # A diffusion policy's random draws here must not change those of the training.
         devices = [self.device] if self.device.type == "cuda" and not self.updater.recording else []
         with torch.random.fork_rng(devices=devices), self.updater.autocast():
-            # not torch.manual_seed: that would start a recorded step's dropout anew
+            # not torch.manual_seed, which would restart the dropout of a recorded step
             torch.default_generator.manual_seed(0)
             for start in range(0, len(numbers), EVALUATION_BATCH):
-                draw = self.watch.centred(numbers[start : start + EVALUATION_BATCH])
-                images = None if self.watch.resident else self.watch.fetch(draw)
-                batch = self.watch.gather(draw.to(self.device), images)
+                draw = self.held_out_loader.centred(numbers[start : start + EVALUATION_BATCH])
+                images = None if self.held_out_loader.resident else self.held_out_loader.fetch(draw)
+                batch = self.held_out_loader.gather(draw.to(self.device), images)
                 valid = float(batch.valid.sum())
                 total += float(model.loss(batch)) * valid
                 count += valid
@@ -276,8 +283,8 @@ class _Trainer:
     def _runnable(self) -> nn.Module:
         if self.average is None:
             return self.policy
-        for ours, theirs in zip(self.average.buffers(), self.policy.buffers(), strict=True):
-            ours.copy_(theirs)
+        for averaged, current in zip(self.average.buffers(), self.policy.buffers(), strict=True):
+            averaged.copy_(current)
         return self.average
 
     def _save(self, which: Which) -> None:
@@ -321,7 +328,7 @@ class _Trainer:
     def _resume(self) -> None:
         file = self.out / RESUME
         if not file.is_file():
-            # of a training with perhaps other settings that was killed before it saved its state
+            # left by a training, perhaps with other settings, that was killed before it saved
             (self.out / WEIGHT_FILES["best"]).unlink(missing_ok=True)
             return
         about = read_about(file)
@@ -333,8 +340,8 @@ class _Trainer:
         self.best_step = about["best_step"]
 
 
-def _average(average: nn.Module, policy: nn.Module, step: int) -> None:
-    """Move the average towards the weights: fast at first, slower and slower."""
+def _update_average(average: nn.Module, policy: nn.Module, step: int) -> None:
+    """Update the exponential average of the weights; its decay grows with the step."""
     decay = min(1 - (1 + step) ** -EMA_POWER, 0.9999)
     blend = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
     blend(list(average.parameters()), [p.detach() for p in policy.parameters()], step)

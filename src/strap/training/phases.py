@@ -1,4 +1,4 @@
-"""The phases of a training: from which step on which windows are drawn, and how likely each."""
+"""Plan the phases of a training: which windows are drawn from which step on."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from strap.training.settings import TrainingSettings
 from strap.training.windows import Floats, Windows, join_windows, prior_windows
 
 Phases = list[tuple[int, Floats]]
-"""(first step, how likely each window is drawn)"""
+"""(first step, probability of each window) of every phase"""
 
 
 def plan_phases(
     cache: FrameCache, windows: Windows, settings: TrainingSettings
 ) -> tuple[Phases, Windows]:
-    """Return the phases, and the windows that their probabilities are of.
+    """Return the phases, and the windows to which their probabilities refer.
 
-    `ft` draws from the prior, then from the target; `finetune_steps` lets `mt` and `strap` draw
+    `ft` draws from the prior, then from the target. With `finetune_steps`, `mt` and `strap` draw
     from the target alone at the end.
 
     Args:
         cache: the data.
         windows: the windows of the recipe (`training_windows`).
-        settings: the recipe and how long each phase is.
+        settings: the recipe and the lengths of the phases.
     """
     probabilities = windows.probabilities(settings.alpha)
     if settings.recipe == "ft":

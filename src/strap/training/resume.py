@@ -1,4 +1,4 @@
-"""What a training is gone on with: its state as tensors, and what must have stayed the same."""
+"""Resume a training: save and restore its state, and check that nothing has changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strap.training.settings import TrainingSettings
 
 IRRELEVANT = ("eval_every", "save_every", "log_every", "graphs", "compile")
 """settings that may change while a training is interrupted"""
-DIFFERENCES = {
+DIFFERENCES = {  # part of the identity -> how it is named in an error
     "settings": "other settings",
     "data": "other data: files, matches or choices changed since, or are read otherwise",
 }
@@ -27,38 +27,38 @@ DIFFERENCES = {
 def identify_training(
     cache: FrameCache, policy: PolicySettings, training: TrainingSettings, *others: Any
 ) -> dict[str, str]:
-    """Return hashes of what must stay the same for a training to be gone on with.
+    """Return hashes of everything that must stay the same when a training resumes.
 
-    More steps are welcome where they change nothing of those before.
+    The number of steps can change if it does not affect earlier steps.
 
     Args:
         cache: the data.
         policy: the policy's settings.
-        training: the training's.
-        others: what else decides the weights, as JSON-able values.
+        training: the training's settings.
+        others: JSON-able values of everything else that affects the weights.
     """
     settings = {k: v for k, v in asdict(training).items() if k not in IRRELEVANT}
     if not training.first_phase and not training.decay:
         settings.pop("steps")
     return {
         "settings": fingerprint_json([asdict(policy), settings, *others]),
-        # The order of proprioception is that of the state's numbers, and no hash of a mapping's.
+        # The order of proprioception matters, but the hash of a mapping ignores order.
         "data": fingerprint_json([cache.to_json(), list(cache.interface.proprioception)]),
     }
 
 
 def require_same_training(out: Path, held: Any, identity: dict[str, str]) -> None:
-    """Raise where the training that a folder holds is another one, and say in what.
+    """Raise if a folder holds another training, and name the difference.
 
     Args:
         out: the folder.
-        held: the identity (`identify_training`) that its state says.
-        identity: of the training that would go on.
+        held: the identity (`identify_training`) in the folder's saved state.
+        identity: the identity of the training that would resume.
     """
     if not isinstance(held, dict):
         raise StrapError(
-            f"'{out}' holds a training that an older strap began, which cannot be gone on with: "
-            "choose another --out, or remove it"
+            f"'{out}' holds a training of an older strap, which cannot be resumed: choose another "
+            "--out, or remove it"
         )
     wrong = [DIFFERENCES[name] for name in identity if held.get(name) != identity[name]]
     if wrong:
@@ -74,7 +74,7 @@ def training_state(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Collect everything that `restore_training` needs to go on as if nothing had happened."""
+    """Return everything that `restore_training` needs to resume without any difference."""
     tensors = collect_learning(policy, optimizer, "policy")
     if average is not None:
         tensors |= {f"average.{k}": v for k, v in average.state_dict().items()}
@@ -91,7 +91,7 @@ def restore_training(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> None:
-    """Put a state back into the objects that it was taken from."""
+    """Restore policy, average, optimiser and random state from the tensors of a saved state."""
     restore_learning(tensors, policy, optimizer, "policy")
     if average is not None:
         average.load_state_dict(strip_prefix(tensors, "average"))

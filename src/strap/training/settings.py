@@ -1,4 +1,4 @@
-"""How a training runs, as plain data, and the presets' values."""
+"""The settings of a training, and the values of the presets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USED_BY = {
     "pretrain_steps": ("ft",),
     "finetune_steps": ("mt", "strap"),
 }
-"""settings that only some recipes use"""
+"""setting -> the recipes that use it"""
 
 
 @dataclass(frozen=True)
@@ -109,27 +109,28 @@ class TrainingSettings:
 
     @property
     def first_phase(self) -> int:
-        """Steps before the phase on the target alone; 0 where there is one phase."""
+        """Number of steps before the phase on the target alone; 0 if there is only one phase."""
         if self.recipe != "ft":
             return self.steps - self.finetune_steps if self.finetune_steps else 0
         return self.steps // 2 if self.pretrain_steps is None else self.pretrain_steps
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step; each phase warms up."""
-        second = step >= self.first_phase
-        into = step - self.first_phase if second else step
-        length = self.steps - self.first_phase if second else self.first_phase
-        rate = self.learning_rate * min(1.0, (into + 1) / max(self.warmup, 1))
-        return rate * (0.5 + 0.5 * math.cos(math.pi * into / length)) if self.decay else rate
+        """Return the learning rate of a step; each phase warms up."""
+        is_second = step >= self.first_phase
+        phase_step = step - self.first_phase if is_second else step
+        length = self.steps - self.first_phase if is_second else self.first_phase
+        rate = self.learning_rate * min(1.0, (phase_step + 1) / max(self.warmup, 1))
+        return rate * (0.5 + 0.5 * math.cos(math.pi * phase_step / length)) if self.decay else rate
 
 
 def training_preset(
     name: Preset = "fixed", *, kind: Kind = "transformer", vision: Vision = "resnet"
 ) -> TrainingSettings:
-    """The trainer's settings of a preset.
+    """Return the training settings of a preset.
 
-    `paper` and `released` warm up over 10,000 steps (diffusion: not at all, and its weights do not
-    decay), crop every frame by itself, and draw complete windows of what is kept around a match.
+    `paper` and `released` warm up over 10,000 steps, crop every frame independently, and draw
+    complete windows from the frames kept around a match. Their diffusion policies have no warm-up
+    and no weight decay.
     """
     if name not in get_args(Preset):
         raise unknown("preset", name, get_args(Preset))
@@ -141,7 +142,7 @@ def training_preset(
         if name != "fixed":
             base = replace(base, warmup=0, weight_decay=0.0)
     if vision == "frozen":
-        # A small network: larger steps, fewer of them, and no large batches on a processor.
+        # A small network: fewer and larger steps, and no large batches on a CPU.
         base = replace(base, steps=6_000, batch=32, learning_rate=1e-3, warmup=100)
         base = replace(base, eval_every=500, ema=True, decay=True)
     return base

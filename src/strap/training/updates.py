@@ -1,4 +1,4 @@
-"""One optimiser step: eager anywhere, or recorded once as a CUDA graph and replayed."""
+"""Take optimiser steps: eagerly on any device, or recorded once as a CUDA graph and replayed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from strap.training.batches import Loader
 from strap.training.settings import TrainingSettings
 
 COMPILE_STEPS = 20_000
-"""from here on compiling takes less time than it saves"""
+"""number of steps from which compiling saves more time than it takes"""
 COMPILERS = ("cc", "gcc", "clang")
 
 
 def make_optimizer(
     policy: nn.Module, settings: TrainingSettings, device: torch.device
 ) -> torch.optim.AdamW:
-    """AdamW in one kernel; on a GPU its rate is a tensor, so that a graph can follow it."""
+    """Return a fused AdamW; on a GPU its learning rate is a tensor, which a graph can read."""
     rate: float | Tensor = settings.rate(0)
     if device.type == "cuda":
         rate = torch.tensor(rate, device=device)
@@ -39,8 +39,8 @@ def make_optimizer(
 
 
 @contextmanager
-def small_products(device: torch.device, settings: PolicySettings) -> Iterator[None]:
-    """On ARM processors oneDNN takes four times as long as BLAS for a small network's products."""
+def avoid_onednn_on_arm(device: torch.device, settings: PolicySettings) -> Iterator[None]:
+    """Disable oneDNN for small networks on ARM: its products take four times as long as BLAS."""
     by_blas = device.type == "cpu" and settings.vision == "frozen"
     by_blas = by_blas and platform.machine() == "aarch64"
     before = bool(mkldnn.enabled)
@@ -52,16 +52,16 @@ def small_products(device: torch.device, settings: PolicySettings) -> Iterator[N
 
 
 def should_compile(policy: nn.Module, settings: TrainingSettings, device: torch.device) -> bool:
-    """Return whether compiling pays: it takes about a minute first (benchmarks/README.md)."""
+    """Return whether to compile, which takes about a minute at first (benchmarks/README.md)."""
     if settings.compile != "auto":
         return settings.compile == "on"
-    possible = device.type == "cuda" and any(map(shutil.which, COMPILERS))
+    can_compile = device.type == "cuda" and any(map(shutil.which, COMPILERS))
     convolves = any(isinstance(module, nn.Conv2d) for module in policy.modules())
-    return possible and convolves and settings.steps >= COMPILE_STEPS
+    return can_compile and convolves and settings.steps >= COMPILE_STEPS
 
 
 class Updater:
-    """Draw in, parameters changed; the loss stays on the device until somebody asks."""
+    """Updates parameters from draws; the loss stays on the device until `mean_loss` reads it."""
 
     def __init__(
         self,
@@ -74,8 +74,8 @@ class Updater:
         self.settings, self.device = settings, loader.device
         self.parameters = [p for p in policy.parameters() if p.requires_grad]
         loss: Callable[[Batch], Tensor] = policy.loss  # type: ignore[assignment]
-        wanted = should_compile(policy, settings, self.device)
-        self.loss = torch.compile(loss, dynamic=False) if wanted else loss
+        compiles = should_compile(policy, settings, self.device)
+        self.loss = torch.compile(loss, dynamic=False) if compiles else loss
         self.total = torch.zeros((), device=self.device)
         self.norm = torch.zeros((), device=self.device)
         self.count = 0
@@ -83,11 +83,11 @@ class Updater:
 
     @property
     def recording(self) -> bool:
-        """Whether steps are recorded as a graph."""
+        """Whether steps are recorded as a CUDA graph."""
         return self.settings.graphs and self.device.type == "cuda" and self.loader.resident
 
     def update(self, draw: Tensor, rate: float) -> None:
-        """One step on a draw that lies in host memory."""
+        """Take one step on a draw that is in host memory."""
         self._set_rate(rate)
         self.count += 1
         if not self.loader.resident:
@@ -99,7 +99,7 @@ class Updater:
             self._recorded(draw)
 
     def mean_loss(self) -> tuple[float, float]:
-        """The mean loss and gradient norm since the last call."""
+        """Return the mean loss and gradient norm since the last call."""
         count = max(self.count, 1)
         loss, norm = float(self.total) / count, float(self.norm) / count
         self.total.zero_()
@@ -119,11 +119,11 @@ class Updater:
         self.norm += norm.detach()
 
     def autocast(self) -> AbstractContextManager[object]:
-        """bfloat16 products where the settings and the device say so."""
-        wanted = self.settings.precision
-        if wanted == "float32" or (wanted == "auto" and self.device.type != "cuda"):
+        """Return a context of bfloat16 products, if the settings and the device call for them."""
+        precision = self.settings.precision
+        if precision == "float32" or (precision == "auto" and self.device.type != "cuda"):
             return nullcontext()
-        # Weights are used once per step, so a cache of their casts would only outlive the graph.
+        # Weights are used once per step: a cache of casts saves nothing, and outlives the graph.
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def _set_rate(self, rate: float) -> None:

@@ -1,4 +1,4 @@
-"""Which frames a training may start from, how likely each is, and who is held out."""
+"""Choose the windows of a training, their probabilities, and the held-out demonstrations."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Anchors = Literal["segment", "context"]
 RELEASED_CONTEXT = (5, 5)
 """frames that the authors' files keep before and after a retrieved segment"""
 MAX_WEIGHT = 1e12
-"""of a match; beside heavier ones the target would never be drawn"""
+"""largest weight of a match; with larger ones the target would never be drawn"""
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Training windows, one per row: the frame acted on and the bounds of its clip."""
+    """Training windows, one per row: the frame to act on and the bounds of its clip."""
 
     anchor: Ints
-    """cache row of the last frame seen"""
+    """cache row of the last observed frame"""
     first: Ints
     last: Ints
-    """bounds of the clip, inclusive"""
+    """cache rows of the clip's first and last frame"""
     instruction: Ints
     weight: Floats
     is_target: npt.NDArray[np.bool_]
@@ -44,11 +44,14 @@ class Windows:
         return len(self.anchor)
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> Windows:
-        """Return the windows that are chosen."""
+        """Return the windows at which `chosen` [window] is True."""
         return Windows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
     def probabilities(self, alpha: float | None = None) -> Floats:
-        """Return how likely each is drawn: by weight; with `alpha`, the target's share is that."""
+        """Return each window's probability, proportional to its weight.
+
+        With `alpha`, the target's windows together have this probability.
+        """
         weight, is_target = self.weight, self.is_target
         if alpha is None or is_target.all() or not is_target.any():
             return np.asarray(weight / weight.sum())
@@ -63,7 +66,7 @@ class Windows:
 
 
 def require_context(cache: FrameCache, recipe: Recipe, policy: PolicySettings) -> None:
-    """Raise where a policy looks further around a retrieved segment than frames were kept."""
+    """Raise if a policy needs more frames around a retrieved segment than were kept."""
     if recipe != "strap" or cache.context is None:
         return
     history, chunk = cache.context
@@ -78,7 +81,7 @@ def require_context(cache: FrameCache, recipe: Recipe, policy: PolicySettings) -
 
 
 def choose_held_out(cache: FrameCache, count: int, seed: int) -> frozenset[str]:
-    """Return the ids of the target demonstrations to hold out, drawn by seed."""
+    """Return the ids of `count` target demonstrations to hold out, drawn with the seed."""
     ids = [clip.id for clip in cache.clips if clip.role == "target"]
     if count < 0 or (count and count >= len(ids)):
         raise StrapError(
@@ -96,18 +99,19 @@ def training_windows(
     match_weights: Sequence[float] | None = None,
     complete: PolicySettings | None = None,
 ) -> Windows:
-    """Return the windows of a recipe; for `ft` those of its second phase (see `prior_windows`).
+    """Return the windows of a recipe; for `ft`, those of its second phase (see `prior_windows`).
 
-    Every frame of the target is one; with `strap` so is every frame of every match (twice where it
-    was found twice), except matches that were found for a held-out demonstration.
+    There is one window for every frame of the target. With `strap`, there is also one for every
+    frame of every match: a frame of two matches has two. Matches of held-out demonstrations are
+    left out.
 
     Args:
         cache: the data.
-        recipe: whose windows.
-        held_out: target demonstrations that are left out.
+        recipe: the recipe.
+        held_out: target demonstrations to leave out.
         match_weights: one per match; for the recipe strap.
-        complete: instead of the frames of a match, act on those at which such a policy finds all
-            that it sees and predicts among the frames kept around the match.
+        complete: settings of a policy. If given, act on the frames for which its whole history and
+            all its actions are among the frames kept around a match, instead of the match's frames.
     """
     if recipe not in get_args(Recipe):
         raise unknown("recipe", recipe, get_args(Recipe))
@@ -122,14 +126,14 @@ def training_windows(
         if clip.role == "target" and clip.id not in held_out
     ]
     if recipe == "strap":
-        parts += _matches(cache, held_out, match_weights, complete)
+        parts += _match_windows(cache, held_out, match_weights, complete)
     if recipe == "mt":
         parts.append(prior_windows(cache))
     return join_windows(parts)
 
 
 def prior_windows(cache: FrameCache) -> Windows:
-    """Every frame of the prior."""
+    """Return a window for every frame of the prior."""
     parts = [
         _clip_windows(cache, index, 1.0)
         for index, clip in enumerate(cache.clips)
@@ -143,7 +147,7 @@ def prior_windows(cache: FrameCache) -> Windows:
 
 
 def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
-    """Every frame of the held-out demonstrations."""
+    """Return a window for every frame of the held-out demonstrations."""
     return join_windows(
         [
             _clip_windows(cache, index, 1.0)
@@ -153,7 +157,7 @@ def held_out_windows(cache: FrameCache, held_out: frozenset[str]) -> Windows:
     )
 
 
-def _matches(
+def _match_windows(
     cache: FrameCache,
     held_out: frozenset[str],
     weights: Sequence[float] | None,
@@ -193,7 +197,7 @@ def read_weights(path: str | Path) -> list[float]:
 
 
 def require_weights(weights: Sequence[float]) -> None:
-    """Raise where a match weight is none that frames can be drawn by."""
+    """Raise if a match weight is not a number from 0 to MAX_WEIGHT."""
     for number, weight in enumerate(weights):
         if not 0 <= weight <= MAX_WEIGHT:
             raise StrapError(
@@ -205,12 +209,12 @@ def require_weights(weights: Sequence[float]) -> None:
 def _complete_frames(
     cache: FrameCache, found: RetrievedSpan, policy: PolicySettings
 ) -> tuple[int, int]:
-    """Return from which frame to which (exclusive) a policy has complete windows of a match.
+    """Return the first and last (exclusive) frame of a match's complete windows for a policy.
 
-    The authors keep F frames before a match (start, stop) and C behind it. Where the trajectory
-    ends sooner, its first frame is repeated until F − 1 stand before the match, its last one until
-    C − 1 stand behind it; and only what has the whole history and all actions is trained on. Here
-    a repeated frame is none to act on, which only matters where the history is shorter than F:
+    The authors keep F frames before a match (start, stop) and C after it. If the trajectory is
+    shorter than that, they repeat its first frame until F − 1 frames precede the match, and its
+    last frame until C − 1 follow it. They train on windows with the whole history and all actions.
+    Here, repeated frames are never acted on, which only matters if the history is shorter than F:
 
         kept                                start−F … start−1  start … stop−1  stop … stop+C−1
         acted on, history = F, chunk = C              start−1  start … stop−1  stop
@@ -229,13 +233,13 @@ def _complete_frames(
 
 
 def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
-    """Return a weight in (0, 1] for every match: 1 for its query's cheapest, less for dearer ones.
+    """Return a weight in (0, 1] for every match; the cheapest match of each query has weight 1.
 
-    With c a match's cost per frame of its query and c_min the least c among the matches of that
-    query, its weight is exp(−(c − c_min) / s). A query's spread is the median of c − c_min over its
-    matches but the cheapest; s is the median of the queries' spreads, one number for all queries.
-    So a usual match weighs e⁻¹ of its query's best, and queries that are hard to match keep their
-    share. Where s is 0 (no query has two matches of different costs) every weight is 1.
+    Let c be a match's cost per frame of its query, and c_min the smallest c among the matches of
+    this query. The match's weight is exp(−(c − c_min) / s). The spread of a query is the median of
+    c − c_min over all its matches except the cheapest; s is the median spread over all queries. So
+    a typical match weighs e⁻¹ times its query's best, and queries that are hard to match keep their
+    share. If s is 0 (no query has two matches of different costs), every weight is 1.
     """
     excess = np.zeros(len(retrieved))
     spreads = []
@@ -258,12 +262,12 @@ def weigh_by_choices(
     chosen: Chosen,
     retrieved: Sequence[RetrievedSpan],
 ) -> Sequence[float] | Literal["cost"] | None:
-    """Return the weights of the matches that remain, each times its weight among the choices.
+    """Return the weights of the remaining matches, each multiplied by its weight in the choices.
 
     Args:
-        weights: one per match, in the order of matches.parquet; or `cost`, or None: all alike.
-        chosen: which matches of a run remain, and what they weigh.
-        retrieved: those matches.
+        weights: one per match, in the order of matches.parquet; or `cost`; or None for equal ones.
+        chosen: which matches of a run remain, and their weights.
+        retrieved: the remaining matches.
     """
     if weights is not None and weights != "cost":
         if len(weights) != chosen.total:
@@ -273,8 +277,8 @@ def weigh_by_choices(
         return weights
     if weights == "cost":
         weights = weigh_by_cost(retrieved)
-    own = chosen.weights
-    return [one * two for one, two in zip(weights or [1.0] * len(own), own, strict=True)]
+    factors = chosen.weights
+    return [w * factor for w, factor in zip(weights or [1.0] * len(factors), factors, strict=True)]
 
 
 def _wrong_count(given: int, n_matches: int) -> StrapError:
@@ -306,9 +310,5 @@ def join_windows(parts: Sequence[Windows]) -> Windows:
     """Return the windows of all parts, in their order."""
     if not parts:
         raise StrapError("no demonstration is left to train on")
-    return Windows(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in Windows.__dataclass_fields__
-        )
-    )
+    fields = Windows.__dataclass_fields__
+    return Windows(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
