@@ -1,6 +1,6 @@
-"""Evaluation in the simulator: rollouts, records, intervals, paired comparisons.
+"""Evaluate policies in a simulator: rollouts, records, intervals, paired comparisons.
 
-Importing this package loads no torch: the environments' processes don't need it.
+Importing this package does not load torch, which the environments' processes don't need.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from strap.evaluation.statistics import Comparison, mcnemar, wilson
 
-_HOME = {
+_MODULES = {
     "Comparison": "statistics",
     "Evaluation": "results",
     "EvaluationSettings": "results",
@@ -42,6 +42,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'strap.evaluation' has no attribute '{name}'")
-    return getattr(import_module(f"strap.evaluation.{_HOME[name]}"), name)
+    return getattr(import_module(f"strap.evaluation.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""An evaluation for a reader or a program, alone or against another."""
+"""Evaluate one checkpoint or compare two, and format the result as text or JSON."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def evaluate_pair(
     *,
     progress: Progress = silent,
 ) -> tuple[Evaluation, Evaluation | None]:
-    """Evaluate a checkpoint, and what it is compared with: a checkpoint or an evaluation."""
+    """Evaluate a checkpoint, and the checkpoint or evaluation to compare it with."""
     first = evaluate(checkpoint, settings, out, progress=progress)
-    return first, None if against is None else _other(against, settings, progress)
+    return first, None if against is None else _evaluate_other(against, settings, progress)
 
 
 def in_words(first: Evaluation, second: Evaluation | None) -> str:
-    """Return an evaluation, and the one that it is compared with, for a terminal."""
+    """Format an evaluation, and the one to compare it with, for a terminal."""
     lines = [str(first), f"records: {first.path}"]
     if second is not None:
-        lines += [str(second), f"records: {second.path}", compared(first, second)]
+        lines += [str(second), f"records: {second.path}", _format_comparison(first, second)]
     return "\n".join(lines)
 
 
 def as_json(first: Evaluation, second: Evaluation | None) -> dict[str, Any]:
-    """Return an evaluation, and the one that it is compared with, for a program."""
+    """Return an evaluation, and the one to compare it with, as JSON-able values."""
     low, high = first.interval
     rates = {"rate": first.rate, "low": low, "high": high, "partial": first.partial}
     values = {"path": str(first.path), **rates, "episodes": list(first.records)}
@@ -48,8 +48,8 @@ def as_json(first: Evaluation, second: Evaluation | None) -> dict[str, Any]:
     return values
 
 
-def compared(first: Evaluation, second: Evaluation) -> str:
-    """Return the paired comparison in one line, and a table."""
+def _format_comparison(first: Evaluation, second: Evaluation) -> str:
+    """Format a paired comparison as one line and a table."""
     pair = compare(first, second)
     words = (
         f"on the same states: both {pair.both}, only the first {pair.first_only}, only the second "
@@ -58,7 +58,7 @@ def compared(first: Evaluation, second: Evaluation) -> str:
     return f"{words}\n\n{table([('first', first), ('second', second)])}"
 
 
-def _other(against: Path, settings: EvaluationSettings, progress: Progress) -> Evaluation:
+def _evaluate_other(against: Path, settings: EvaluationSettings, progress: Progress) -> Evaluation:
     if (against / "episodes.jsonl").is_file():
         return open_evaluation(against, settings.states)
     return evaluate(against, settings, progress=progress)

@@ -1,4 +1,4 @@
-"""The records of rollouts, as they lie in a folder."""
+"""Read the records of rollouts in an evaluation's folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strap.atomic import read_json
 from strap.errors import StrapError, printable, shorten
 
 FPS = 20
-"""of the videos"""
+"""frame rate of the videos"""
 DESCRIPTION = "evaluation.json"
-"""which checkpoint, task and settings"""
+"""file that names the checkpoint, task and settings"""
 OUTCOME = ("state", "success", "partial")
-"""what an episode must tell to be counted"""
+"""fields that an episode must have to be counted"""
 
 RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "state": (lambda value: type(value) is int and value >= 0, "a whole number from 0 on"),
@@ -26,7 +26,7 @@ RULES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         "a number from 0 to 1",
     ),
 }
-"""field of an episode -> whether a value is possible, and which are"""
+"""field of an episode -> (whether a value is valid, description of valid values)"""
 
 
 def rollout_seed(seed: int, state: int) -> int:
@@ -37,12 +37,12 @@ def rollout_seed(seed: int, state: int) -> int:
 def read_records(
     out: Path, *, seed: int | None = None, required: Collection[str] = ("state", "success")
 ) -> dict[int, Mapping[str, Any]]:
-    """Return finished episodes by initial state; a last line that a kill cut off is left out.
+    """Return finished episodes by initial state, without a last line that is cut off.
 
     Args:
         out: an evaluation's folder.
-        seed: the evaluation's seed: an episode that names another is refused.
-        required: what every episode must tell.
+        seed: the evaluation's seed; an episode of another seed is an error.
+        required: fields that every episode must have.
     """
     file = out / "episodes.jsonl"
     rows: dict[int, Mapping[str, Any]] = {}
@@ -72,7 +72,7 @@ def read_records(
 
 
 def _read_lines(file: Path) -> list[bytes]:
-    """Return a file's lines, the last of them unfinished or empty; none of a missing file."""
+    """Return the lines of a file, of which the last is unfinished or empty; [] if it is missing."""
     try:
         return file.read_bytes().split(b"\n") if file.is_file() else []
     except OSError as error:
@@ -82,7 +82,7 @@ def _read_lines(file: Path) -> list[bytes]:
 
 
 def _parse(line: bytes) -> Any:
-    """Return a line's JSON; None where it has none."""
+    """Return the JSON value of a line; None if the line is not JSON."""
     try:
         return json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -90,13 +90,13 @@ def _parse(line: bytes) -> Any:
 
 
 def _check_row(row: Mapping[str, Any], seed: int | None, required: Collection[str]) -> None:
-    """Raise ValueError where no rollout of the evaluation can have been so."""
+    """Raise ValueError if a row cannot be from a rollout of the evaluation."""
     for name in required:
         if name not in row:
             raise ValueError(f"it has no {name}")
-    for name, (is_possible, possible) in RULES.items():
-        if name in row and not is_possible(row[name]):
-            raise ValueError(f"{name} is {_shown(repr(row[name]))}, not {possible}")
+    for name, (is_valid, description) in RULES.items():
+        if name in row and not is_valid(row[name]):
+            raise ValueError(f"{name} is {_shown(repr(row[name]))}, not {description}")
     if seed is None or "seed" not in row:
         return
     expected = rollout_seed(seed, row["state"])
@@ -112,7 +112,7 @@ def _shown(text: str) -> str:
 
 
 def read_description(out: Path) -> dict[str, Any]:
-    """Return an evaluation's checkpoint, task and settings."""
+    """Read the checkpoint, task and settings of an evaluation."""
     file = out / DESCRIPTION
     about = read_json(file)
     if not isinstance(about, dict) or type(about.get("seed", 0)) is not int:
@@ -124,7 +124,7 @@ def read_description(out: Path) -> dict[str, Any]:
 
 
 def require_same_task(first: Path, second: Path) -> None:
-    """Raise where two evaluations are not of the same task, begun from the same states."""
+    """Raise unless two evaluations are of the same task and the same kind of initial states."""
     one, two = (read_description(out) for out in (first, second))
     for key in ("suite", "task", "horizon", "demos"):
         if one.get(key) != two.get(key):

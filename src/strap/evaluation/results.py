@@ -1,8 +1,8 @@
-"""Evaluating a checkpoint: rollouts on a task, kept as they end, summed up.
+"""Evaluate a checkpoint: run rollouts of a task, keep each when it ends, and summarise them.
 
 OUT/
   episodes.jsonl     one line per finished episode
-  evaluation.json    which checkpoint, task and settings
+  evaluation.json    the checkpoint, task and settings
   videos/            000-success.mp4, 001-failure.mp4, …
 """
 
@@ -44,19 +44,19 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_content
 
 ACTING_SETTINGS = ("execute", "acting", "blend")
-"""settings in which a policy can be made to act otherwise than it was trained to"""
+"""settings that can change how a policy acts after its training"""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How a checkpoint is evaluated."""
+    """The settings of an evaluation."""
 
     suite: str = "libero_10"
     task: str = "0"
     episodes: int = 20
-    """how many of the benchmark's fixed initial states"""
+    """number of the benchmark's fixed initial states to run"""
     first: int = 0
-    """the first of them"""
+    """the first of these states"""
     horizon: int = HORIZON
     workers: int = 2
     seed: int = 0
@@ -64,23 +64,23 @@ class EvaluationSettings:
     videos: bool = True
     device: str = "auto"
     execute: int = 0
-    """actions executed before the policy looks again (0: as it was trained to)"""
+    """actions executed between two predictions (0: as in training)"""
     acting: Acting | Literal[""] = ""
-    """the heaviest mode, or one drawn by weight ("": as it was trained to)"""
+    """act on the mode with the largest weight, or on a random one ("": as in training)"""
     blend: int = 0
-    """looks whose predictions for a moment are averaged (0: as it was trained to)"""
+    """number of predictions of the same action that are averaged (0: as in training)"""
     demos: str = ""
-    """begin where the recorded demonstrations of this HDF5 file begin, not from the fixed states"""
+    """HDF5 file of demonstrations whose first states replace the fixed initial states"""
 
     @property
     def states(self) -> range:
-        """The initial states."""
+        """The numbers of the initial states."""
         return range(self.first, self.first + self.episodes)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of it."""
+    """The result of an evaluation."""
 
     path: Path
     records: tuple[Mapping[str, Any], ...]
@@ -121,12 +121,12 @@ def evaluate(
     *,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Roll a checkpoint out in LIBERO; episodes that are there already are not run again.
+    """Run rollouts of a checkpoint in LIBERO; skip episodes that are recorded already.
 
     Args:
         checkpoint: a folder that `strap train` wrote.
-        settings: the task and how it is run.
-        out: where records and videos go (default: in the checkpoint's folder).
+        settings: the task and the settings of the evaluation.
+        out: folder for records and videos (default: in the checkpoint's folder).
         progress: called with (what, done, total).
     """
     from strap.libero.rendering.backend import select_backend
@@ -134,12 +134,12 @@ def evaluate(
 
     checkpoint = Path(checkpoint).expanduser()
     policy = load_policy(checkpoint, device=settings.device, which=settings.which)
-    otherwise = {name: value for name in ACTING_SETTINGS if (value := getattr(settings, name))}
-    policy.change(**otherwise)
+    changed = {name: value for name in ACTING_SETTINGS if (value := getattr(settings, name))}
+    policy.change(**changed)
     check_interface(policy)
     task = find_task(settings.suite, settings.task)
-    select_backend()  # once, here: the workers inherit what was found
-    place = Path(out).expanduser() if out else _default_place(checkpoint, settings, task.index)
+    select_backend()  # once: the workers inherit the choice
+    folder = Path(out).expanduser() if out else _default_folder(checkpoint, settings, task.index)
     demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
     arguments = (settings.suite, task.index, rendered_size(policy.interface), demos)
     identity = {
@@ -148,16 +148,16 @@ def evaluate(
         "task": task.name,
         "horizon": settings.horizon,
         "seed": settings.seed,
-        **otherwise,
+        **changed,
         **({"demos": fingerprint(Path(demos))} if demos else {}),
     }
     return run_episodes(
-        policy, task.instruction, settings, make_libero, arguments, place, identity, progress
+        policy, task.instruction, settings, make_libero, arguments, folder, identity, progress
     )
 
 
 def rendered_size(interface: Interface) -> int:
-    """Return the side of the images to render: the training data's, which the policy resizes."""
+    """Return the side of the images to render: that of the training data, if it has only one."""
     sides = {side for name in interface.cameras for side in interface.frame_sizes.get(name, ())}
     return sides.pop() if len(sides) == 1 else interface.image_size
 
@@ -172,7 +172,7 @@ def run_episodes(
     identity: Mapping[str, Any],
     progress: Progress = silent,
 ) -> Evaluation:
-    """Run the episodes that are missing and keep each as it ends."""
+    """Run the missing episodes; record each when it ends."""
     if settings.episodes < 1 or settings.workers < 1 or settings.horizon < 1:
         raise StrapError(
             f"episodes={settings.episodes}, workers={settings.workers}, "
@@ -183,19 +183,19 @@ def run_episodes(
     with alone(out / LOCK, f"rolling out into '{out}'"):
         for folder in (out, out / "videos"):
             remove_leftovers(folder)
-        _claim(out, identity)
-        _end_last_line(out / "episodes.jsonl")
-        kept = read_records(out, seed=settings.seed, required=OUTCOME)
-        wanted = [s for s in settings.states if s not in kept]
+        _describe_or_compare(out, identity)
+        _drop_unfinished_line(out / "episodes.jsonl")
+        recorded = read_records(out, seed=settings.seed, required=OUTCOME)
+        missing = [s for s in settings.states if s not in recorded]
         videos = settings.videos and find_spec("av") is not None
-        if wanted:
+        if missing:
             roll_out(
                 policy,
                 instruction,
-                wanted,
+                missing,
                 maker,
                 arguments,
-                _keeper(out, videos),
+                _make_recorder(out, videos),
                 horizon=settings.horizon,
                 workers=settings.workers,
                 seed=settings.seed,
@@ -206,7 +206,7 @@ def run_episodes(
 
 
 def open_evaluation(out: str | Path, states: range | None = None) -> Evaluation:
-    """Return an evaluation's records, finished or not: all, or those of the initial `states`."""
+    """Return a finished or unfinished evaluation: all its records, or those of `states`."""
     out = Path(out).expanduser()
     if not (out / DESCRIPTION).is_file():
         raise StrapError(f"'{out}' holds no evaluation: make one with `strap evaluate`")
@@ -222,7 +222,7 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
 
 
 def check_interface(policy: Policy) -> None:
-    """Raise where LIBERO cannot show the policy what it was trained to see."""
+    """Raise if LIBERO lacks a camera or proprioception of the policy, or its actions differ."""
     interface = policy.interface
     for name in interface.cameras:
         if name not in LIBERO_CAMERAS:
@@ -244,20 +244,21 @@ def check_interface(policy: Policy) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a hash of what a file holds."""
+    """Return a hash of a file's content."""
     if not (found := fingerprint_content(path)):
         raise StrapError(f"'{path}' is not there: check the path")
     return found
 
 
-def _default_place(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
-    begin = "-demos" if settings.demos else ""
+def _default_folder(checkpoint: Path, settings: EvaluationSettings, index: int) -> Path:
+    suffix = "-demos" if settings.demos else ""
     for name in ACTING_SETTINGS:
-        begin += f"-{name}-{value}" if (value := getattr(settings, name)) else ""
-    return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{begin}"
+        suffix += f"-{name}-{value}" if (value := getattr(settings, name)) else ""
+    return checkpoint / "evaluation" / f"{settings.suite}-{index}-{settings.which}{suffix}"
 
 
-def _claim(out: Path, identity: Mapping[str, Any]) -> None:
+def _describe_or_compare(out: Path, identity: Mapping[str, Any]) -> None:
+    """Write evaluation.json; if it exists, raise unless it describes the same evaluation."""
     file = out / DESCRIPTION
     if file.is_file():
         known = read_description(out)
@@ -272,8 +273,8 @@ def _claim(out: Path, identity: Mapping[str, Any]) -> None:
     write_json(file, dict(identity))
 
 
-def _keeper(out: Path, videos: bool) -> Callable[[Episode], None]:
-    def keep(episode: Episode) -> None:
+def _make_recorder(out: Path, videos: bool) -> Callable[[Episode], None]:
+    def record(episode: Episode) -> None:
         row: dict[str, Any] = {
             "state": episode.state,
             "seed": episode.seed,
@@ -292,11 +293,11 @@ def _keeper(out: Path, videos: bool) -> Callable[[Episode], None]:
         with writing(out), (out / "episodes.jsonl").open("a") as stream:
             stream.write(json.dumps(row) + "\n")
 
-    return keep
+    return record
 
 
-def _end_last_line(file: Path) -> None:
-    """Take away a line that was not written to its end, else the next one would continue it."""
+def _drop_unfinished_line(file: Path) -> None:
+    """Remove an unfinished last line, which the next line would otherwise continue."""
     if not file.is_file():
         return
     with file.open("r+b") as stream:
@@ -304,7 +305,7 @@ def _end_last_line(file: Path) -> None:
 
 
 def write_video(path: Path, frames: Any) -> None:
-    """Write frames, uint8 [t h w 3], as an MP4 at 20 frames a second."""
+    """Write frames, uint8 [t h w 3], as an MP4 at 20 frames per second."""
     from strap.datasets.lerobot.encoding import Encoding, encode
 
     height, width = frames.shape[1:3]
@@ -312,7 +313,7 @@ def write_video(path: Path, frames: Any) -> None:
 
 
 def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
-    """Return Markdown rows: name, successes, rate with interval, sub-goals."""
+    """Return a Markdown table: name, successes, rate with interval, sub-goals."""
     lines = ["| policy | successes | rate (95 % interval) | sub-goals |", "|---|---|---|---|"]
     for name, evaluation in evaluations:
         low, high = evaluation.interval

@@ -1,4 +1,4 @@
-"""Rolling a policy out: several environments at once, one batch of observations at a time."""
+"""Run rollouts of a policy in several environments at once, with batched observations."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from strap.types import Array
 from strap.workers import Assignment, Supervisor, Worker, WorkerError
 
 RETRIES = 2
-"""How often a crashed episode is begun again."""
+"""number of times that a crashed episode is repeated"""
 SILENCE = 600.0
-"""Seconds without an answer after which environments are given up."""
+"""seconds without an answer from any environment after which a rollout is given up"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Episode:
     """sub-goal -> whether it held at the end"""
     seconds: float
     frames: Array = field(repr=False, compare=False)
-    """uint8 [t h w 3], the cameras side by side; empty where no video is wanted"""
+    """uint8 [t h w 3], the cameras side by side; empty without videos"""
 
     @property
     def partial(self) -> float:
@@ -65,23 +65,24 @@ def roll_out(
     videos: bool = True,
     progress: Progress = silent,
 ) -> None:
-    """Run an episode from each state; `finished` is called as each ends.
+    """Run an episode from each initial state; call `finished` with each episode when it ends.
 
-    A crashed environment is replaced and its episode begun again, twice at most; the others go on.
+    A crashed environment is replaced and its episode repeated, at most twice. The other episodes
+    continue.
     """
     start = partial(Worker, serve_simulator, maker, arguments)
     done = 0
     with (
         Supervisor(start, states, workers=workers, attempts=RETRIES + 1) as supervisor,
-        _leave_processors(min(workers, len(states))),
+        _spare_cpus(min(workers, len(states))),
     ):
         total = horizon * len(states)
 
-        def tell(steps_under_way: int) -> None:
-            # An episode that ends early has its steps behind it all the same.
-            progress("simulated steps", min(total, horizon * done + steps_under_way), total)
+        def report(running_steps: int) -> None:
+            # A finished episode counts as `horizon` steps, even if it ended early.
+            progress("simulated steps", min(total, horizon * done + running_steps), total)
 
-        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor, tell)
+        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor, report)
         for done, episode in enumerate(rollout.run(), start=1):
             finished(episode)
             progress("episodes", done, len(states))
@@ -93,11 +94,11 @@ def roll_out(
 
 
 @contextmanager
-def _leave_processors(environments: int) -> Iterator[None]:
-    """Give the policy the processors that the environments do not use.
+def _spare_cpus(environments: int) -> Iterator[None]:
+    """Limit torch's threads to the CPUs that the environments do not use.
 
-    Threads that wait for each other and are kept from running by an environment cost many times
-    what they gain.
+    Threads of one operation wait for each other: if an environment delays one of them, they are
+    many times slower than fewer threads.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, min(threads, processors() - environments)))
@@ -108,11 +109,11 @@ def _leave_processors(environments: int) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class _EpisodeUnderWay:
-    """What is known of an episode before its end."""
+class _RunningEpisode:
+    """The state of an episode before its end."""
 
     state: int
-    began: float
+    start_time: float
     steps: int = -1
     goals: dict[str, int | None] = field(default_factory=dict)
     frames: list[Array] = field(default_factory=list)
@@ -126,15 +127,15 @@ class _Rollout:
     seed: int
     videos: bool
     supervisor: Supervisor[int]
-    tell: Callable[[int], None]
-    """called with the steps of the episodes under way"""
-    under_way: dict[int, _EpisodeUnderWay] = field(default_factory=dict)
+    report: Callable[[int], None]
+    """called with the number of steps of the running episodes"""
+    running: dict[int, _RunningEpisode] = field(default_factory=dict)
     """slot -> its episode"""
     lost: dict[int, Exception] = field(default_factory=dict)
-    """initial state -> why its environment failed the last time"""
+    """initial state -> the last error of its environment"""
 
     def run(self) -> Iterator[Episode]:
-        """Yield the episodes as they end."""
+        """Yield each episode when it ends."""
         self._begin()
         while self.supervisor.n_unfinished:
             assignments = self._wait()
@@ -143,22 +144,22 @@ class _Rollout:
                 seen = self._receive(assignment)
                 if seen is None:
                     continue
-                episode = self._note(self.under_way[assignment.slot], seen)
+                episode = self._update(self.running[assignment.slot], seen)
                 if episode is None:
                     shown[assignment.worker] = assignment.slot, seen
                     continue
                 self.supervisor.finish(assignment, keep_worker=True)
-                del self.under_way[assignment.slot]
+                del self.running[assignment.slot]
                 yield episode
             self._begin()
-            self.tell(sum(max(episode.steps, 0) for episode in self.under_way.values()))
+            self.report(sum(max(episode.steps, 0) for episode in self.running.values()))
             self._act(shown)
 
     def _begin(self) -> None:
         for assignment in self.supervisor.assign():
             slot, state = assignment.slot, assignment.job
             self.policy.reset(slot, seed=rollout_seed(self.seed, state))
-            self.under_way[slot] = _EpisodeUnderWay(state, time.perf_counter())
+            self.running[slot] = _RunningEpisode(state, time.perf_counter())
             assignment.worker.send(("begin", state))
 
     def _wait(self) -> list[Assignment[int]]:
@@ -171,7 +172,7 @@ class _Rollout:
         return ready
 
     def _receive(self, assignment: Assignment[int]) -> TimeStep | None:
-        """Return what an environment shows; None where it failed, to be begun again."""
+        """Return an environment's observation, or None if the environment failed."""
         try:
             seen: TimeStep = assignment.worker.receive()
         except (WorkerError, StrapError) as error:
@@ -180,15 +181,15 @@ class _Rollout:
             return None
         return seen
 
-    def _note(self, episode: _EpisodeUnderWay, seen: TimeStep) -> Episode | None:
-        """Take in what was seen; return the episode where it has ended."""
+    def _update(self, episode: _RunningEpisode, seen: TimeStep) -> Episode | None:
+        """Add an observation to an episode; return the episode if it has ended."""
         episode.steps += 1
         for goal, holds in seen.goals.items():
             if episode.goals.setdefault(goal, None) is None and holds:
                 episode.goals[goal] = episode.steps
         if self.videos:
             episode.frames.append(np.concatenate(list(seen.images.values()), axis=1))
-        # A task that is solved before the first action counts once something was done.
+        # A task that is solved at the start only counts after the first action.
         if not (seen.solved and episode.steps) and episode.steps < self.horizon:
             return None
         return Episode(
@@ -198,7 +199,7 @@ class _Rollout:
             seen.solved,
             dict(episode.goals),
             dict(seen.goals),
-            round(time.perf_counter() - episode.began, 2),
+            round(time.perf_counter() - episode.start_time, 2),
             np.stack(episode.frames) if episode.frames else np.zeros((0, 1, 1, 3), np.uint8),
         )
 
@@ -211,7 +212,7 @@ class _Rollout:
             worker.send(("step", actions[slot]))
 
     def _select(self, seen: TimeStep) -> Observation:
-        """Return what the policy looks at: it may have been trained with some of the cameras."""
+        """Return the policy's observation: it might not use all cameras."""
         cameras = self.policy.interface.cameras
         images = {name: image for name, image in seen.images.items() if name in cameras}
         return Observation(images, seen.proprioception, self.instruction)

@@ -1,4 +1,4 @@
-"""Simulated tasks that a worker serves: begun from numbered states, moved step by step."""
+"""Simulated tasks that a worker serves: reset to numbered initial states, advanced by actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Action = npt.NDArray[np.float64]
 
 HORIZON = 520
-"""steps after which an episode has failed: LIBERO-10's demonstrations take up to 505"""
+"""steps after which an episode counts as failed; LIBERO-10's demonstrations take up to 505"""
 LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
 LIBERO_STATES = {
     "ee_pos": 3,
@@ -36,7 +36,7 @@ LIBERO_ACTION = 7
 
 @dataclass(frozen=True, eq=False)
 class TimeStep:
-    """What an environment shows after a reset or a step."""
+    """The observation and goals of an environment after a reset or a step."""
 
     images: Mapping[str, Array]
     """camera -> uint8 [h w 3], upright"""
@@ -47,20 +47,20 @@ class TimeStep:
 
 
 class Simulator(Protocol):
-    """One task that can be begun from numbered initial states."""
+    """A simulated task with numbered initial states."""
 
     def begin(self, state: int) -> TimeStep:
-        """Go to an initial state, settled."""
+        """Reset to an initial state, after its settling steps."""
 
     def step(self, action: Action) -> TimeStep:
-        """Apply one action."""
+        """Apply one action and return the next observation."""
 
 
 Maker = Callable[..., Simulator]
 
 
 def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) -> None:
-    """Make a simulator in a worker; answer ("begin", state) and ("step", action)."""
+    """Create a simulator in a worker; answer requests ("begin", state) and ("step", action)."""
     simulator = maker(*arguments)
 
     def answer(request: tuple[str, Any]) -> TimeStep:
@@ -71,7 +71,7 @@ def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) 
 
 
 def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
-    """Open a LIBERO task on the benchmark's fixed initial states, or those of demonstrations."""
+    """Open a LIBERO task with the benchmark's fixed initial states, or those of demonstrations."""
     from strap.libero.environment import LiberoEnv
     from strap.libero.tasks import find_task
 
@@ -79,7 +79,7 @@ def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
 
 
 class LiberoSimulator:
-    """A `LiberoEnv`, its observations under the names that datasets use."""
+    """A `LiberoEnv` whose observations have the names that datasets use."""
 
     def __init__(
         self, env: LiberoEnv, demos: str = "", *, cameras: Sequence[str] = LIBERO_CAMERAS
@@ -87,20 +87,20 @@ class LiberoSimulator:
         self.env, self.demos, self.cameras = env, demos, cameras
 
     def begin(self, state: int) -> TimeStep:
-        """Begin at the benchmark's initial state of that number, after its settling steps."""
+        """Reset to a fixed initial state, or a demonstration's, after the settling steps."""
         if self.demos:
-            self._begin_as(f"demo_{state}")
+            self._begin_at_demonstration(f"demo_{state}")
         else:
             self.env.fixed(state)
-        return self._see(self.env.solved())
+        return self._observe(self.env.solved())
 
     def sample(self, seed: int) -> TimeStep:
-        """Begin at a fresh placement that follows from the seed, after the settling steps."""
+        """Reset to a random placement drawn with the seed, after the settling steps."""
         self.env.sample(seed)
-        return self._see(self.env.solved())
+        return self._observe(self.env.solved())
 
-    def _begin_as(self, demo: str) -> None:
-        """Begin where a recorded demonstration begins."""
+    def _begin_at_demonstration(self, demo: str) -> None:
+        """Reset to the first state of a recorded demonstration."""
         import h5py
 
         with h5py.File(self.demos, "r") as file:
@@ -112,12 +112,12 @@ class LiberoSimulator:
         self.env.restore(first)
 
     def step(self, action: Action) -> TimeStep:
-        """Simulate a twentieth of a second."""
-        return self._see(self.env.step(np.clip(action, -1, 1)))
+        """Apply an action for 1/20 of a second."""
+        return self._observe(self.env.step(np.clip(action, -1, 1)))
 
-    def _see(self, solved: bool) -> TimeStep:
-        seen = self.env.observe([name.removesuffix("_rgb") for name in self.cameras])
+    def _observe(self, solved: bool) -> TimeStep:
+        observed = self.env.observe([name.removesuffix("_rgb") for name in self.cameras])
         goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
-        images = {f"{name}_rgb": seen.upright(name) for name in seen.images}
-        state = {key: np.asarray(getattr(seen, key)) for key in LIBERO_STATES}
+        images = {f"{name}_rgb": observed.upright(name) for name in observed.images}
+        state = {key: np.asarray(getattr(observed, key)) for key in LIBERO_STATES}
         return TimeStep(images, state, solved, goals)

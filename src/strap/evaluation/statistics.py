@@ -1,4 +1,4 @@
-"""What a few dozen rollouts say: intervals and paired comparisons."""
+"""Statistics of rollouts: confidence intervals and paired comparisons."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TypeVar
 from scipy.stats import binomtest
 
 Start = TypeVar("Start", bound=Hashable)
-"""where a rollout begins: an initial state's number, or that with the task and the seed"""
+"""the start of a rollout: the number of its initial state, perhaps with task and seed"""
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval for a rate; (0, 1) where there were no trials.
+    """Return Wilson's 95 % interval of a success rate; (0, 1) without trials.
 
     >>> low, high = wilson(10, 20)
     >>> round(low, 3), round(high, 3)
@@ -29,18 +29,18 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two policies on the same initial states."""
+    """Counts of the successes of two policies on the same initial states."""
 
     both: int
     first_only: int
     second_only: int
     neither: int
     p_value: float
-    """McNemar's exact test: how likely so one-sided a split of the differing states is by chance"""
+    """McNemar's exact test: the chance of an at least as uneven split of the differing states"""
 
 
 def mcnemar(first: Mapping[Start, bool], second: Mapping[Start, bool]) -> Comparison:
-    """Compare successes by initial state; states that only one was run on are left out."""
+    """Compare successes by initial state; ignore states on which only one policy was run."""
     pairs = [(first[start], second[start]) for start in first.keys() & second.keys()]
     one, two = pairs.count((True, False)), pairs.count((False, True))
     p_value = float(binomtest(one, one + two).pvalue) if one + two else 1.0
@@ -49,20 +49,20 @@ def mcnemar(first: Mapping[Start, bool], second: Mapping[Start, bool]) -> Compar
 
 
 def sign_flips(differences: Sequence[Fraction]) -> float:
-    """Return p of the mean difference of tasks: each might as well have had the other sign.
+    """Return the p-value of an exact two-sided sign-flip test of the tasks' mean difference.
 
-    Two-sided and exact. It takes tasks, not rollouts, as what is drawn by chance, so it tells
-    whether a method may help on another task.
+    Under the null hypothesis, every task's difference could as well have the opposite sign. Tasks,
+    not rollouts, are the random sample: the test is about whether a method helps on other tasks.
 
     >>> sign_flips([Fraction(1, 10), Fraction(2, 10), Fraction(3, 10)])
     0.25
     """
-    ways = {Fraction(0): 1}  # sum -> in how many ways it comes about
+    counts = {Fraction(0): 1}  # sum -> number of sign choices that give it
     for difference in differences:
-        before, ways = ways, defaultdict(int)
-        for total, count in before.items():
-            ways[total + difference] += count
-            ways[total - difference] += count
-    found = abs(sum(differences, Fraction(0)))
-    as_large = sum(count for total, count in ways.items() if abs(total) >= found)
+        previous, counts = counts, defaultdict(int)
+        for total, count in previous.items():
+            counts[total + difference] += count
+            counts[total - difference] += count
+    observed = abs(sum(differences, Fraction(0)))
+    as_large = sum(count for total, count in counts.items() if abs(total) >= observed)
     return float(Fraction(as_large, 2 ** len(differences)))

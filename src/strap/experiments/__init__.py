@@ -1,5 +1,5 @@
-"""Tables of tasks × methods × K × encoders × seeds, run as `strap` commands and reported.
+"""Run and report experiments: tables of tasks × methods × K × encoders × seeds.
 
-`description` reads the file, `cells` lists what it asks for, `plan` turns that into commands,
-`scheduler` runs them, `reporting` writes tables and figures from the cells' folders alone.
+`description` reads an experiment's file, `cells` lists its cells, `plan` turns them into `strap`
+commands, `scheduler` runs these, and `reporting` writes tables and figures from the cells' folders.
 """

@@ -1,13 +1,13 @@
-"""A cell's folder: finishing it, reading it, and moving it between machines.
+"""Finish and read the folders of cells, and copy them between machines.
 
 CELL/
   episodes.jsonl     one line per rollout
-  evaluation.json    what `strap evaluate` ran
-  matches.parquet    what was retrieved; its datasets are named relative to the data folder
+  evaluation.json    the checkpoint, task and settings of `strap evaluate`
+  matches.parquet    the retrieved matches; datasets are named relative to the data folder
   manifest.json      identity, data, versions, commands and seconds; written last
   train.log, evaluate.log
 
-No file but the logs names a path of the machine.
+Only the logs contain absolute paths.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from strap.provenance import versions
 
 MATCHES = "matches.parquet"
 KEPT = ("episodes.jsonl", "evaluation.json", MATCHES, "manifest.json")
-"""what lasts; the manifest last"""
+"""files to copy; the manifest last"""
 
 
 @dataclass(frozen=True, eq=False)
 class CellResult:
-    """A finished cell."""
+    """The result of a finished cell."""
 
     cell: Cell
     path: Path
@@ -46,13 +46,13 @@ class CellResult:
 
     @property
     def matches(self) -> Path | None:
-        """The table of matches, where the cell retrieved any."""
+        """The file of matches, or None if the cell retrieved nothing."""
         file = self.path / MATCHES
         return file if file.is_file() else None
 
 
 def note_stage(stage: Stage, seconds: float, planner: Planner) -> None:
-    """Write down that a stage is finished."""
+    """Record that a stage is finished."""
     write_json(stage.note, {**_describe(stage, seconds, planner), "stamp": stage.stamp})
 
 
@@ -71,11 +71,13 @@ def finish_cell(
         raise StrapError(f"stage '{stage.name}' evaluates no cell")
     folder = planner.work / cell.folder
     _read_successes(folder, cell)
-    chain = _inputs(stage, stages)
+    chain = _with_needed(stage, stages)
     if not (folder / MATCHES).is_file():
         keep_matches(stage, planner, stages)
     notes = {other.kind: read_json(other.note) for other in chain if other.note.is_file()}
-    notes[stage.kind] = _describe(stage, seconds, planner)  # the manifest is this stage's note
+    notes[stage.kind] = _describe(
+        stage, seconds, planner
+    )  # this stage has no note: the manifest replaces it
     manifest = {
         "format": "strap-cell",
         "experiment": cell.experiment.name,
@@ -89,21 +91,21 @@ def finish_cell(
     return folder
 
 
-def _inputs(stage: Stage, stages: Mapping[str, Stage]) -> list[Stage]:
-    """Return a stage and all that it needs, what is needed first."""
-    needed = [other for name in stage.needs for other in _inputs(stages[name], stages)]
+def _with_needed(stage: Stage, stages: Mapping[str, Stage]) -> list[Stage]:
+    """Return a stage and, before it, all stages that it needs."""
+    needed = [other for name in stage.needs for other in _with_needed(stages[name], stages)]
     return list(dict.fromkeys([*needed, stage]))
 
 
 def keep_matches(stage: Stage, planner: Planner, stages: Mapping[str, Stage]) -> None:
-    """Copy what a cell's training or evaluation goes back to, if anything, to the cell's folder."""
+    """Copy the matches that a cell was trained on, if any, to the cell's folder."""
     import pyarrow.parquet as pq
 
     if stage.cell is None:
         return
     file = planner.work / stage.cell.folder / MATCHES
     file.unlink(missing_ok=True)
-    for other in _inputs(stage, stages):
+    for other in _with_needed(stage, stages):
         if other.kind == "retrieve":
             source = other.output / MATCHES
             if not source.is_file():
@@ -117,15 +119,15 @@ def keep_matches(stage: Stage, planner: Planner, stages: Mapping[str, Stage]) ->
 
 
 def drop_weights(cell: Cell, planner: Planner) -> None:
-    """Remove a finished cell's policy."""
+    """Remove the policy of a finished cell."""
     discard(planner.policy(cell))
     (planner.work / cell.folder / "train.json").unlink(missing_ok=True)
 
 
 def read_cell(folder: Path, cell: Cell) -> CellResult | None:
-    """Read a finished cell below a folder of results; None where it is not there.
+    """Read a cell's result below a folder; return None if the cell is not finished.
 
-    A cell that was made otherwise than the experiment says is refused.
+    A cell with other settings than those of the experiment is an error.
     """
     place = folder / cell.folder
     file = place / "manifest.json"
@@ -147,7 +149,7 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
 
 
 def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
-    """Raise where a cell was made from datasets that the experiment does not name."""
+    """Raise unless a cell was made from exactly the datasets that the experiment names."""
     named = (cell.experiment.target, *cell.experiment.prior)
     used = list(data)
     is_named = all(any(fits_pattern(name, pattern) for pattern in named) for name in used)
@@ -160,7 +162,7 @@ def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
 
 
 def _check_costs(file: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise where a manifest's seconds or versions cannot be reported."""
+    """Raise if a manifest's seconds or versions are invalid."""
     for name in ("seconds", "versions"):
         if not isinstance(manifest.get(name, {}), dict):
             raise StrapError(
@@ -192,14 +194,14 @@ def _read_successes(place: Path, cell: Cell) -> tuple[dict[int, bool], float]:
 
 
 def _check_evaluation(place: Path, cell: Cell) -> None:
-    """Raise where an evaluation's description tells of another task, seed or horizon."""
+    """Raise if an evaluation is of another suite, task, seed or horizon."""
     about, evaluated = read_description(place), cell.identity["evaluate_options"]
     expected: dict[str, Any] = {"suite": cell.experiment.suite, "seed": cell.seed}
     expected["task"] = cell.identity["instruction"]
     if "horizon" in evaluated:
         expected["horizon"] = evaluated["horizon"]
     found = {key: about.get(key, value) for key, value in expected.items()}
-    if expected["task"].replace(" ", "_") in str(found["task"]):  # a task's name ends with it
+    if expected["task"].replace(" ", "_") in str(found["task"]):  # it is the end of a task's name
         found["task"] = expected["task"]
     if difference := describe_difference(found, expected):
         raise StrapError(
@@ -209,10 +211,10 @@ def _check_evaluation(place: Path, cell: Cell) -> None:
 
 
 def copy_cell(cell: Cell, source: Path, destination: Path) -> bool:
-    """Copy what lasts of a finished cell to another folder of results, unless it is there.
+    """Copy the KEPT files of a finished cell to another folder, unless they are there already.
 
     Returns:
-        whether it was copied.
+        whether the files were copied.
     """
     if read_cell(source, cell) is None or read_cell(destination, cell) is not None:
         return False
@@ -225,7 +227,7 @@ def copy_cell(cell: Cell, source: Path, destination: Path) -> bool:
 
 
 def read_results(cells: Iterable[Cell], folder: Path) -> list[CellResult]:
-    """Read all finished cells; refuse cells that were made from different data."""
+    """Read all finished cells; cells made from different data are an error."""
     results = [result for cell in cells if (result := read_cell(folder, cell))]
     for result in results[1:]:
         first = results[0]

@@ -1,4 +1,4 @@
-"""Cells: one task × method × K × encoder × demonstrations × seed each, and its identity."""
+"""The cells of an experiment: each is one task × method × K × encoder × demonstrations × seed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from strap.errors import StrapError, unknown
 from strap.experiments.description import Experiment, Method, folder_name
 
-OF_THE_TARGET = {
+TARGET_OPTIONS = {
     "alpha": ("mt", "strap"),
     "finetune_steps": ("mt", "strap"),
     "match_weights": ("strap",),
 }
-"""Options of `strap train` that weigh the target against the rest, and whose trainings have one."""
+"""option of `strap train` that weighs the target against other data -> recipes with other data"""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column of the table stands for: cells that differ in task and repetition alone."""
+    """A column of the table: cells that differ only in task and repetition."""
 
     method: str
     top_k: int | None
@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One policy to train and to evaluate."""
+    """One policy to train and evaluate."""
 
     experiment: Experiment
     task: str
@@ -41,17 +41,17 @@ class Cell:
 
     @property
     def column(self) -> Column:
-        """The column of the table that the cell belongs to."""
+        """The cell's column of the table."""
         return Column(self.method.name, self.top_k, self.encoder)
 
     @property
     def repetition(self) -> tuple[str, int]:
-        """What cells of one task and column differ in."""
+        """The demonstrations and seed, in which cells of one task and column differ."""
         return self.demonstrations, self.seed
 
     @property
     def name(self) -> str:
-        """Task and folder: `Mug-Mug/STRAP-k100-seed42`."""
+        """The cell's task and folder: `Mug-Mug/STRAP-k100-seed42`."""
         parts = [folder_name(self.method.name)]
         parts += [f"k{self.top_k}"] if self.top_k is not None else []
         if self.encoder not in (None, self.experiment.encoder):
@@ -62,25 +62,25 @@ class Cell:
 
     @property
     def folder(self) -> PurePosixPath:
-        """Where the cell lies below the work folder or a kept one."""
+        """The cell's folder, relative to the work folder or to a folder of kept cells."""
         return PurePosixPath("cells") / self.name
 
     @property
     def train_options(self) -> dict[str, Any]:
-        """The options of `strap train` for this cell: its own, and those of all that it can use."""
+        """The options of `strap train` for this cell: the shared ones it can use, and its own."""
         train = self.method.train
         shared = {
             key: value
             for key, value in self.experiment.options["train"].items()
-            if train in OF_THE_TARGET.get(key, (train,))
+            if train in TARGET_OPTIONS.get(key, (train,))
         }
         return {**shared, **self.method.train_options}
 
     @property
     def pretrain_options(self) -> dict[str, Any]:
-        """The options of the training on the prior that a cell may begin with."""
+        """The options of the training on the prior, for a pretrained cell."""
         options = {**self.train_options, **self.experiment.options["pretrain"]}
-        return {key: value for key, value in options.items() if key not in OF_THE_TARGET}
+        return {key: value for key, value in options.items() if key not in TARGET_OPTIONS}
 
     @property
     def retrieve_options(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Cell:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the cell's result, besides the data."""
+        """Everything that determines the cell's result, except the data."""
         first, stop = self.experiment.states
         identity: dict[str, Any] = {
             "suite": self.experiment.suite,
@@ -124,18 +124,18 @@ def list_cells(
     methods: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> tuple[Cell, ...]:
-    """Return the experiment's cells, those of one repetition before those of the next.
+    """Return the experiment's cells, ordered by repetition.
 
     Args:
-        experiment: what the file says.
-        tasks: only these, by short name; empty for all, as below.
-        methods: only these, by name.
-        seeds: only these.
+        experiment: the content of the experiment's file.
+        tasks: short names of the tasks to include; empty for all.
+        methods: names of the methods to include; empty for all.
+        seeds: seeds to include; empty for all.
     """
     _check_chosen("task", tasks, list(experiment.tasks))
     _check_chosen("method", methods, [method.name for method in experiment.methods])
-    every = {str(seed): None for method in experiment.methods for seed in method.seeds}
-    _check_chosen("seed", [str(seed) for seed in seeds], list(every))
+    known_seeds = {str(seed): None for method in experiment.methods for seed in method.seeds}
+    _check_chosen("seed", [str(seed) for seed in seeds], list(known_seeds))
     cells = [
         Cell(experiment, task, method, top_k, encoder, demonstrations, seed)
         for task in experiment.tasks
@@ -154,11 +154,11 @@ def list_cells(
     if len(set(names)) != len(names):
         double = next(name for name in names if names.count(name) > 1)
         raise StrapError(f"two cells would be called '{double}': rename a task or a method")
-    return tuple(sorted(cells, key=_turn))
+    return tuple(sorted(cells, key=_repetition_number))
 
 
-def _turn(cell: Cell) -> tuple[int, int]:
-    """Return how many repetitions of the cell's column come before it."""
+def _repetition_number(cell: Cell) -> tuple[int, int]:
+    """Return the position of the cell's seed and demonstrations, by which cells are sorted."""
     demonstrations = cell.experiment.demonstrations.index(cell.demonstrations)
     return cell.method.seeds.index(cell.seed), demonstrations
 
@@ -170,7 +170,7 @@ def _check_chosen(kind: str, chosen: Collection[str], known: Sequence[str]) -> N
 
 
 def describe_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    """Return the first entry in which two identities differ, in words; "" where in none.
+    """Describe the first entry in which two identities differ; return "" if they are equal.
 
     >>> describe_difference({"train": {"steps": 5}}, {"train": {"steps": 6}})
     'train.steps is 5 here and 6 there'

@@ -1,4 +1,4 @@
-"""The data folder of an experiment: which datasets it means, and whether they are the same."""
+"""Find an experiment's datasets in the data folder, and compute their fingerprints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strap.provenance import fingerprint_files, fingerprint_json
 
 @dataclass(frozen=True)
 class DataFolder:
-    """The datasets of an experiment, by name below one folder."""
+    """The datasets of an experiment, which are below one folder."""
 
     path: Path
     target: str
@@ -23,15 +23,15 @@ class DataFolder:
     fingerprints: dict[str, str]
     """dataset -> a hash of its files' names and sizes, the same on every machine"""
     stamp: str
-    """changes with the place and the files' times: by these, runs and caches know their datasets"""
+    """a hash of the folder's path and the files' times, by which runs and caches know their data"""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The target and the priors."""
+        """The names of the target and the priors."""
         return self.target, *self.prior
 
     def locate(self, name: str) -> str:
-        """Return a dataset's path as a word of a command."""
+        """Return a dataset's path as an argument of a command."""
         return str(self.path / name)
 
 
@@ -39,9 +39,9 @@ def open_data(experiment: Experiment, folder: Path, *, must_exist: bool = True) 
     """Find the experiment's datasets below a folder.
 
     Args:
-        experiment: names the target, and the priors by name or pattern.
-        folder: holds the datasets.
-        must_exist: where False, what is not there stands under the name the file gives.
+        experiment: contains the target's name and the priors' names or patterns.
+        folder: the folder of the datasets.
+        must_exist: whether missing datasets are errors; if False, they keep the file's names.
     """
     folder = folder.expanduser().resolve()
     prior = [name for pattern in experiment.prior for name in _find(folder, pattern, must_exist)]
@@ -75,7 +75,7 @@ def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
 
 
 def fits_pattern(name: str, pattern: str) -> bool:
-    """Return whether a dataset's name is one that a pattern of the experiment finds.
+    """Return whether a dataset's name fits a pattern of the experiment.
 
     >>> fits_pattern("a/b/c.hdf5", "a/**/*.hdf5"), fits_pattern("a/b.hdf5", "*.hdf5")
     (True, False)
@@ -93,7 +93,7 @@ def _fits(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 
 
 def fingerprint(dataset: Path) -> str:
-    """Return a hash of a dataset's file names and sizes; copying it elsewhere keeps the hash."""
+    """Return a hash of a dataset's file names and sizes; a copy has the same hash."""
     digest = hashlib.blake2b(digest_size=16)
     for file in list_files(dataset):
         name = file.relative_to(dataset).as_posix()
@@ -102,12 +102,12 @@ def fingerprint(dataset: Path) -> str:
 
 
 def list_files(dataset: Path) -> list[Path]:
-    """Return a dataset's files, in order."""
+    """Return the files of a dataset, sorted."""
     return [dataset] if dataset.is_file() else sorted(p for p in dataset.rglob("*") if p.is_file())
 
 
 def as_relative(words: tuple[str, ...], places: dict[str, Path]) -> list[str]:
-    """Return a command's words with each place's path replaced by its name.
+    """Return a command's arguments, with the path of each place replaced by its name.
 
     >>> as_relative(("/data/libero_10", "--out", "/else/x"), {"DATA": Path("/data")})
     ['DATA/libero_10', '--out', '/else/x']
@@ -124,7 +124,7 @@ def as_relative(words: tuple[str, ...], places: dict[str, Path]) -> list[str]:
 
 
 def relative_matches(table: Any, data: Path) -> Any:
-    """Return a table of matches whose datasets are named relative to the data folder."""
+    """Return a table of matches with dataset paths relative to the data folder."""
     import pyarrow as pa
 
     names = [

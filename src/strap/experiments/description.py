@@ -1,4 +1,4 @@
-"""An experiment's TOML file as frozen data; what it does not know, it refuses."""
+"""Read an experiment's TOML file as frozen data; unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strap.errors import StrapError, unknown
 TRAINERS = ("bc", "ft", "mt", "strap")
 RETRIEVALS = ("strap", "d-t", "d-s", "br", "fr", "random", "language")
 STAGES = ("cache", "pretrain", "retrieve", "train", "evaluate")
-"""Tables of options, one for each command; `pretrain` is `strap train` on the prior."""
+"""tables of options, one per command; `pretrain` is `strap train` on the prior"""
 SET_BY_RUNNER = {
     "cache": ("out", "json"),
     "train": (
@@ -27,9 +27,9 @@ SET_BY_RUNNER = {
     ),
     "evaluate": ("suite", "task", "out", "workers", "against", "first", "seed", "json"),
 }
-"""Options of which the experiment itself decides the value."""
+"""command -> options whose values the experiment sets"""
 INSTEAD_OF_TOP_K = ("fraction", "threshold")
-"""options of `strap retrieve` that say how much is kept in another way"""
+"""options of `strap retrieve` that limit the number of matches instead of top_k"""
 KEYS = (
     *("name", "suite", "target", "prior", "demonstrations", "encoder", "top_k", "seeds"),
     *("compare", "tasks", "methods", "paper", *STAGES),
@@ -40,14 +40,14 @@ METHOD_KEYS = (
 )
 
 Options = Mapping[str, Any]
-"""Option -> value, as `strap` takes them, with underscores."""
+"""option of `strap`, with underscores -> value"""
 KnownOptions = Mapping[str, Mapping[str, bool]]
-"""Command -> the words it takes, `--top-k`, `--no-videos`, and whether each is a flag."""
+"""command -> {its option, such as `--top-k` or `--no-videos` -> whether it is a flag}"""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table: what is retrieved, and how it is trained on."""
+    """A method of the experiment: how it retrieves and how it trains."""
 
     name: str
     train: str
@@ -65,7 +65,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What an experiment's file says."""
+    """The content of an experiment's file."""
 
     name: str
     suite: str
@@ -88,7 +88,7 @@ class Experiment:
     """method, or method and K ("STRAP K=200") -> task -> the published success rate in per cent"""
 
     def published(self, method: str, top_k: int | None) -> Mapping[str, float]:
-        """Return the published rates of a method by task; with that K, where there are such."""
+        """Return the published rates of a method by task, for this K if there are any."""
         return self.paper.get(f"{method} K={top_k}") or self.paper.get(method) or {}
 
 
@@ -97,7 +97,7 @@ def read_experiment(path: str | Path, known: KnownOptions | None = None) -> Expe
 
     Args:
         path: a TOML file.
-        known: the words that each command takes; where given, other options are refused.
+        known: the options of each command; if given, other options are errors.
     """
     path = Path(path).expanduser()
     try:
@@ -107,12 +107,12 @@ def read_experiment(path: str | Path, known: KnownOptions | None = None) -> Expe
     except (OSError, ValueError) as error:
         raise StrapError(f"cannot read '{path}' as TOML ({error}): mend that line") from error
     try:
-        return _experiment(raw, known)
+        return _read(raw, known)
     except StrapError as error:
         raise StrapError(f"'{path}': {error}") from error
 
 
-def _experiment(raw: dict[str, Any], known: KnownOptions | None) -> Experiment:
+def _read(raw: dict[str, Any], known: KnownOptions | None) -> Experiment:
     _check_keys("key", raw, KEYS)
     options = {stage: _options(raw.get(stage, {}), stage, known) for stage in STAGES}
     states = parse_states(options["evaluate"].pop("episodes", "0:20"))
@@ -197,7 +197,7 @@ def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Meth
 
 
 def _pretrained(entry: dict[str, Any], name: str, train: str) -> bool:
-    """Whether a method begins with a policy of the prior: FT always, STRAP where it says so."""
+    """Return whether a method starts from a policy of the prior: FT always, STRAP on request."""
     pretrained = entry.get("pretrained", train == "ft")
     if not isinstance(pretrained, bool):
         raise StrapError(f"pretrained of method {name} is {pretrained!r}: give true or false")
@@ -254,7 +254,7 @@ def _paper(
 
 
 def parse_states(text: Any) -> tuple[int, int]:
-    """Return the range of initial states that "0:20", or 20, stands for.
+    """Return the range of initial states (first, stop) that "0:20" or 20 describes.
 
     >>> parse_states("20:40"), parse_states(20)
     ((20, 40), (0, 20))
@@ -268,12 +268,12 @@ def parse_states(text: Any) -> tuple[int, int]:
 
 
 def dashed(key: str) -> str:
-    """Return an option's name as it stands on the command line, without its dashes."""
+    """Return an option's name as on the command line, without the leading dashes."""
     return key.replace("_", "-")
 
 
 def folder_name(text: str) -> str:
-    """Return a text as the name of a folder.
+    """Return a text as a valid name of a folder.
 
     >>> folder_name("STRAP + fused, 0.5")
     'STRAP-fused-0.5'
@@ -302,14 +302,14 @@ def _texts(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
         raise StrapError(f"'{key}' is {value!r}: give a text, or a list of texts")
-    return _each_once(key, texts)
+    return _require_distinct(key, texts)
 
 
 def _seeds(value: Any) -> tuple[int, ...]:
     seeds = value if isinstance(value, list) else [value]
     if not seeds or not all(type(seed) is int for seed in seeds):
         raise StrapError(f"seeds is {value!r}: give whole numbers, such as [1234, 42]")
-    return _each_once("seeds", seeds)
+    return _require_distinct("seeds", seeds)
 
 
 def _top_k(value: Any) -> tuple[int, ...]:
@@ -318,10 +318,10 @@ def _top_k(value: Any) -> tuple[int, ...]:
         raise StrapError(
             f"top_k is {value!r}: give a whole number above 0, a list of such, or auto"
         )
-    return _each_once("top_k", values)
+    return _require_distinct("top_k", values)
 
 
-def _each_once(key: str, values: list[Any]) -> tuple[Any, ...]:
+def _require_distinct(key: str, values: list[Any]) -> tuple[Any, ...]:
     if len(set(values)) != len(values):
         raise StrapError(f"'{key}' is {values!r}: give each value once")
     return tuple(values)

@@ -1,15 +1,15 @@
-"""The plan of an experiment: `strap` commands, what each waits for and what each leaves.
+"""Plan an experiment: its `strap` commands, their dependencies and their outputs.
 
 WORK/
-  frames/ID/                    the datasets' decoded frames
+  frames/ID/                    decoded frames of the datasets
   stores/                       embeddings
   retrievals/TASK/METHOD-kK-ID/ runs of `strap retrieve`, shared by seeds and trainings
   pretrained/ID-seedS/          policies trained on the prior, shared by tasks
   policies/TASK/CELL/           weights, until the cell is evaluated
   cells/TASK/CELL/              episodes.jsonl, matches.parquet, logs; manifest.json last
 
-Beside a stage's folder (for trainings and evaluations in the cell's folder) lie its log, its lock
-and, once it is finished, a JSON file with its command and seconds.
+The log and the lock of a stage, and a JSON file with its command and seconds once it is finished,
+are next to the stage's folder; those of trainings and evaluations are in the cell's folder.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ class Stage:
     kind: Kind
     command: tuple[str, ...]
     record: Path
-    """beside which the log, the lock and the note of the finished stage lie"""
+    """path from whose name those of the log, the lock and the note are derived"""
     output: Path
-    """what the command writes; a stage whose output is gone is not finished"""
+    """output of the command; a stage without it is not finished"""
     needs: tuple[str, ...] = ()
-    """stages without whose success this one cannot run"""
+    """stages that must have succeeded before this one starts"""
     after: tuple[str, ...] = ()
-    """stages that must have ended or been given up before this one begins"""
+    """stages that must have ended, failed or been skipped before this one starts"""
     cell: Cell | None = None
     superseded_by: Path | None = None
-    """a file whose presence says that nobody needs the stage any more"""
+    """a file whose existence means that the stage is no longer needed"""
     stamp: str = ""
-    """that of the data, where a copy of the data with other times makes the output unusable"""
+    """stamp of the data, if the output cannot be used with a copy of the data"""
 
     @property
     def note(self) -> Path:
-        """The file that says that the stage is finished."""
+        """The file that marks the stage as finished."""
         return self.record.with_name(f"{self.record.name}.json")
 
     @property
     def log(self) -> Path:
-        """What the command printed."""
+        """The file with the output of the command."""
         return self.record.with_name(f"{self.record.name}.log")
 
     @property
     def lock(self) -> Path:
-        """The file that whoever runs the stage holds."""
+        """The file that the runner of the stage locks."""
         return self.record.with_name(f".{self.record.name}.lock")
 
     def is_finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Return whether the stage is finished or no longer needed."""
         if self.superseded_by is not None and self.superseded_by.is_file():
             return True
         if not self.note.is_file() or not self.output.exists():
@@ -88,7 +88,7 @@ class Planner:
     _stages: dict[str, Stage] = field(default_factory=dict)
 
     def plan(self, cells: Iterable[Cell]) -> tuple[Stage, ...]:
-        """Return the stages that the cells need, in the order in which they should be begun."""
+        """Return the stages that the cells need, in the order in which to start them."""
         for cell in cells:
             train = self._train(cell)
             self._evaluate(cell, train)
@@ -103,7 +103,7 @@ class Planner:
         return stage.name
 
     def _words(self, command: str, options: Options) -> list[str]:
-        return words_of(options, self.known.get(command, ()))
+        return format_options(options, self.known.get(command, ()))
 
     def _prior(self) -> list[str]:
         return [self.data.locate(name) for name in self.data.prior]
@@ -128,7 +128,7 @@ class Planner:
         return [target, "--tasks", instruction, "--episodes", cell.demonstrations]
 
     def _pretrain(self, cell: Cell) -> str:
-        """Add a training on all of the prior: its first dataset beside the others."""
+        """Add a training on the whole prior: its first dataset is the target of the recipe mt."""
         options = cell.pretrain_options
         name = f"pretrained/{self._identify([options, _cache_options(cell)])}-seed{cell.seed}"
         out = self.work / name
@@ -152,7 +152,7 @@ class Planner:
         words += ["--method", str(method.retrieval), "--encoder", str(cell.encoder)]
         words += ["--top-k", str(cell.top_k)] if cell.top_k is not None else []
         words += ["--augmented", "none", "--report", "none"]
-        words.append("--overwrite")  # a run of the same data at another place; all else is in `out`
+        words.append("--overwrite")  # an earlier run of the same data in another folder
         words += ["--stores", str(self.work / "stores"), "--out", str(out)]
         command = self._command([*words, *self._words("retrieve", options)])
         return self._add(
@@ -169,7 +169,7 @@ class Planner:
         )
 
     def _leaders(self, cell: Cell, name: str) -> tuple[str, ...]:
-        """Return the stages that embed, or train, what this retrieval would make again."""
+        """Return earlier retrievals that embed data or train a representation for this one."""
         retrievals = [(s.name, s.cell) for s in self._stages.values() if s.kind == "retrieve"]
         same_encoder = [(n, c) for n, c in retrievals if c and c.encoder == cell.encoder]
         same_method = [n for n, c in same_encoder if c.method.retrieval == cell.method.retrieval]
@@ -236,13 +236,13 @@ def _cache_options(cell: Cell) -> Options:
     return cell.experiment.options["cache"]
 
 
-def words_of(options: Options, known: Iterable[str]) -> list[str]:
-    """Return options as words of a command line.
+def format_options(options: Options, known: Iterable[str]) -> list[str]:
+    """Return options as arguments of a command line.
 
-    A flag has one form only, `--decay` or `--no-videos`, the one that changes its default; the
-    other value needs no word.
+    A flag has only one form, `--decay` or `--no-videos`, which changes its default; the default
+    value adds no argument.
 
-    >>> words_of({"steps": 10, "videos": False, "decay": True}, ["--steps", "--no-videos"])
+    >>> format_options({"steps": 10, "videos": False, "decay": True}, ["--steps", "--no-videos"])
     ['--steps', '10', '--no-videos']
     """
     words: list[str] = []

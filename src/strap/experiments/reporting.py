@@ -1,4 +1,4 @@
-"""The report of an experiment, from the cells' folders alone.
+"""Write the report of an experiment from the cells' folders.
 
 REPORT/
   results.md        tables for a page
@@ -38,13 +38,13 @@ from strap.figures.style import styled
 def write_report(
     experiment: Experiment, cells: Sequence[Cell], folder: Path, out: Path
 ) -> list[Path]:
-    """Write tables and figures; return the files.
+    """Write tables and figures; return the paths of the files.
 
     Args:
-        experiment: what the file says.
-        cells: those to report on; missing ones are shown as missing.
-        folder: the work folder, or a kept one.
-        out: where the report goes.
+        experiment: the content of the experiment's file.
+        cells: the cells to report on; unfinished ones are shown as missing.
+        folder: the work folder, or a folder of kept cells.
+        out: folder of the report.
     """
     summary = Summary(experiment, cells, read_results(cells, folder))
     if not summary.results:

@@ -1,4 +1,4 @@
-"""Figures of an experiment: success with intervals, K sweep, where the matches come from."""
+"""Draw an experiment's figures: success with intervals, K sweep, origins of the matches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_TASKS = 4
-"""prior tasks shown for each target task"""
+"""number of prior tasks shown per target task"""
 
 
 def success_figure(summary: Summary) -> Figure:
-    """Draw the success of every column, the mean of the tasks first, then task by task."""
+    """Draw the success rate of every column: the mean of the tasks, then each task."""
     panels: list[str | None] = [None, *summary.tasks]
     n_columns = min(4, len(panels))
     n_rows = -(-len(panels) // n_columns)
@@ -56,7 +56,7 @@ def _draw_interval(
 
 
 def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]]:
-    """Return the columns of every method and encoder that has several K with all tasks."""
+    """Return the columns of each method and encoder for which several K have all tasks."""
     groups: dict[tuple[str, str | None], list[Column]] = {}
     for column in summary.columns:
         if column.top_k is not None and summary.mean(column) is not None:
@@ -65,7 +65,7 @@ def sweep_columns(summary: Summary) -> dict[tuple[str, str | None], list[Column]
 
 
 def sweep_figure(summary: Summary) -> Figure:
-    """Draw success over K, the mean of the tasks, one line per method and encoder."""
+    """Draw the mean success rate over K, with one line per method and encoder."""
     figure = make_figure(5, 3.2)
     axes = figure.add_subplot()
     for (method, _), columns in sweep_columns(summary).items():
@@ -102,7 +102,7 @@ def sweep_figure(summary: Summary) -> Figure:
 
 
 def matches_figure(summary: Summary, column: Column) -> Figure:
-    """Draw the prior tasks from which a column's matches come, for every target task."""
+    """Draw from which prior tasks a column's matches come, for every target task."""
     found = {task: file for task in summary.tasks if (file := _matches_of(summary, column, task))}
     n_rows = -(-len(found) // 2)
     figure = make_figure(9, 0.4 + 1.25 * n_rows)
@@ -125,7 +125,7 @@ def matches_figure(summary: Summary, column: Column) -> Figure:
 
 
 def has_matches(summary: Summary, column: Column) -> bool:
-    """Whether a finished cell of the column has matches."""
+    """Return whether a finished cell of the column has matches."""
     return any(result.matches for result in summary.of(column))
 
 

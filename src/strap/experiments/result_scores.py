@@ -1,4 +1,4 @@
-"""How well scores of what was retrieved rank the gains of the policies that learned from it."""
+"""Correlate the scores of retrieved data with the gains of the policies trained on them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ SCORES: Mapping[str, Callable[[ScoreRecord], float]] = {
     "effective tasks": lambda record: record.effective_tasks,
     "trajectories": lambda record: record.trajectories,
 }
-"""name -> the number that is compared with the gains"""
+"""name -> the score of a record to correlate with gains"""
 
 
 @dataclass(frozen=True)
 class ScoredGain:
-    """What a retrieval method changed on a task, and the scores of what it retrieved."""
+    """The gain of a retrieval method on a task, and the scores of its retrieved data."""
 
     column: Column
     task: str
     gain: float
-    """its share of successes less the reference's, mean of the repetitions that both have"""
+    """success rate minus that of the reference, averaged over the repetitions that both have"""
     scores: Mapping[str, float]
-    """name -> mean of these repetitions"""
+    """name -> mean over these repetitions"""
 
 
 def scored_gains(summary: Summary, records: Sequence[ScoreRecord]) -> list[ScoredGain]:
@@ -43,7 +43,7 @@ def scored_gains(summary: Summary, records: Sequence[ScoreRecord]) -> list[Score
 
     Args:
         summary: the experiment's cells.
-        records: the scores of cells, by name.
+        records: the scores of cells.
     """
     scored = {record.retrieval["cell"]: record for record in records}
     reference = summary.references[0]
@@ -65,25 +65,25 @@ def scored_gains(summary: Summary, records: Sequence[ScoreRecord]) -> list[Score
 
 
 def format_score_correlations(summary: Summary, records: Sequence[ScoreRecord]) -> str:
-    """Return a table: each score's rank correlation with the gains, and its n and p.
+    """Return a table of each score's rank correlation with the gains, with n and p.
 
-    A method has columns of its own where all of its tasks are there; the last columns have all
-    methods' cells together.
+    A method has its own columns if all its tasks are finished. The last columns are for all methods
+    together.
     """
     gains = scored_gains(summary, records)
-    groups = {summary.label(column): _of(gains, column) for column in summary.columns}
-    groups = {name: own for name, own in groups.items() if len(own) == len(summary.tasks)}
+    groups = {summary.label(column): _select(gains, column) for column in summary.columns}
+    groups = {name: group for name, group in groups.items() if len(group) == len(summary.tasks)}
     groups["all methods"] = gains
     head = ["score"]
-    for name, own in groups.items():
-        head += [f"{name}, n = {len(own)}", "p"]
+    for name, group in groups.items():
+        head += [f"{name}, n = {len(group)}", "p"]
     rows = [head]
     for name in SCORES:
         row = [name]
-        for own in groups.values():
-            row += _correlate(own, name)
+        for group in groups.values():
+            row += _correlate(group, name)
         rows.append(row)
-    counts = [(summary.label(c), len(_of(gains, c))) for c in summary.columns]
+    counts = [(summary.label(c), len(_select(gains, c))) for c in summary.columns]
     listed = ", ".join(f"{count} of {label}" for label, count in counts if count)
     reference = summary.label(summary.references[0])
     text = (
@@ -94,17 +94,17 @@ def format_score_correlations(summary: Summary, records: Sequence[ScoreRecord]) 
     return f"{text}\n\n{format_table(rows)}"
 
 
-def _of(gains: Sequence[ScoredGain], column: Column) -> list[ScoredGain]:
+def _select(gains: Sequence[ScoredGain], column: Column) -> list[ScoredGain]:
     return [gain for gain in gains if gain.column == column]
 
 
 def _rate(result: CellResult) -> Fraction:
-    """Return the share of successes, exact: equal gains must have equal ranks."""
+    """Return the exact success rate, so that equal gains have equal ranks."""
     return Fraction(sum(result.successes.values()), len(result.successes))
 
 
 def _correlate(gains: Sequence[ScoredGain], name: str) -> list[str]:
-    """Return coefficient and p; dashes where there is nothing to rank."""
+    """Return coefficient and p; dashes if there is no correlation to compute."""
     try:
         found = rank_correlation([gain.scores[name] for gain in gains], [g.gain for g in gains])
     except StrapError:

@@ -1,4 +1,4 @@
-"""Tables of an experiment: Markdown for a page, CSV for a program, LaTeX for a paper."""
+"""Format an experiment's results: Markdown for a page, CSV for a program, LaTeX for a paper."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = "missing"
 
 
 def format_markdown(summary: Summary) -> str:
-    """Return the page: successes, the paper's rates, paired tests, what is missing, costs."""
+    """Return the page: successes, the paper's rates, paired tests, missing cells, costs."""
     experiment = summary.experiment
     first, stop = experiment.states
     lines = [f"# {experiment.name}", ""]
@@ -58,7 +58,7 @@ def _success_rows(summary: Summary) -> list[list[str]]:
 
 
 def format_count(count: SuccessCount) -> str:
-    """Return "10 / 20 (30 to 70 %)"."""
+    """Format a count with its interval: "10 / 20 (30 to 70 %)"."""
     if not count.trials:
         return MISSING if count.expected else "–"
     low, high = count.interval
@@ -68,7 +68,7 @@ def format_count(count: SuccessCount) -> str:
 def _format_mean(summary: Summary, column: Column) -> str:
     mean = summary.mean(column)
     if mean is None:
-        return _tasks_there(summary, column)
+        return _format_finished_tasks(summary, column)
     low, high = summary.count(column).interval
     return f"**{100 * mean:.1f} %** ({100 * low:.0f} to {100 * high:.0f} %)"
 
@@ -89,12 +89,12 @@ def _paper_rows(summary: Summary) -> list[list[str]]:
         known = [rates[task] for task in summary.tasks if task in rates]
         paper = f"{sum(known) / len(known):.1f}" if len(known) == len(summary.tasks) else "–"
         mean = summary.mean(column)
-        ours = _tasks_there(summary, column) if mean is None else _percent(mean)
+        ours = _format_finished_tasks(summary, column) if mean is None else _percent(mean)
         means.append(f"{ours} / {paper}")
     return [*rows, ["**mean**", *means]]
 
 
-def _tasks_there(summary: Summary, column: Column) -> str:
+def _format_finished_tasks(summary: Summary, column: Column) -> str:
     there = sum(summary.count(column, task).trials > 0 for task in summary.tasks)
     return f"{there} of {len(summary.tasks)} tasks"
 
@@ -175,7 +175,7 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def format_csv(summary: Summary) -> str:
-    """Return one line per task and column, all repetitions together."""
+    """Return a CSV with one line per task and column, with all repetitions pooled."""
     rows: list[list[Any]] = [
         [
             *("task", "method", "top_k", "encoder", "cells", "expected_cells", "successes"),
@@ -198,7 +198,7 @@ def format_csv(summary: Summary) -> str:
 
 
 def format_comparison_csv(summary: Summary) -> str:
-    """Return one line per pair of columns and task, and one for all tasks together."""
+    """Return a CSV with one line per pair of columns and task, and one for all tasks together."""
     head = ["method", "against", "task", "pairs", "both", "only_it", "only_other", "neither", "p"]
     head.append("p_over_tasks")
     rows: list[list[Any]] = [head]
@@ -218,7 +218,7 @@ def _format_rows(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def format_latex(summary: Summary) -> str:
-    """Return a `tabular` for booktabs: methods as rows, tasks as columns, per cent."""
+    """Return a `tabular` for booktabs: methods as rows, tasks as columns, rates in per cent."""
     tasks = summary.tasks
     head = " & ".join(["Method", *map(escape_latex, tasks), "Mean"])
     lines = [f"\\begin{{tabular}}{{l{'c' * (len(tasks) + 1)}}}", "\\toprule", f"{head} \\\\"]
@@ -239,7 +239,7 @@ def _latex_rate(count: SuccessCount) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Return a text with LaTeX's special characters written out.
+    r"""Escape LaTeX's special characters in a text.
 
     >>> escape_latex("D_S & 5 %")
     'D\\_S \\& 5 \\%'

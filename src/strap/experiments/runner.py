@@ -1,4 +1,4 @@
-"""Running an experiment: what is missing is planned, scheduled, and kept as it is finished."""
+"""Run an experiment: plan and schedule the unfinished cells, and copy each when it is finished."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from strap.experiments.scheduler import Outcome, Scheduler
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How an experiment is run on this machine; nothing here changes a result."""
+    """How an experiment is run on this machine; no setting changes a result."""
 
     trainings: int = 1
     evaluations: int = 1
     retrievals: int = 1
     keep: Path | None = None
-    """where finished cells are copied to"""
+    """folder to which finished cells are copied"""
     kept: Path | None = None
-    """where cells lie that were finished elsewhere"""
+    """folder of cells that were finished elsewhere"""
     checkpoints: bool = False
     """keep the weights of evaluated cells"""
     share_gpu: bool = True
     seconds: float | None = None
-    """after so long begin nothing but evaluations of what is trained or being trained"""
+    """after this time, start only evaluations of policies that are trained or being trained"""
     stages: tuple[Kind, ...] = ()
-    """begin commands of these kinds alone; empty: of all"""
+    """start only commands of these kinds; empty: of all kinds"""
     evaluate_last: bool = False
-    """begin evaluations when no training is left, not beside the trainings"""
+    """start evaluations after all trainings instead of during them"""
 
     def __post_init__(self) -> None:
         for name in ("trainings", "evaluations", "retrievals"):
@@ -53,7 +53,7 @@ class RunSettings:
 
     @property
     def slots(self) -> dict[str, int]:
-        """Kind of stage -> how many at once; trainings on the prior run beside the others."""
+        """Kind of stage -> how many run at once; stages of other kinds run one at a time."""
         return {
             "train": self.trainings,
             "evaluate": self.evaluations,
@@ -70,10 +70,10 @@ def run_cells(
     """Run all cells that are not finished yet.
 
     Args:
-        cells: what to run.
-        planner: knows the data, the work folder and the commands.
-        settings: how many commands at once, and what is kept.
-        tell: takes a line of progress.
+        cells: the cells to run.
+        planner: plans the commands for the data and the work folder.
+        settings: how many commands run at once, and what is kept.
+        tell: called with each line of progress.
     """
     planner.work.mkdir(parents=True, exist_ok=True)
     if settings.kept is not None:
@@ -82,7 +82,7 @@ def run_cells(
     missing = []
     for cell in cells:
         if _is_finished(cell, planner):
-            _put_away(cell, planner, settings)
+            _keep_cell(cell, planner, settings)
         else:
             missing.append(cell)
     tell(f"{len(cells)} cells, {len(cells) - len(missing)} of them finished")
@@ -91,30 +91,30 @@ def run_cells(
     planned = planner.plan(missing)
     stages = _still_needed(planned)
     with sharing_gpu(enabled=settings.share_gpu) as environment:
-        chosen = _of_kinds(stages, settings.stages)
+        chosen = _select_kinds(stages, settings.stages)
         if len(chosen) < len(stages):
             tell(f"{len(stages) - len(chosen)} commands are left for another run")
-        _require_own_policies(chosen, planner)
+        _require_same_commands(chosen, planner)
         if settings.evaluate_last:
             chosen = _evaluate_last(chosen)
         scheduler = Scheduler(
             chosen,
             slots=settings.slots,
-            conclude=_concluder(planner, settings, planned),
+            conclude=_make_conclude(planner, settings, planned),
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
             kind_after_deadline="evaluate",
         )
         outcome = scheduler.run()
-    for cell in missing:  # those that another runner has finished too
+    for cell in missing:  # includes cells that another runner finished
         if _is_finished(cell, planner):
-            _put_away(cell, planner, settings)
+            _keep_cell(cell, planner, settings)
     return outcome
 
 
-def _require_own_policies(stages: Iterable[Stage], planner: Planner) -> None:
-    """Raise where policies that are to be evaluated were trained by other commands."""
+def _require_same_commands(stages: Iterable[Stage], planner: Planner) -> None:
+    """Raise if a policy to evaluate was trained by another command."""
     places = {"DATA": planner.data.path, "WORK": planner.work}
     evaluated = {name for stage in stages if stage.kind == "evaluate" for name in stage.needs}
     wrong = []
@@ -137,9 +137,10 @@ def _require_own_policies(stages: Iterable[Stage], planner: Planner) -> None:
 
 
 def _still_needed(stages: Sequence[Stage]) -> list[Stage]:
-    """Return the stages without those that only finished ones need, as a trained policy's frames.
+    """Return the stages without those that only finished stages need.
 
-    What a stage needs comes before it.
+    For example, a trained policy's frames are not needed any more. `stages` are in the order of
+    their needs.
     """
     needed: dict[str, Stage] = {}
     wanted: set[str] = set()
@@ -151,10 +152,11 @@ def _still_needed(stages: Sequence[Stage]) -> list[Stage]:
     return [replace(s, after=tuple(n for n in s.after if n in needed)) for s in kept]
 
 
-def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
-    """Return the stages of some kinds that need no unfinished one of another; all without kinds.
+def _select_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
+    """Return the stages of the given kinds, except those that need unfinished ones of other kinds.
 
-    Finished stages stay, and wait for nothing. What a stage needs comes before it.
+    Without kinds, return all. Finished stages are included and wait for nothing. `stages` are in
+    the order of their needs.
     """
     if not kinds:
         return list(stages)
@@ -168,7 +170,7 @@ def _of_kinds(stages: Sequence[Stage], kinds: Collection[Kind]) -> list[Stage]:
 
 
 def _evaluate_last(stages: Sequence[Stage]) -> list[Stage]:
-    """Return the stages with evaluations that begin after all trainings."""
+    """Return the stages, with evaluations that start after all trainings."""
     trainings = tuple(stage.name for stage in stages if stage.kind in ("pretrain", "train"))
     return [
         replace(stage, after=(*stage.after, *trainings)) if stage.kind == "evaluate" else stage
@@ -177,7 +179,7 @@ def _evaluate_last(stages: Sequence[Stage]) -> list[Stage]:
 
 
 def _is_finished(cell: Cell, planner: Planner) -> bool:
-    """Whether the cell is there; one that was made from other data is refused."""
+    """Return whether the cell is finished; a cell made from other data is an error."""
     result = read_cell(planner.work, cell)
     if result is not None and result.manifest["data"] != planner.data.fingerprints:
         raise StrapError(
@@ -187,7 +189,7 @@ def _is_finished(cell: Cell, planner: Planner) -> bool:
     return result is not None
 
 
-def _concluder(
+def _make_conclude(
     planner: Planner, settings: RunSettings, stages: Sequence[Stage]
 ) -> Callable[[Stage, float], None]:
     named = {stage.name: stage for stage in stages}
@@ -199,13 +201,13 @@ def _concluder(
             note_stage(stage, seconds, planner)
             return
         finish_cell(stage, seconds, planner, named)
-        _put_away(stage.cell, planner, settings)
+        _keep_cell(stage.cell, planner, settings)
 
     return conclude
 
 
-def _put_away(cell: Cell, planner: Planner, settings: RunSettings) -> None:
-    """Copy a finished cell to where it is kept, and remove its weights."""
+def _keep_cell(cell: Cell, planner: Planner, settings: RunSettings) -> None:
+    """Copy a finished cell to the folder of kept cells, and remove its weights."""
     if settings.keep is not None:
         copy_cell(cell, planner.work, settings.keep)
     if not settings.checkpoints:
@@ -218,7 +220,7 @@ def format_plan(
     kept: Path | None = None,
     kinds: Collection[Kind] = (),
 ) -> str:
-    """Return the plan in words: cells, then the commands that are left, with short paths."""
+    """Describe the plan: cells, then the remaining commands, with short paths."""
     places = [planner.work, *([kept] if kept else [])]
     missing = [
         cell
@@ -228,7 +230,7 @@ def format_plan(
     lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
     lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
     stages = [
-        s for s in _of_kinds(_still_needed(planner.plan(missing)), kinds) if not s.is_finished()
+        s for s in _select_kinds(_still_needed(planner.plan(missing)), kinds) if not s.is_finished()
     ]
     counts = Counter(stage.kind for stage in stages)
     listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())

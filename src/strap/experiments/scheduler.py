@@ -1,4 +1,4 @@
-"""Stages run as processes: several at once, each by one runner, what is finished never again."""
+"""Run stages as processes: several at once, each by one runner only, and finished ones never."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from strap.experiments.plan import Stage
 from strap.locks import Lock, try_lock
 
 LOG_LINES = 12
-"""of a failed command's log that are shown"""
+"""number of lines to show of a failed command's log"""
 PATIENCE = 10.0
-"""seconds between asking the commands to end and ending them"""
-LOOK_EVERY = 5.0
-"""seconds between two looks at whether another runner finished what cannot be begun here yet"""
+"""seconds between SIGTERM and SIGKILL when commands are ended"""
+CHECK_EVERY = 5.0
+"""seconds between checks whether another runner has finished waiting stages"""
 PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 Conclude = Callable[[Stage, float], None]
-"""Called with a stage whose command has succeeded, and its seconds: notes that it is finished."""
+"""called with a stage whose command has succeeded and its seconds; records that it is finished"""
 
 
 @dataclass
 class Outcome:
-    """How the stages ended, by name."""
+    """The names of stages, by how they ended."""
 
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    """name -> why"""
+    """name -> reason"""
     blocked: set[str] = field(default_factory=set)
-    """need one that failed"""
+    """stages that need a failed one"""
     postponed: set[str] = field(default_factory=set)
-    """were not begun before the time was over"""
+    """stages that were not started before the deadline"""
 
     @property
     def ended(self) -> set[str]:
-        """Stages that will not change any more."""
+        """The stages that are finished, failed or blocked."""
         return self.finished | set(self.failed) | self.blocked
 
 
@@ -56,23 +56,23 @@ class _Running:
     stage: Stage
     process: subprocess.Popen[bytes]
     lock: Lock
-    began: float
+    start_time: float
 
 
 class Scheduler:
-    """Runs each stage once its inputs are there and a slot of its kind is free.
+    """Runs each stage when its inputs are finished and a slot of its kind is free.
 
     Args:
-        stages: in the order in which they should be begun.
-        slots: kind -> how many at once; kinds that are not named run one at a time.
-        conclude: notes that a stage is finished.
-        tell: takes one line for each stage that ends.
-        environment: variables that the commands get beside this process's own.
-        seconds: after so long no stage is begun any more but those of `kind_after_deadline`; those
-            that run go on.
-        kind_after_deadline: the kind of stage that is begun after that, too, where all that it
-            needs is finished or under way.
-        pause: seconds between two looks at the commands.
+        stages: the stages, in the order in which to start them.
+        slots: kind -> how many run at once; one, for kinds that are missing.
+        conclude: records that a stage is finished.
+        tell: called with one line for each stage that ends.
+        environment: environment variables for the commands, in addition to this process's.
+        seconds: time until the deadline, after which only stages of `kind_after_deadline` start;
+            running stages continue.
+        kind_after_deadline: the kind of stages that start after the deadline, if all stages they
+            need are finished or running.
+        pause: seconds between two checks of the commands.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Scheduler:
         self.durations: dict[str, list[float]] = {}
         self.deadline = None if seconds is None else time.monotonic() + seconds
         self.kind_after_deadline = kind_after_deadline
-        self.next_look = 0.0
+        self.next_check = 0.0
 
     def run(self) -> Outcome:
-        """Run all stages; interrupted, end the commands and raise KeyboardInterrupt."""
+        """Run all stages; when interrupted, end the commands and raise KeyboardInterrupt."""
         with interrupting(signal.SIGTERM):
             try:
                 while self.waiting or self.running:
-                    changed = self._collect() | self._begin()
+                    changed = self._collect() | self._start_ready()
                     if self.deadline is not None and time.monotonic() > self.deadline:
                         self._postpone()
                     if not changed:
@@ -114,28 +114,28 @@ class Scheduler:
         return self.outcome
 
     def _postpone(self) -> None:
-        """Leave out what is not begun any more."""
-        begun = self.outcome.finished | self.running.keys()
+        """Postpone the stages that may not start after the deadline."""
+        started = self.outcome.finished | self.running.keys()
         for name, stage in list(self.waiting.items()):
-            if stage.kind != self.kind_after_deadline or not begun.issuperset(stage.needs):
+            if stage.kind != self.kind_after_deadline or not started.issuperset(stage.needs):
                 self.outcome.postponed.add(name)
                 del self.waiting[name]
 
-    def _begin(self) -> bool:
-        """Begin what can be begun; return whether anything changed."""
+    def _start_ready(self) -> bool:
+        """Start all stages that can start; return whether anything changed."""
         changed = False
         busy = Counter(running.stage.kind for running in self.running.values())
-        looks_at_all = time.monotonic() >= self.next_look
-        if looks_at_all:
-            self.next_look = time.monotonic() + LOOK_EVERY
+        checks_all = time.monotonic() >= self.next_check
+        if checks_all:
+            self.next_check = time.monotonic() + CHECK_EVERY
         for name, stage in list(self.waiting.items()):
             is_full = busy[stage.kind] >= self.slots.get(stage.kind, 1)
-            is_looked_at = looks_at_all or self._is_ready(stage) or self._is_blocked(stage)
-            if is_looked_at and stage.is_finished():  # whatever became of what it needed
+            is_checked = checks_all or self._is_ready(stage) or self._is_blocked(stage)
+            if is_checked and stage.is_finished():  # even if a stage that it needs has failed
                 self.outcome.finished.add(name)
             elif self._is_blocked(stage):
                 self.outcome.blocked.add(name)
-            elif self._is_ready(stage) and not is_full and self._try_begin(stage):
+            elif self._is_ready(stage) and not is_full and self._try_start(stage):
                 busy[stage.kind] += 1
             else:
                 continue
@@ -150,8 +150,8 @@ class Scheduler:
         settled = self.outcome.ended | self.outcome.postponed
         return self.outcome.finished.issuperset(stage.needs) and settled.issuperset(stage.after)
 
-    def _try_begin(self, stage: Stage) -> bool:
-        """Begin a stage; return False where another runner is at it, or has just finished it."""
+    def _try_start(self, stage: Stage) -> bool:
+        """Start a stage; return False if another runner runs it or has just finished it."""
         lock = try_lock(stage.lock)
         if lock is None:
             return False
@@ -172,18 +172,18 @@ class Scheduler:
                 stderr=subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,
-                # The command holds the stage's lock too: should it outlive this process, no other
-                # runner begins the stage beside it.
+                # The command holds the stage's lock too: if it outlives this process, no other
+                # runner starts the same stage.
                 pass_fds=(lock.fileno(),),
                 preexec_fn=_die_with(os.getpid()),
             )
         return _Running(stage, process, lock, time.monotonic())
 
     def _collect(self) -> bool:
-        """Take note of the commands that have ended; return whether there were any."""
+        """Process the commands that have ended; return whether there were any."""
         ended = [running for running in self.running.values() if running.process.poll() is not None]
         for running in ended:
-            seconds = time.monotonic() - running.began
+            seconds = time.monotonic() - running.start_time
             self._conclude(running, seconds)
             del self.running[running.stage.name]
             running.lock.release()
@@ -212,9 +212,9 @@ class Scheduler:
         return f"[{len(self.outcome.ended)}/{self.total}]"
 
     def _left(self) -> str:
-        """Return what is left, and about how long it takes.
+        """Describe the remaining stages and estimate their time.
 
-        That is as long as the kind that takes longest, and then those that wait for other kinds.
+        Kinds run in parallel, so the slowest one counts; kinds that wait for others are added.
         """
         stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
@@ -227,8 +227,8 @@ class Scheduler:
         }
         later = {stage.kind for stage in self.waiting.values() if self._waits_for_others(stage)}
         later &= times.keys()
-        beside = max((times[kind] for kind in times.keys() - later), default=0)
-        seconds = beside + sum(times[kind] for kind in later)
+        parallel = max((times[kind] for kind in times.keys() - later), default=0)
+        seconds = parallel + sum(times[kind] for kind in later)
         listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         estimate = f", about {_duration(seconds)}" if times else ""
         return f"; left: {listing}{estimate}"
@@ -251,7 +251,7 @@ class Scheduler:
 
 @contextmanager
 def interrupting(number: signal.Signals) -> Iterator[None]:
-    """Treat a signal like Ctrl-C for the block."""
+    """Handle a signal like Ctrl-C within the block."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -264,7 +264,7 @@ def interrupting(number: signal.Signals) -> Iterator[None]:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Return what a child calls before its command, so that it ends when the runner is killed."""
+    """Return a function for the child to call first, so that it ends when the runner is killed."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
     def prepare() -> None:

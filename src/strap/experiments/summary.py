@@ -1,4 +1,4 @@
-"""The numbers of a table: successes by task and column, means, paired comparisons."""
+"""Compute the numbers of a table: successes by task and column, means, paired comparisons."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from strap.experiments.description import Experiment
 Start = tuple[str, str, int, int]
 """task, demonstrations, seed, initial state"""
 MIN_TASKS = 6
-"""from which on a difference over tasks can have p < 0.05"""
+"""smallest number of tasks with which the sign-flip test can give p < 0.05"""
 
 
 @dataclass(frozen=True)
 class SuccessCount:
-    """Successes of one task and column, all repetitions together."""
+    """The successes of one task and column, with all repetitions pooled."""
 
     successes: int
     trials: int
     finished: int
-    """cells that are there"""
+    """number of finished cells"""
     expected: int
-    """cells that the experiment asks for"""
+    """number of cells in the experiment"""
 
     @property
     def rate(self) -> float | None:
-        """The share of successes; None where nothing is there."""
+        """The success rate; None without rollouts."""
         return self.successes / self.trials if self.trials else None
 
     @property
@@ -42,7 +42,7 @@ class SuccessCount:
 
 @dataclass(frozen=True)
 class Paired:
-    """A column against another over what both were run on."""
+    """A paired comparison of two columns on the rollouts that both have."""
 
     column: Column
     reference: Column
@@ -51,31 +51,31 @@ class Paired:
 
     @property
     def pairs(self) -> int:
-        """How many rollouts have a partner with the same task, state, seed and demonstrations."""
+        """The number of pairs of rollouts with the same task, state, seed and demonstrations."""
         return count_pairs(self.comparison)
 
     @property
     def difference(self) -> float:
-        """How much larger the column's share of successes is."""
-        return float(difference_of(self.comparison))
+        """The column's success rate minus the reference's."""
+        return float(rate_difference(self.comparison))
 
     @property
     def p_over_tasks(self) -> float | None:
-        """The sign-flip test's p of the tasks' differences; None of fewer than six tasks."""
+        """The p-value of the sign-flip test over tasks; None for fewer than six tasks."""
         if len(self.by_task) < MIN_TASKS:
             return None
-        return sign_flips([difference_of(comparison) for comparison in self.by_task.values()])
+        return sign_flips([rate_difference(comparison) for comparison in self.by_task.values()])
 
     @property
     def worst_task(self) -> tuple[str, float] | None:
-        """The task on which the column does worst against the reference, and by how much."""
-        found = {task: float(difference_of(counts)) for task, counts in self.by_task.items()}
+        """The task with the smallest difference from the reference, and this difference."""
+        found = {task: float(rate_difference(counts)) for task, counts in self.by_task.items()}
         return min(found.items(), key=lambda item: item[1]) if found else None
 
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Everything that tables and figures show."""
+    """The data of all tables and figures."""
 
     experiment: Experiment
     cells: Sequence[Cell]
@@ -83,25 +83,25 @@ class Summary:
 
     @cached_property
     def tasks(self) -> list[str]:
-        """Short names, as the experiment orders them."""
+        """The short names of the tasks, in the order of the experiment."""
         chosen = {cell.task for cell in self.cells}
         return [task for task in self.experiment.tasks if task in chosen]
 
     @cached_property
     def columns(self) -> list[Column]:
-        """Methods with their K and encoder, as the experiment orders them."""
+        """The columns (method, K and encoder), in the order of the experiment."""
         names = [method.name for method in self.experiment.methods]
         found = dict.fromkeys(cell.column for cell in self.cells)
         return sorted(found, key=lambda column: names.index(column.method))
 
     @cached_property
     def started_columns(self) -> list[Column]:
-        """The columns of which at least one cell is there."""
+        """The columns with at least one finished cell."""
         there = {result.cell.column for result in self.results}
         return [column for column in self.columns if column in there]
 
     def label(self, column: Column) -> str:
-        """Return a column's title: its K and encoder only where the method has several."""
+        """Return a column's title, with K and encoder only if the method has several."""
         siblings = [other for other in self.columns if other.method == column.method]
         parts = [column.method]
         if len({other.top_k for other in siblings}) > 1:
@@ -112,7 +112,7 @@ class Summary:
 
     @property
     def missing(self) -> list[Cell]:
-        """Cells that are not there."""
+        """The unfinished cells."""
         there = {result.cell.name for result in self.results}
         return [cell for cell in self.cells if cell.name not in there]
 
@@ -136,16 +136,16 @@ class Summary:
         )
 
     def mean(self, column: Column) -> float | None:
-        """Return the mean of the tasks' rates; None where a task is missing.
+        """Return the mean of the tasks' rates; None if a task is missing.
 
-        Tasks differ in difficulty: the mean of some could not be compared with that of all.
+        Tasks differ in difficulty, so means over different tasks cannot be compared.
         """
         rates = [self.count(column, task).rate for task in self.tasks]
         known = [rate for rate in rates if rate is not None]
         return sum(known) / len(known) if len(known) == len(rates) else None
 
     def outcomes(self, column: Column, task: str | None = None) -> dict[Start, bool]:
-        """Return the outcome of each rollout by where it began."""
+        """Return the outcome of each rollout by its start."""
         return {
             (result.cell.task, *result.cell.repetition, state): success
             for result in self.of(column, task)
@@ -154,7 +154,7 @@ class Summary:
 
     @cached_property
     def references(self) -> list[Column]:
-        """The columns that all others are compared with: the first of each method named for it."""
+        """The columns to compare all others with: the first column of each method in `compare`."""
         found = []
         for name in self.experiment.compare:
             found += [column for column in self.columns if column.method == name][:1]
@@ -174,7 +174,7 @@ class Summary:
         )
 
     def comparisons(self) -> list[Paired]:
-        """Return every column against every reference that shares rollouts with it, once."""
+        """Return all comparisons of a column with a reference with shared rollouts, each once."""
         found = [
             self.compare(column, reference)
             for place, reference in enumerate(self.references)
@@ -185,10 +185,10 @@ class Summary:
 
 
 def count_pairs(comparison: Comparison) -> int:
-    """Return how many pairs were compared."""
+    """Return the number of pairs in a comparison."""
     return comparison.both + comparison.first_only + comparison.second_only + comparison.neither
 
 
-def difference_of(comparison: Comparison) -> Fraction:
-    """Return the first's share of successes less the second's."""
+def rate_difference(comparison: Comparison) -> Fraction:
+    """Return the first success rate minus the second."""
     return Fraction(comparison.first_only - comparison.second_only, count_pairs(comparison))

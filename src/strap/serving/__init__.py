@@ -1,1 +1,1 @@
-"""A policy behind a websocket, as openpi's clients speak it: `strap serve`."""
+"""Serve a policy over openpi's websocket protocol: `strap serve`."""

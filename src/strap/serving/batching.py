@@ -1,4 +1,4 @@
-"""Requests that wait at the same moment are one batch of the policy; none spoils another's."""
+"""Run the waiting requests of all clients as one batch; a bad request does not affect others."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from strap.policies.inputs import Observation
 from strap.serving.contract import Request
 
 MAX_BATCH = 64
-"""requests in one batch; the others wait for the next"""
+"""largest number of requests in a batch; others wait for the next one"""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a policy says to one request."""
+    """The policy's answer to one request."""
 
     action: Action
     """[a]"""
     seconds: float
-    """that its batch took"""
+    """duration of its batch"""
     n_batch: int
-    """requests in its batch"""
+    """number of requests in its batch"""
 
 
 def act_together(policy: Policy, requests: Mapping[int, Request]) -> dict[int, Action | Exception]:
-    """Return each stream's next action, or why there is none; in one batch where all goes well."""
+    """Return each stream's next action or its error; run one batch unless a request fails."""
     outcomes: dict[int, Action | Exception] = {}
     accepted: dict[int, Observation] = {}
     for stream, request in requests.items():
@@ -49,7 +49,7 @@ def act_together(policy: Policy, requests: Mapping[int, Request]) -> dict[int, A
     except Exception as error:
         if len(accepted) == 1:
             return {**outcomes, **dict.fromkeys(accepted, error)}
-    # A failed batch has changed no stream: whose fault it was shows when each acts alone.
+    # A failed batch has changed no stream, so each can act alone to find the one at fault.
     for stream in accepted:
         alone = Request(accepted[stream], is_first=False)
         outcomes |= act_together(policy, {stream: alone})
@@ -64,12 +64,12 @@ class _Ticket:
 
 
 class Batcher:
-    """Lets one policy act for many clients. A stream has at most one request under way."""
+    """Runs one policy for many clients. A stream has at most one pending request."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._waiting: asyncio.Queue[_Ticket] = asyncio.Queue()
-        # One thread: the policy's streams are touched by nobody else.
+        # Only this one thread accesses the policy's streams.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="policy")
         self._embedding = ThreadPoolExecutor(1, thread_name_prefix="instructions")
 
@@ -87,17 +87,17 @@ class Batcher:
             self._embedding.shutdown()
 
     async def act(self, stream: int, request: Request) -> Answer:
-        """Return a stream's next action, once its batch has been run."""
+        """Return a stream's next action after its batch has run."""
         loop = asyncio.get_running_loop()
         if not self._policy.knows(request.observation.instruction):
-            # Embedding it takes its time; those whose instruction is known need not wait for it.
+            # Embedding is slow: do it in another thread, so that other clients don't wait for it.
             await loop.run_in_executor(self._embedding, self._policy.check, request.observation)
         answer: asyncio.Future[Answer] = loop.create_future()
         self._waiting.put_nowait(_Ticket(stream, request, answer))
         return await answer
 
     async def forget(self, stream: int) -> None:
-        """Drop a stream whose client has gone."""
+        """Drop a stream whose client has disconnected."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._policy.forget, stream)
 
@@ -108,19 +108,19 @@ class Batcher:
             while not self._waiting.empty() and len(tickets) < MAX_BATCH:
                 tickets.append(self._waiting.get_nowait())
             requests = {ticket.stream: ticket.request for ticket in tickets}
-            began = time.perf_counter()
+            start = time.perf_counter()
             outcomes = await loop.run_in_executor(
                 self._thread, act_together, self._policy, requests
             )
-            seconds = time.perf_counter() - began
+            seconds = time.perf_counter() - start
             for ticket in tickets:
-                _tell(ticket.answer, outcomes[ticket.stream], seconds, len(tickets))
+                _set_outcome(ticket.answer, outcomes[ticket.stream], seconds, len(tickets))
 
 
-def _tell(
+def _set_outcome(
     answer: asyncio.Future[Answer], outcome: Action | Exception, seconds: float, n_batch: int
 ) -> None:
-    if answer.done():  # nobody waits for it any more
+    if answer.done():  # the client has disconnected
         return
     if isinstance(outcome, Exception):
         answer.set_exception(outcome)

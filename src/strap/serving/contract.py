@@ -1,4 +1,4 @@
-"""What clients of a policy server are told, and what they must send."""
+"""The messages between clients and a policy server: metadata, requests and their limits."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from strap.policies.inputs import Observation, frame_sizes
 from strap.policies.settings import Interface
 
 MESSAGE_KEYS = ("prompt", "reset", "rate")
-"""the keys of a message besides the policy's cameras and proprioception"""
-LEAST_LIMIT = 16 << 20
-"""bytes that a message may always have, so that an image of a wrong size is told as that"""
-WIDEST = 8
-"""bytes of the widest number: an image that was made float64 is told as that, too"""
+"""keys of a message in addition to the policy's cameras and proprioception"""
+MIN_MESSAGE_LIMIT = 16 << 20
+"""bytes that every message may have, so that the error for a too large image names its size"""
+MAX_ITEM_BYTES = 8
+"""bytes of the largest dtype, so that the error for a float64 image names its dtype"""
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A message of a client, read."""
+    """A client's message after parsing."""
 
     observation: Observation
     is_first: bool
-    """whether an episode begins with it"""
+    """whether it is the first of an episode"""
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """Return what a client is told when it connects."""
+    """Return the metadata that a client receives when it connects."""
     interface, settings = policy.interface, policy.settings
     return {
         "server": "strap",
@@ -53,7 +53,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
 
 
 def describe_wants(policy: Policy) -> dict[str, str]:
-    """Return in words what the policy wants to be sent, for whoever starts its server."""
+    """Describe the inputs of the policy in words, for the person who starts the server."""
     interface = policy.interface
     cameras = [
         f"{name} {' or '.join(f'{h}×{w}' for h, w in frame_sizes(name, interface))} (height×width)"
@@ -71,7 +71,7 @@ def describe_wants(policy: Policy) -> dict[str, str]:
 
 
 def require_distinct_names(interface: Interface) -> None:
-    """Raise where a message's keys would not tell what is meant."""
+    """Raise if two parts of a message would have the same key."""
     names = [*interface.cameras, *interface.proprioception, *MESSAGE_KEYS]
     if double := [name for name in names if names.count(name) > 1]:
         raise StrapError(
@@ -81,17 +81,17 @@ def require_distinct_names(interface: Interface) -> None:
 
 
 def message_limit(interface: Interface) -> int:
-    """Return how many bytes a client's message may have."""
+    """Return the largest number of bytes that a client's message may have."""
     pixels = sum(
         math.prod(max(frame_sizes(name, interface), key=math.prod)) * 3
         for name in interface.cameras
     )
     numbers = sum(interface.proprioception.values())
-    return LEAST_LIMIT + WIDEST * (pixels + numbers)
+    return MIN_MESSAGE_LIMIT + MAX_ITEM_BYTES * (pixels + numbers)
 
 
 def read_request(message: Mapping[str, Any], interface: Interface) -> Request:
-    """Return what a message asks for; whether its values fit is the policy's to say."""
+    """Parse the keys of a message; the policy checks the values later."""
     known = (*interface.cameras, *interface.proprioception, *MESSAGE_KEYS)
     for name in message:
         if name not in known:

@@ -1,7 +1,7 @@
-"""Messages on the wire: msgpack, arrays in the form of openpi's client; nothing is unpickled.
+"""Pack and unpack messages: msgpack with arrays as in openpi's client; no pickles.
 
-An array is {b"__ndarray__": True, b"data": bytes, b"dtype": "|u1", b"shape": [h, w, 3]}, a single
-number of numpy {b"__npgeneric__": True, b"data": 0.5, b"dtype": "<f4"}.
+An array is {b"__ndarray__": True, b"data": bytes, b"dtype": "|u1", b"shape": [h, w, 3]}. A numpy
+scalar is {b"__npgeneric__": True, b"data": 0.5, b"dtype": "<f4"}.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from strap.errors import StrapError, printable, shorten
 from strap.types import Array
 
 NUMBERS = re.compile(r"[<>|=]?(b1|[iu][1248]|f[248])")
-"""the dtypes that are read: numbers alone, no objects, no text, no records"""
+"""accepted dtypes: numbers, but no objects, text or records"""
 MAX_AXES = 8
 MAX_ITEMS = 1024
-"""of a list or dictionary; whoever has more numbers sends an array"""
+"""largest size of a list or dictionary; longer lists of numbers belong in an array"""
 MAX_CONTAINERS = 256
-"""lists, dictionaries and arrays in a message: small things by the million would take seconds"""
+"""largest number of lists, dictionaries and arrays in a message: millions would take seconds"""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
@@ -34,7 +34,7 @@ def pack(message: Mapping[str, Any]) -> bytes:
 
 
 def unpack(data: bytes | str) -> dict[str, Any]:
-    """Return the message that a client sent; raise where it is none."""
+    """Return a client's message; raise if the data is not a valid message."""
     if isinstance(data, str):
         raise StrapError("the message is text: send a binary frame of msgpack")
     counter = itertools.count(1)

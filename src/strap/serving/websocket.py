@@ -1,4 +1,4 @@
-"""The server: openpi's websocket protocol, `/healthz`, who may connect, how much is taken."""
+"""The policy server: openpi's websocket protocol, `/healthz`, API keys and limits."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from strap.serving.messages import pack, unpack
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_CLIENTS = 64
 MAX_QUEUE = 2
-"""messages of a client that are taken in before it has its answers"""
-LEAST_KEY = 8
-"""characters of a key"""
-REHEARSAL = -1
-"""the stream of the first action, which nobody asked for"""
+"""messages that a client can send before it receives answers"""
+MIN_KEY_LENGTH = 8
+"""smallest number of characters in a key"""
+WARM_UP_STREAM = -1
+"""stream of the warm-up action"""
 
 Reply = bytes | str
 
 
 class PolicyServer:
-    """Answers the observations of many clients with one policy."""
+    """Serves one policy to many clients."""
 
     def __init__(self, policy: Policy, *, api_key: str | None = None) -> None:
         require_distinct_names(policy.interface)
@@ -60,7 +60,7 @@ class PolicyServer:
     async def run(self, host: str, port: int, ready: Callable[[int], None]) -> None:
         """Serve until cancelled; `ready` is called with the port once clients may connect."""
         quiet = logging.getLogger("strap.serving")
-        quiet.setLevel(logging.CRITICAL)  # a client's broken handshake is no news
+        quiet.setLevel(logging.CRITICAL)  # clients' broken handshakes need no log
         listening = serve(
             self._handle,
             host,
@@ -87,7 +87,7 @@ class PolicyServer:
                 await server.serve_forever()
 
     def _admit(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
-        """Return an answer to what is no client; None lets it in."""
+        """Return a response to a health check or a refused client; None admits a client."""
         if handshake.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
         if not self._has_key(handshake):
@@ -122,7 +122,7 @@ class PolicyServer:
     async def _converse(self, connection: ServerConnection, stream: int) -> None:
         last_total: float | None = None
         async for message in connection:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
                 reply = await self._reply(message, stream, last_total)
             except Exception as error:
@@ -131,10 +131,10 @@ class PolicyServer:
                 await connection.close(CloseCode.INTERNAL_ERROR)
                 return
             await connection.send(reply)
-            last_total = time.perf_counter() - began
+            last_total = time.perf_counter() - start
 
     async def _reply(self, message: Reply, stream: int, last_total: float | None) -> Reply:
-        """Return the answer to a message: packed actions, or text that says what is wrong."""
+        """Return the answer to a message: packed actions, or an error as text."""
         try:
             request = read_request(unpack(message), self._interface)
             answer = await self._batcher.act(stream, request)
@@ -163,31 +163,31 @@ def serve_policy(
     """Serve a policy until Ctrl-C.
 
     Args:
-        policy: what acts.
+        policy: the policy.
         host: the address that clients connect to.
-        port: where; 0: any that is free.
-        api_key: what clients must send in `Authorization: Api-Key …`; None: nothing.
+        port: the port that clients connect to; 0: any free one.
+        api_key: the key that clients must send in `Authorization: Api-Key …`; None: no key.
         ready: called with the port once clients may connect.
     """
     server = PolicyServer(policy, api_key=api_key)
-    rehearse(policy)
+    warm_up(policy)
     with suppress(KeyboardInterrupt):
         asyncio.run(server.run(host, port, ready))
 
 
-def rehearse(policy: Policy) -> None:
-    """Act once on a black image, so that no robot waits until networks are read and compiled."""
+def warm_up(policy: Policy) -> None:
+    """Act once on a black image, so that no client waits for loading and compiling."""
     interface = policy.interface
     side = interface.image_size
     images = {name: np.zeros((side, side, 3), np.uint8) for name in interface.cameras}
     state = {key: np.zeros(size) for key, size in interface.proprioception.items()}
     instruction = policy.instructions[0] if policy.instructions else ""
-    policy.act_many({REHEARSAL: Observation(images, state, instruction)})
-    policy.forget(REHEARSAL)
+    policy.act_many({WARM_UP_STREAM: Observation(images, state, instruction)})
+    policy.forget(WARM_UP_STREAM)
 
 
 def read_key(file: Path) -> str:
-    """Return the key that a file holds."""
+    """Read an API key from a file."""
     try:
         key = file.expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -195,9 +195,9 @@ def read_key(file: Path) -> str:
         raise StrapError(
             f"cannot read the key in '{file}' ({reason}): make one with `openssl rand -hex 16`"
         ) from error
-    if len(key) < LEAST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+    if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
         raise StrapError(
-            f"'{file}' holds {len(key)} characters that are no key: {LEAST_KEY} or more letters "
-            "and digits are one, as `openssl rand -hex 16` writes"
+            f"'{file}' holds {len(key)} characters that are no key: {MIN_KEY_LENGTH} or more "
+            "letters and digits are one, as `openssl rand -hex 16` writes"
         )
     return key
