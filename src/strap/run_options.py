@@ -103,7 +103,7 @@ class RetrievalOptions:
                 "--text-encoder out, or give --fuse language or --method language"
             )
         traits = METHODS[self.method]
-        if self.max_roughness is not None and traits.find is retrieve_states:
+        if self.max_roughness is not None and traits.retrieve is retrieve_states:
             raise StrapError(
                 f"max_roughness compares a match with its query, but a query of '{self.method}' is "
                 "a single frame: leave --max-roughness out"

@@ -1,7 +1,7 @@
-"""What a user accepted, rejected and re-weighed among a run's matches: RUN/choices.json.
+"""A user's choices among a run's matches, in RUN/choices.json: accepted, rejected, weighted.
 
-The file holds what is said of matches and tasks, the steps that undo and redo it, and a fingerprint
-of the matches it is said of: of others nothing is known, so it is never applied to them.
+The file holds the marks of matches and tasks, the steps that undo and redo them, and a fingerprint
+of the matches. To matches with another fingerprint the choices are never applied.
 """
 
 from strap.choices.files import Use, carry_over, change_choices, choose_matches, open_choices

@@ -1,4 +1,4 @@
-"""A change of choices, from a user's words to new choices and the step that undoes it."""
+"""Changes of choices: from a user's request to new choices and the step that undoes it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from strap.errors import StrapError, printable, shorten
 from strap.types import Matches
 
 MAX_STEPS = 200
-"""that can be undone"""
+"""maximum number of steps that can be undone"""
 MAX_MARKS = 200_000
-"""in all steps that can be undone, together; the oldest steps are dropped for it"""
+"""maximum number of marks in these steps together; beyond it the oldest steps are dropped"""
 MAX_WEIGHT = 1000.0
 CHANGES = (
     *({"reject"}, {"accept"}, {"clear"}, {"weight", "rows"}),
     *({"task", "weight"}, {"reject_task"}, {"clear_task"}, {"top_k"}, {"undo"}, {"redo"}),
 )
-"""which keys a change has"""
+"""the sets of keys that a change can have"""
 
 
 def apply_change(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Choices:
-    """Return the choices after a change, as `change_choices` takes it; the same if it says nothing.
+    """Return the choices after a change, or the same object if nothing changes.
 
-    A change takes one of the forms of CHANGES; others, rows that are none, and weights that are no
-    weights are errors.
+    A change has the keys of one entry of CHANGES, see `change_choices`. Raise if it has others, or
+    if a row, task, weight or top_k is not valid.
     """
     if set(change) not in CHANGES:
         known = "; ".join(" and ".join(sorted(keys)) for keys in CHANGES)
@@ -33,7 +33,7 @@ def apply_change(choices: Choices, matches: Matches, change: Mapping[str, Any]) 
         raise StrapError(f"unknown change of choices '{given}': say one of {known}")
     if "undo" in change or "redo" in change:
         return _retrace(choices, change)
-    step = _without_no_change(choices, _step(choices, matches, change))
+    step = _keep_effective(choices, _make_step(choices, matches, change))
     if not len(step):
         return choices
     after, back = _apply(choices, step)
@@ -42,12 +42,12 @@ def apply_change(choices: Choices, matches: Matches, change: Mapping[str, Any]) 
         after.matches,
         after.tasks,
         after.top_k,
-        _bounded([*choices.undo, back]),
+        _drop_oldest([*choices.undo, back]),
     )
 
 
 def _retrace(choices: Choices, change: Mapping[str, Any]) -> Choices:
-    """Return the choices one step back or forth; the same where there is no such step."""
+    """Return the choices after an undo or redo; the same object if there is no step for it."""
     (name, value), *_ = change.items()
     if value is not True:
         raise StrapError(f'{name} is {shorten(repr(value))}: say {{"{name}": true}}')
@@ -65,7 +65,7 @@ def _retrace(choices: Choices, change: Mapping[str, Any]) -> Choices:
 
 
 def _apply(choices: Choices, step: Step) -> tuple[Choices, Step]:
-    """Return the choices after a step, and the step that leads back."""
+    """Return the choices after a step, and the step that undoes it."""
     back = Step(
         {row: choices.matches.get(row, Mark()) for row in step.matches},
         {task: choices.tasks.get(task, Mark()) for task in step.tasks},
@@ -81,15 +81,15 @@ def _apply(choices: Choices, step: Step) -> tuple[Choices, Step]:
     ), back
 
 
-def _without_no_change(choices: Choices, step: Step) -> Step:
-    """Return what of a step would change anything."""
+def _keep_effective(choices: Choices, step: Step) -> Step:
+    """Return the step without the marks that would change nothing."""
     matches = {r: m for r, m in step.matches.items() if choices.matches.get(r, Mark()) != m}
     tasks = {t: m for t, m in step.tasks.items() if choices.tasks.get(t, Mark()) != m}
     return Step(matches, tasks, step.top_k if step.top_k != (choices.top_k,) else ())
 
 
-def _bounded(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the last steps, so many that they are neither too many nor too large; one at least."""
+def _drop_oldest(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the newest steps within MAX_STEPS and MAX_MARKS, but at least one."""
     kept: list[Step] = []
     size = 0
     for step in reversed(steps[-MAX_STEPS:]):
@@ -100,10 +100,10 @@ def _bounded(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(reversed(kept))
 
 
-def _step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step:
-    """Return what a change says of matches, of a task, or of how many are kept.
+def _make_step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step:
+    """Return the new marks of matches or of a task, or the new `top_k`, of a change.
 
-    With a task, what was said of tasks that no match has any more is taken back.
+    If the change is of a task, the step also clears the marks of tasks that no match has any more.
     """
     lost = dict.fromkeys(choices.lost_tasks(matches), Mark())
     if "top_k" in change:
@@ -111,18 +111,17 @@ def _step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step
     if "rows" in change:
         weight = require_weight(change["weight"])
         rows = _rows(change["rows"], matches)
-        return Step({row: _weighed(choices.matches.get(row, Mark()), weight) for row in rows})
+        return Step({row: _reweigh(choices.matches.get(row, Mark()), weight) for row in rows})
     if "task" in change:
         weight, task = require_weight(change["weight"]), _task(change["task"], matches)
-        mark = _weighed(choices.tasks.get(task, Mark()), weight)
+        mark = _reweigh(choices.tasks.get(task, Mark()), weight)
         return Step(tasks={**lost, task: mark})
     (name, value), *_ = change.items()
     if name in ("reject_task", "clear_task"):
-        if name == "clear_task" and value in [*lost]:
+        if name == "clear_task" and value in list(lost):  # the value need not be hashable
             return Step(tasks=lost)
         task = _task(value, matches)
-        said = choices.tasks.get(task, Mark())
-        rejected = Mark("rejected", said.weight)
+        rejected = Mark("rejected", choices.tasks.get(task, Mark()).weight)
         return Step(tasks={**lost, task: rejected if name == "reject_task" else Mark()})
     rows = _rows(value, matches)
     if name == "clear":
@@ -131,15 +130,15 @@ def _step(choices: Choices, matches: Matches, change: Mapping[str, Any]) -> Step
     return Step({row: Mark(verdict, choices.matches.get(row, Mark()).weight) for row in rows})
 
 
-def _weighed(mark: Mark, weight: float) -> Mark:
-    """Return a mark with a new weight: 0 rejects, and any other takes a rejection back."""
+def _reweigh(mark: Mark, weight: float) -> Mark:
+    """Return a mark with a new weight: 0 rejects, any other weight takes back a rejection."""
     if weight == 0:
         return Mark("rejected", mark.weight)
     return Mark("" if mark.verdict == "rejected" else mark.verdict, weight)
 
 
 def require_weight(value: Any) -> float:
-    """Return a weight; raise where it is none."""
+    """Return a weight as a float; raise if it is not a valid weight."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MAX_WEIGHT:
         raise StrapError(
@@ -150,7 +149,7 @@ def require_weight(value: Any) -> float:
 
 
 def require_top_k(value: Any) -> int | None:
-    """Return how many to keep, or None for all; raise where it says neither."""
+    """Return how many matches to keep, or None for all; raise if the value is neither."""
     if value is not None and (type(value) is not int or value < 1):
         raise StrapError(
             f"top_k is {shorten(repr(value))}: it must be at least 1, or null to keep all"

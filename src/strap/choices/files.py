@@ -1,9 +1,9 @@
-"""RUN/choices.json: read, changed by one process at a time, and held against the run's matches."""
+"""RUN/choices.json: reading it, changing it under a lock, and applying it to the run's matches."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain, count
 from pathlib import Path
@@ -19,16 +19,16 @@ from strap.types import Match, Matches, Segment
 
 FILE = "choices.json"
 OLDER = "choices-older"
-"""how the files begin to which choices of other matches go when something is chosen of the present
-ones: choices-older.json, choices-older-2.json, …"""
+"""prefix of the files that choices are moved to when a user chooses among other matches:
+choices-older.json, choices-older-2.json, …"""
 LOCK_FILE = ".choices.lock"
 FORMAT = "strap-choices"
 Use = Literal["use", "ignore"]
-"""Whether a command keeps to the choices of a run."""
+"""Whether a command applies the choices of a run."""
 
 
 def open_choices(run_path: str | Path) -> Choices:
-    """Open the choices of a run; without a file nothing was chosen."""
+    """Open the choices of a run; without a file there are none."""
     file = Path(run_path).expanduser() / FILE
     if not file.exists():
         return Choices()
@@ -43,14 +43,14 @@ def open_choices(run_path: str | Path) -> Choices:
 
 
 def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> Chosen:
-    """Return the matches that the choices of a run leave; all, where there are none.
+    """Return the matches that remain after the choices of a run; all, if there are no choices.
 
-    Choices among other matches, as before a retrieval was repeated, are not applied, with a
-    warning.
+    If the choices were made among other matches, for instance before the retrieval was repeated,
+    there is a warning and they are not applied.
 
     Args:
         run_path: the run's folder.
-        matches: all of its matches.
+        matches: all matches of the run.
         use: `use` the choices, or `ignore` them.
     """
     if use not in get_args(Use):
@@ -78,24 +78,25 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
             f"all {len(matches)} matches of '{run_path}' are rejected: keep some with `strap view`,"
             " or say --choices ignore"
         )
-    said = choices.matches or choices.tasks or choices.top_k is not None
+    has_choices = choices.matches or choices.tasks or choices.top_k is not None
     return Chosen(
         Matches(tuple(matches[row] for row in rows)),
         tuple(choices.weights(matches)),
         tuple(rows),
         len(matches),
-        _fingerprint(choices) if said else None,
+        _fingerprint(choices) if has_choices else None,
     )
 
 
 def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, Any]) -> Choices:
-    """Change the choices of a run on disk, and return them; several processes may at a time.
+    """Change the choices of a run on disk and return them; safe for several processes at a time.
 
-    Choices among other matches are kept beside them. Matches that the run has no more are refused.
+    Choices among other matches are moved to a file of their own. Raise if `matches` are not the
+    run's matches on disk any more.
 
     Args:
         run_path: the run's folder.
-        matches: all of its matches.
+        matches: all matches of the run.
         change: {"reject": rows}, {"accept": rows}, {"clear": rows}, {"weight": w, "rows": rows},
             {"task": text, "weight": w}, {"reject_task": text}, {"clear_task": text},
             {"top_k": number or None}, {"undo": True} or {"redo": True}. Weight 0 rejects.
@@ -114,17 +115,22 @@ def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, 
 
 
 def carry_over(run_path: str | Path, before: Matches, after: Matches) -> Choices:
-    """Keep the choices among matches that a run has still, after it was made again.
+    """Keep the choices of matches and tasks that a repeated run still has, and return them.
 
-    Steps can't be undone beyond it.
+    Steps before the repetition cannot be undone.
+
+    Args:
+        run_path: the run's folder.
+        before: the run's matches before it was repeated.
+        after: its matches now.
     """
     run_path = Path(run_path).expanduser()
     with locked(run_path / LOCK_FILE):
         choices = open_choices(run_path)
         if choices.fingerprint is None or not choices.is_of(before):
             return choices
-        places = {_place(match): row for row, match in enumerate(after)}
-        found = [(places.get(_place(before[row])), mark) for row, mark in choices.matches.items()]
+        rows = {_identity(match): row for row, match in enumerate(after)}
+        found = [(rows.get(_identity(before[row])), mark) for row, mark in choices.matches.items()]
         instructions = {match.instruction for match in after}
         kept = Choices(
             fingerprint_matches(after),
@@ -136,14 +142,14 @@ def carry_over(run_path: str | Path, before: Matches, after: Matches) -> Choices
     return kept
 
 
-def _place(match: Match) -> tuple[Segment, Segment, str]:
+def _identity(match: Match) -> tuple[Segment, Segment, str]:
     return match.query, match.segment, match.dataset
 
 
 def _require_present(run_path: Path, matches: Matches) -> None:
-    """Raise where a run has other matches on disk than those that are chosen among."""
+    """Raise unless the run's matches on disk are the given ones."""
     file = (run_path / "matches.parquet").resolve()
-    found = file.stat() if file.exists() else None  # reading tells what is missing
+    found = file.stat() if file.exists() else None  # if the file is missing, reading it raises
     stamp = (found.st_mtime_ns, found.st_size, found.st_ino) if found else None
     if _fingerprint_file(file, stamp) != fingerprint_matches(matches):
         raise StrapError(
@@ -154,12 +160,12 @@ def _require_present(run_path: Path, matches: Matches) -> None:
 
 @lru_cache(maxsize=16)
 def _fingerprint_file(file: Path, _stamp: tuple[int, ...] | None) -> str:
-    """Return the fingerprint of a file's matches; it is read again once its stamp is another."""
+    """Return the fingerprint of a file's matches; the file is read again if its stamp changes."""
     return fingerprint_matches(Matches.from_parquet(file))
 
 
 def _older(run_path: Path) -> Path:
-    """Return the first file that is free for choices of other matches."""
+    """Return the first unused file for choices among other matches."""
     names = chain([OLDER], (f"{OLDER}-{number}" for number in count(2)))
     files = (run_path / f"{name}.json" for name in names)
     return next(file for file in files if not file.exists())
@@ -170,9 +176,9 @@ def _quote(task: str) -> str:
 
 
 def _fingerprint(choices: Choices) -> str:
-    """Return a hash of what is chosen, of the matches it is said of too."""
-    said = _step_to_json(Step(choices.matches, choices.tasks, (choices.top_k,)))
-    return fingerprint_json([choices.fingerprint, said])
+    """Return a hash of the choices and of the matches that they are made among."""
+    marks = _step_to_json(Step(choices.matches, choices.tasks, (choices.top_k,)))
+    return fingerprint_json([choices.fingerprint, marks])
 
 
 def _write(run_path: Path, choices: Choices) -> None:
@@ -200,14 +206,10 @@ def _parse(content: Any) -> Choices:
         raise ValueError("it holds no choices")
     if not isinstance(content["matches"], str):
         raise ValueError("it does not say of which matches")
-    said = _parse_step(content["choices"])
-    undo, redo = (_parse_steps(content[name]) for name in ("undo", "redo"))
-    top_k = said.top_k[0] if said.top_k else None
-    return Choices(content["matches"], said.matches, said.tasks, top_k, undo, redo)
-
-
-def _parse_steps(rows: Iterable[Any]) -> tuple[Step, ...]:
-    return tuple(_parse_step(row) for row in rows)
+    marks = _parse_step(content["choices"])
+    undo, redo = (tuple(map(_parse_step, content[name])) for name in ("undo", "redo"))
+    top_k = marks.top_k[0] if marks.top_k else None
+    return Choices(content["matches"], marks.matches, marks.tasks, top_k, undo, redo)
 
 
 def _parse_step(row: Any) -> Step:

@@ -1,4 +1,4 @@
-"""What is said of a run's matches, and which of them remain."""
+"""The marks that users give to matches and tasks, and the matches that remain after them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Verdict = Literal["", "accepted", "rejected"]
 
 @dataclass(frozen=True)
 class Mark:
-    """What is said of a match or of a task."""
+    """A user's verdict on a match or task, and its weight."""
 
     verdict: Verdict = ""
     weight: float = 1.0
@@ -23,14 +23,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Step:
-    """New marks of some matches and tasks; those that are not named stay as they are."""
+    """New marks of some matches and tasks; all other marks stay as they are."""
 
     matches: Mapping[int, Mark] = field(default_factory=dict)
     """row of matches.parquet -> its mark"""
     tasks: Mapping[str, Mark] = field(default_factory=dict)
     """instruction -> its mark"""
     top_k: tuple[int | None, ...] = ()
-    """one number, or None for no limit; empty: as it is"""
+    """the new limit, or None for no limit; empty: unchanged"""
 
     def __len__(self) -> int:
         return len(self.matches) + len(self.tasks) + len(self.top_k)
@@ -38,40 +38,40 @@ class Step:
 
 @dataclass(frozen=True)
 class Choices:
-    """What is said of the matches of a run, and the steps that lead back and forth."""
+    """A user's choices among a run's matches, with the steps that undo and redo them."""
 
     fingerprint: str | None = None
-    """of the matches; None where nothing was chosen yet"""
+    """fingerprint of the matches; None if nothing was chosen yet"""
     matches: Mapping[int, Mark] = field(default_factory=dict)
-    """row of matches.parquet -> what is said of that match"""
+    """row of matches.parquet -> the mark of that match"""
     tasks: Mapping[str, Mark] = field(default_factory=dict)
-    """instruction -> what is said of all matches with it"""
+    """instruction -> the mark of all matches with it"""
     top_k: int | None = None
-    """keep so many, the cheapest of each query; None: all"""
+    """how many matches to keep in total, the cheapest of each query; None: all"""
     undo: tuple[Step, ...] = ()
     redo: tuple[Step, ...] = ()
-    """the last step is the next one"""
+    """steps to undo and to redo; the last one comes first"""
 
     def is_of(self, matches: Matches) -> bool:
-        """Return whether these are choices among the given matches; empty ones are of any."""
+        """Return whether the choices were made among these matches; empty choices fit any."""
         return self.fingerprint is None or self.fingerprint == fingerprint_matches(matches)
 
     def weights(self, matches: Matches) -> list[float]:
-        """Return the weight of each match that remains: its own times its task's."""
+        """Return the weight of each match that remains: its own weight × its task's."""
         return [self._weight(row, matches[row]) for row in self.rows(matches)]
 
     def rows(self, matches: Matches) -> list[int]:
         """Return the rows of the matches that remain.
 
-        A match remains unless it is rejected, or its task is, or it is beyond its query's share of
-        `top_k`; an accepted one remains whatever its task and its rank.
+        An accepted match always remains, a rejected one never. Any other match remains unless its
+        task is rejected or it is beyond its query's share of `top_k`.
         """
         self.require_of(matches)
         within = _within_share(matches, self.top_k)
         return [row for row, match in enumerate(matches) if self._keeps(row, match, within)]
 
     def describe(self, matches: Matches) -> dict[str, Any]:
-        """Return the choices as plain values, for JSON."""
+        """Return the choices as JSON values."""
         marks = sorted(self.matches.items())
         tasks = sorted(self.tasks.items())
         return {
@@ -87,12 +87,12 @@ class Choices:
         }
 
     def lost_tasks(self, matches: Matches) -> list[str]:
-        """Return the tasks of which something is said and that no match has (any more)."""
+        """Return the tasks that have a mark but no match (any more)."""
         instructions = {match.instruction for match in matches}
         return sorted(set(self.tasks) - instructions)
 
     def require_of(self, matches: Matches) -> None:
-        """Raise where these are choices among other matches."""
+        """Raise if the choices were made among other matches."""
         if not self.is_of(matches):
             raise StrapError(
                 f"the choices were made among other matches than these {len(matches)}: retrieve as "
@@ -121,16 +121,16 @@ class Chosen:
 
     matches: Matches
     weights: tuple[float, ...]
-    """of each match that remains"""
+    """the weight of each match that remains"""
     rows: tuple[int, ...]
-    """of matches.parquet"""
+    """their rows in matches.parquet"""
     total: int
-    """how many matches there are without choices"""
+    """the number of matches without choices"""
     fingerprint: str | None
-    """of the choices; None where none were made or used"""
+    """fingerprint of the choices; None if none were made or used"""
 
     def to_json(self) -> dict[str, Any] | None:
-        """Return which choices were used, for a manifest; None where none were."""
+        """Return a manifest's entry about the choices; None if none were made or used."""
         if self.fingerprint is None:
             return None
         counts = {"matches": self.total, "kept": len(self.rows), "reweighed": self.n_reweighed}
@@ -138,7 +138,7 @@ class Chosen:
 
     @property
     def n_reweighed(self) -> int:
-        """How many of the remaining matches do not weigh 1."""
+        """The number of remaining matches whose weight is not 1."""
         return sum(weight != 1 for weight in self.weights)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class Chosen:
 
 
 def fingerprint_matches(matches: Matches) -> str:
-    """Return a hash of which segment was found for which query, row by row."""
+    """Return a hash of the query, segment and dataset of every match, in order."""
     digest = hashlib.blake2b(digest_size=16)
     for match in matches:
         digest.update(repr((match.query, match.segment, match.dataset)).encode())
@@ -157,10 +157,10 @@ def fingerprint_matches(matches: Matches) -> str:
 
 
 def _within_share(matches: Matches, top_k: int | None) -> frozenset[int]:
-    """Return the rows that keeping `top_k` by retrieval's even rule would leave."""
+    """Return the rows that remain if retrieval's rule `even` keeps `top_k` matches."""
     if top_k is None:
         return frozenset(range(len(matches)))
-    from strap.retrieval.selection import quotas  # it loads the whole search
+    from strap.retrieval.selection import quotas  # imported here: it imports the whole search
 
     rows: dict[Segment, list[int]] = {}
     for row in sorted(range(len(matches)), key=lambda row: matches[row].rank):

@@ -1,4 +1,4 @@
-"""How good a retrieval is, without a rollout: by what the robot was doing in every frame."""
+"""Scores of a retrieval without rollouts, from labels of what the robot does in every frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What random segments of the same lengths would score."""
+"""The scores of random segments with the same lengths as the matches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from strap.scores.labelled_frames import Flags, LabelledFrames
 from strap.types import Match, Segment
 
 DRAWS = 20
-"""random segments for each match: they are cheap, and one each would be noisy"""
+"""random segments for each match; fewer would give noisier means, and they are cheap"""
 
 
 @dataclass(frozen=True)
 class RandomScores:
-    """The scores of random retrievals: as many segments as matches, of the same lengths."""
+    """The scores of random retrievals: as many segments as matches, with the same lengths."""
 
     precision: float
     covered: float
-    """how many different frames were retrieved for a query that wants them, mean of the draws"""
+    """mean number of different frames that were retrieved for a query that wants them"""
     border_error: float
 
 
@@ -34,17 +34,17 @@ def score_random_segments(
     """Score `DRAWS` random retrievals from all trajectories of the prior.
 
     Args:
-        matches: what was retrieved.
+        matches: the retrieved matches.
         wanted: query -> which labels it wants, [label].
-        frames: of the prior.
-        seed: of the random segments.
+        frames: the prior's frames.
+        seed: seed of the random segments.
     """
     rng = np.random.default_rng(seed)
     covered = np.zeros((DRAWS, len(frames.codes)), bool)
     hits = total = distance = 0
     for match in matches:
         is_wanted = wanted[match.query]
-        segments = _segments(frames, len(match.segment), rng)
+        segments = _draw_segments(frames, len(match.segment), rng)
         for row, (trajectory, start, stop) in zip(covered, segments, strict=True):
             first = frames.spans[trajectory][0]
             is_hit = is_wanted[frames.codes[first + start : first + stop]]
@@ -56,10 +56,10 @@ def score_random_segments(
     return RandomScores(hits / total, mean, distance / (2 * DRAWS * len(matches)))
 
 
-def _segments(
+def _draw_segments(
     frames: LabelledFrames, length: int, rng: np.random.Generator
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (trajectory, start, stop) of random segments, whole trajectories where too short."""
+    """Yield (trajectory, start, stop) of random segments; shorter trajectories are taken whole."""
     for _ in range(DRAWS):
         trajectory = int(rng.integers(len(frames.spans)))
         first, last = frames.spans[trajectory]

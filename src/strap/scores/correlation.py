@@ -1,4 +1,4 @@
-"""How well a score foretells success."""
+"""Rank correlation: how well a score predicts success."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class RankCorrelation:
     """Spearman's correlation of a score with success."""
 
     coefficient: float
-    """1: the better the score the more successes; 0: it says nothing; -1: the other way round"""
+    """1: a better score always means more successes; 0: no relation; -1: the reverse"""
     p_value: float
-    """two-sided, of no relation"""
+    """two-sided, for the hypothesis of no relation"""
     count: int
-    """pairs compared"""
+    """number of cells"""
 
 
 def rank_correlation(scores: Sequence[float], successes: Sequence[float]) -> RankCorrelation:
-    """Return how well a score ranks cells (task x method) by their success.
+    """Return how well a score ranks cells (task × method) by their success.
 
     Args:
-        scores: one for each cell.
-        successes: of the same cells, as counts or rates.
+        scores: the score of each cell.
+        successes: the success of each cell, as a count or rate.
 
     >>> round(rank_correlation([0.2, 0.5, 0.6, 0.9], [3, 8, 7, 15]).coefficient, 3)
     0.8
     """
-    from scipy.stats import spearmanr  # takes a second to import; most who score need none
+    from scipy.stats import spearmanr  # imported here: it takes a second, and few commands need it
 
     if len(scores) != len(successes):
         raise StrapError(

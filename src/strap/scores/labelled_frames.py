@@ -1,4 +1,4 @@
-"""The prior's frames under one numbering, with their labels as small numbers."""
+"""All frames of the prior in one array, with their labels as numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LabelledFrames:
-    """Every frame of the prior datasets, trajectory after trajectory.
+    """The labels of every frame of the prior datasets, trajectory after trajectory.
 
     frames    0 1 2 3 4 5 | 6 7 8 9 …
-    codes     0 0 1 1 1 2 | 0 0 3 3 …     which label
+    codes     0 0 1 1 1 2 | 0 0 3 3 …     number of the label
               spans[0]    | spans[1]
     """
 
@@ -31,13 +31,13 @@ class LabelledFrames:
     numbers: Mapping[Label, int]
     """label -> its code"""
     spans: Sequence[tuple[int, int]]
-    """trajectory -> its first frame, and the first one after it"""
+    """number of a trajectory -> start and stop of its frames"""
     places: Mapping[tuple[str, str], int]
-    """(dataset, trajectory id) -> trajectory"""
+    """(dataset, trajectory id) -> number of the trajectory"""
 
     @classmethod
     def of(cls, prior: Mapping[str, Labels]) -> LabelledFrames:
-        """Number the frames of datasets, given by name."""
+        """Return the frames of datasets, given as name -> labels."""
         numbers: dict[Label, int] = {}
         places: dict[tuple[str, str], int] = {}
         codes: list[int] = []
@@ -51,15 +51,16 @@ class LabelledFrames:
 
     @cached_property
     def counts(self) -> Numbers:
-        """How many frames have each label, [label]."""
+        """The number of frames with each label, [label]."""
         return np.bincount(self.codes, minlength=len(self.numbers))
 
     @cached_property
     def border_distances(self) -> Numbers:
-        """How far each place between frames lies from the nearest border of its trajectory.
+        """The distance in frames from each cut position to the nearest border.
 
-        A border is where the label changes, or an end of the trajectory. Trajectory t has its
-        places, one more than frames, from `spans[t][0] + t` on, [frames + trajectories].
+        A border is a change of label or an end of the trajectory. A trajectory of n frames has n+1
+        cut positions, 0 … n; those of trajectory t start at index `spans[t][0] + t`.
+        The array is [frames + trajectories].
         """
         return np.concatenate([self._distances(*span) for span in self.spans])
 
@@ -73,12 +74,12 @@ class LabelledFrames:
         return np.asarray(nearest, np.int64)
 
     def border_distance(self, trajectory: int, start: int, stop: int) -> int:
-        """Return how far a segment's two ends lie from their nearest borders, together."""
+        """Return the sum of the distances from a segment's start and stop to the nearest border."""
         first = self.spans[trajectory][0] + trajectory
         return int(self.border_distances[first + start] + self.border_distances[first + stop])
 
     def trajectory(self, match: Match) -> int:
-        """Return which trajectory a match lies in, and see that its frames are labelled."""
+        """Return the number of a match's trajectory; raise unless its frames have labels."""
         segment = match.segment
         place = self.places.get((match.dataset, segment.trajectory_id))
         if place is None:
@@ -96,14 +97,14 @@ class LabelledFrames:
         return place
 
     def wanted(self, labels: Iterable[Label]) -> Flags:
-        """Return which labels of the prior are among those given, [label]."""
+        """Return flags of the prior's labels that are among the given ones, [label]."""
         flags = np.zeros(len(self.numbers), bool)
         flags[[self.numbers[label] for label in set(labels) if label in self.numbers]] = True
         return flags
 
 
 def query_labels(target: Labels, query: Segment) -> Sequence[Label]:
-    """Return the labels of a query's own frames, none around them."""
+    """Return the labels of a query's frames."""
     if query.trajectory_id not in target:
         raise StrapError(f"trajectory '{query.trajectory_id}' has no skill labels")
     frame_labels = target[query.trajectory_id]

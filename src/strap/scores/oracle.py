@@ -1,4 +1,4 @@
-"""The best precision and recall that a prior allows."""
+"""The best precision and recall that are possible with a prior."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from strap.scores.labelled_frames import Flags, Numbers
 
 
 def best_hits(wanted: Sequence[Flags], frames: Sequence[int], counts: Numbers) -> int:
-    """Return how many of the retrieved frames an oracle gets right.
+    """Return the number of hits of an oracle.
 
-    It retrieves for each query as many frames as were retrieved, those with a wanted label first,
-    and none twice for the same query: min(frames[q], frames of the prior that q wants), summed.
+    The oracle retrieves the same number of frames for each query, those with a wanted label first,
+    and no frame twice for the same query. Its hits are the sum over queries q of
+    min(frames[q], number of the prior's frames that q wants).
 
     Args:
         wanted: for each query which labels it wants, [label].
-        frames: for each query how many frames were retrieved.
-        counts: how many frames of the prior have each label, [label].
+        frames: for each query the number of retrieved frames.
+        counts: the number of the prior's frames with each label, [label].
     """
     return sum(
         min(count, int(counts[flags].sum())) for flags, count in zip(wanted, frames, strict=True)
@@ -28,14 +29,14 @@ def best_hits(wanted: Sequence[Flags], frames: Sequence[int], counts: Numbers) -
 
 
 def best_coverage(wanted: Sequence[Flags], frames: Sequence[int], counts: Numbers) -> int:
-    """Return how many different frames, each wanted by its query, an oracle can retrieve.
+    """Return how many different frames an oracle can retrieve, each for a query that wants it.
 
-    As in `best_hits`, but what the oracle takes for one query it need not take for another. Which
-    frames go to which query is a flow:
+    The arguments are those of `best_hits`. Here a frame counts only once, so the oracle retrieves
+    different frames for different queries. The best assignment of frames to queries is a flow:
 
         source ──frames[q]──▶ query q ──where q wants it──▶ label ──counts[label]──▶ sink
     """
-    merged: dict[bytes, int] = {}  # queries that want the same labels act as one
+    merged: dict[bytes, int] = {}  # queries that want the same labels are one node
     for flags, count in zip(wanted, frames, strict=True):
         merged[flags.tobytes()] = merged.get(flags.tobytes(), 0) + count
     queries, labels = len(merged), len(counts)

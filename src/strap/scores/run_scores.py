@@ -1,4 +1,4 @@
-"""The scores of a run folder."""
+"""The scores of a run."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def score_run(run: Run, *, seed: int = 0, choices: Use = "use") -> Scores:
     """Score the matches of a run by the skill labels of the datasets that it was made from.
 
     Args:
-        run: what `strap retrieve` wrote, for whichever method.
-        seed: of the random segments.
-        choices: score the matches that the run's choices leave, or `ignore` those.
+        run: what `strap retrieve` wrote, with any method.
+        seed: seed of the random segments.
+        choices: `use` the run's choices and score the remaining matches, or `ignore` the choices.
     """
     chosen = choose_matches(run.path, run.matches, choices)
     target, priors = run.datasets()

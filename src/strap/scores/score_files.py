@@ -1,4 +1,4 @@
-"""Scores on disk: a JSON line for each retrieval, with what identifies it.
+"""Scores on disk: a JSON line for each retrieval, with the values that identify it.
 
 {"method": "strap", …, "task": "Mug-Mug", "top_k": 100, "frames": 5952, …,
  "precision": [found, best, random], …}
@@ -23,10 +23,10 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class ScoreRecord:
-    """The scores of one retrieval, and what identifies it."""
+    """The scores of one retrieval, and the values that identify it."""
 
     retrieval: Mapping[str, Any]
-    """name -> value: which retrieval it is, such as method, task and K, or a cell's name"""
+    """name -> value that identifies the retrieval, such as method, task and K, or a cell's name"""
     precision: Score
     recall: Score
     border_error: Score
@@ -37,7 +37,7 @@ class ScoreRecord:
 
     @classmethod
     def of(cls, retrieval: Mapping[str, Any], scores: Scores) -> ScoreRecord:
-        """Return the record of scores; each number is what `Scores` defines, rounded."""
+        """Return the record of a retrieval's scores; the numbers of `Scores` are rounded."""
         return cls(
             retrieval,
             precision=_round(scores.precision),
@@ -51,11 +51,11 @@ class ScoreRecord:
 
     @property
     def share_of_best(self) -> float:
-        """Precision / the best that the prior allows; 0 where that is 0."""
+        """Precision / the best precision possible with the prior; 0 if that is 0."""
         return self.precision.value / self.precision.best if self.precision.best else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return one flat object; scores are [found, best, random]."""
+        """Return one flat JSON object, in which scores are [found, best, random]."""
         counts = {name: getattr(self, name) for name in COUNTS}
         scores = {name: getattr(self, name) for name in TRIPLES}
         triples = {name: [s.value, s.best, s.random] for name, s in scores.items()}
@@ -63,7 +63,7 @@ class ScoreRecord:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> ScoreRecord:
-        """Read what `to_json` returned."""
+        """Return the record of a JSON object that `to_json` made."""
         names = (*COUNTS, *TRIPLES)
         numbers: dict[str, Any] = {name: line[name] for name in COUNTS}
         numbers |= {name: Score(*line[name]) for name in TRIPLES}
@@ -71,7 +71,7 @@ class ScoreRecord:
 
 
 def read_scores(path: Path) -> list[ScoreRecord]:
-    """Read a file of scores; a missing one has none."""
+    """Read a file of scores; a missing file has no records."""
     if not path.is_file():
         return []
     records = []

@@ -1,4 +1,4 @@
-"""Markdown tables of scores on disk: precision task by task, and the means of every score."""
+"""Markdown tables of scores: the precision for every task, and the means of all scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strap.scores.score_files import ScoreRecord
 from strap.scores.scoring import Score
 
 ROW = ("method", "encoder", "fuse", "segmentation")
-"""what a row of a table stands for: retrievals that differ in task and K alone"""
+"""the values that identify a row: its retrievals differ only in task and K"""
 HEAD = ("method", "encoder", "fused", "cut by")
 
 
@@ -28,13 +28,13 @@ class ScoreTable:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The rows: by method, what is not fused first, else in the order of the records."""
+        """The rows, by method, without fused features first, then in the order of the records."""
         found = dict.fromkeys(_row_of(record) for record in self.records)
         methods: list[str] = list(METHODS)
         return sorted(found, key=lambda row: (methods.index(row[0]), bool(row[2])))
 
     def of(self, row: tuple[str, ...], top_k: int) -> dict[str, ScoreRecord]:
-        """Return the records of a row by task."""
+        """Return task -> record of a row."""
         return {
             record.retrieval["task"]: record
             for record in self.records
@@ -42,7 +42,7 @@ class ScoreTable:
         }
 
     def format_precision(self, top_k: int) -> str:
-        """Return the precision of every task, found / best, and the means over all tasks."""
+        """Return a table of precision: found / best for every task, and the means over tasks."""
         lines = [[*HEAD, *self.tasks, "mean", "best", "random"]]
         for row in self.rows:
             if found := self.of(row, top_k):
@@ -53,11 +53,11 @@ class ScoreTable:
                     for task in self.tasks
                 ]
                 means = self._means([record.precision for record in found.values()])
-                lines.append([*_described(row), *each, *means])
+                lines.append([*_row_cells(row), *each, *means])
         return format_table(lines)
 
     def format_all(self, top_ks: Sequence[int], *, is_fused: bool) -> str:
-        """Return the means of all scores of the rows with fused features, or of those without."""
+        """Return a table of the means of all scores, for rows with or without fused features."""
         lines = [
             [*HEAD, "K", "matches", "frames", "precision", "best", "random"]
             + ["recall", "best", "random", "border error", "random"]
@@ -67,7 +67,7 @@ class ScoreTable:
             for top_k in top_ks:
                 found = list(self.of(row, top_k).values())
                 if found and bool(row[2]) == is_fused:
-                    lines.append([*_described(row), str(top_k), *self._all_means(found)])
+                    lines.append([*_row_cells(row), str(top_k), *self._all_means(found)])
         return format_table(lines)
 
     def _all_means(self, found: Sequence[ScoreRecord]) -> list[str]:
@@ -86,7 +86,7 @@ class ScoreTable:
         ]
 
     def _means(self, scores: Sequence[Score]) -> list[str]:
-        """Return the means of found, best and random; of some tasks only there is none."""
+        """Return the means of found, best and random; no means if some tasks have no score."""
         if len(scores) < len(self.tasks):
             return [self._incomplete(len(scores)), "–", "–"]
         return [
@@ -99,7 +99,7 @@ class ScoreTable:
 
 
 def format_table(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a Markdown table, the first its head."""
+    """Return lines of cells as a Markdown table; the first line is the head."""
     texts = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([texts[0], "|" + "---|" * len(lines[0]), *texts[1:]])
 
@@ -108,7 +108,7 @@ def _row_of(record: ScoreRecord) -> tuple[str, ...]:
     return tuple(str(record.retrieval[name]) for name in ROW)
 
 
-def _described(row: tuple[str, ...]) -> list[str]:
+def _row_cells(row: tuple[str, ...]) -> list[str]:
     method, encoder, fuse, segmentation = row
     return [method, encoder, fuse or "–", segmentation]
 

@@ -1,4 +1,4 @@
-"""All scores of a retrieval, each beside the best that the prior allows and beside random's."""
+"""Scores of a retrieval, with the best possible scores and those of random segments."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from strap.types import Match, Segment
 
 @dataclass(frozen=True)
 class Score:
-    """A score of what was retrieved, between the two that it should be compared with."""
+    """A score of a retrieval, with the best possible score and that of random segments."""
 
     value: float
     best: float
-    """the best that this prior allows with as many retrieved frames for each query"""
+    """the best score possible with this prior and the same number of frames for each query"""
     random: float
-    """of segments of the same lengths, drawn at random from the prior"""
+    """the score of random segments of the prior with the same lengths"""
 
     @property
     def lift(self) -> float:
-        """How many times better than random."""
+        """The score / that of random segments."""
         return self.value / self.random if self.random else float("inf")
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What skill labels say of a retrieval.
+    """The scores of a retrieval by skill labels.
 
-    A query wants the labels (skill, object) of its own frames. A frame is retrieved for a query
-    when a match of the query holds it, and counts once for the query however many matches do. A hit
-    is a frame retrieved for a query that wants the frame's label.
+    A query wants the labels (skill, object) of its own frames. A frame is retrieved for a query if
+    it is in a match of the query; it counts once for the query, even if several matches have it. A
+    hit is a frame retrieved for a query that wants the frame's label.
     """
 
     precision: Score
-    """hits / frames retrieved, both counted for each query. Best: an oracle retrieves for each
-    query as many frames, wanted ones first"""
+    """hits / retrieved frames, both counted for each query. Best: an oracle retrieves the same
+    number of frames for each query, wanted ones first"""
     recall: Score
-    """different frames among the hits / frames of the prior with a label that any query wants (0
-    where there is none). Best: the oracle, taking other frames for each query where it can"""
+    """different frames among the hits / frames of the prior with a label that any query wants (0 if
+    there are none). Best: the oracle retrieves different frames for each query if it can"""
     border_error: Score
-    """how many frames a match's start and stop lie from the nearest border of their trajectory (a
-    change of label, or an end), mean. Best: 0"""
+    """mean distance in frames from a match's start or stop to the nearest border of its trajectory
+    (a change of label, or an end). Best: 0"""
     frames: int
-    """retrieved, counted for each query"""
+    """retrieved frames, counted for each query"""
     matches: int
     trajectories: int
-    """different ones that a match lies in"""
+    """number of different trajectories with a match"""
     effective_tasks: float
-    """exp of the entropy of `tasks`: n when n tasks have as many matches each"""
+    """exp of the entropy of `tasks`: n if n tasks have the same number of matches"""
     tasks: Mapping[str, int]
-    """instruction -> how many matches, most first"""
+    """instruction -> number of matches, highest first"""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers by name, for JSON."""
+        """Return the scores as a JSON object."""
         plain = {
             name: value.__dict__ if isinstance(value, Score) else value
             for name, value in self.__dict__.items()
@@ -82,12 +82,12 @@ def score(
     """Score a retrieval by skill labels; `Scores` defines each score.
 
     Args:
-        matches: what was retrieved, sub-trajectories or single states with frames around them.
+        matches: the retrieved matches: sub-trajectories, or single states padded with frames.
         target: labels of the target dataset.
-        prior: dataset's name -> its labels; of all that could have been retrieved.
-        queries: all that were searched for, those without a match too; they count for the recall.
-            By default the queries of the matches.
-        seed: of the random segments.
+        prior: dataset's name -> its labels, for all datasets that were searched.
+        queries: all queries, also those without a match, which count in the recall. By default the
+            queries of the matches.
+        seed: seed of the random segments.
     """
     if not matches:
         raise StrapError("there is no match to score")
@@ -121,7 +121,7 @@ def score(
 
 
 def _retrieved(matches: Sequence[Match], frames: LabelledFrames) -> dict[Segment, Numbers]:
-    """Return for each query the frames of the prior that its matches hold, each once."""
+    """Return for each query the prior's frames that its matches contain, each once."""
     held: dict[Segment, list[Numbers]] = {}
     for match in matches:
         first = frames.spans[frames.trajectory(match)][0]
@@ -139,7 +139,7 @@ def _border_error(matches: Sequence[Match], frames: LabelledFrames) -> float:
 
 
 def effective_count(counts: Sequence[int]) -> float:
-    """Return how many equally frequent things would be as diverse as things of these counts.
+    """Return the effective number of classes with these counts: exp of their entropy.
 
     >>> round(effective_count([5, 5, 5]), 2)
     3.0

@@ -93,13 +93,13 @@ def _metric(sources: Sources) -> str:
 def _trace(query: Array, trajectory: Array, match: Match, sources: Sources) -> list[list[float]]:
     """Return the path as [query frame, match frame, cost], each counted from the first."""
     method = sources.arguments.get("method", "strap")
-    find = METHODS[method].find if method in METHODS else None
+    retrieve = METHODS[method].retrieve if method in METHODS else None
     steps, metric = str(sources.arguments.get("steps") or "strap"), _metric(sources)
     found = Alignment(match.cost, match.segment.start, match.segment.stop)
-    if find is retrieve_trajectories:  # its matches are whole trajectories around what was found
+    if retrieve is retrieve_trajectories:  # align within the whole trajectory that is the match
         inside = best_match(query, trajectory, steps=steps, metric=metric)
         found = replace(inside or found, cost=match.cost)
-    elif find is not retrieve_segments:
+    elif retrieve is not retrieve_segments:
         raise NoPathError(f"method '{method}' compares single frames, so there is no path")
     traced = path(query, trajectory, found, steps=steps, metric=metric)
     frames = (traced.trajectory - match.segment.start).tolist()
