@@ -1,4 +1,4 @@
-"""Datasets on disk: `open_dataset(path)` finds the format by looking."""
+"""Datasets on disk: `open_dataset(path)` detects the format."""
 
 from __future__ import annotations
 
@@ -27,53 +27,53 @@ FORMATS = {
     "libero": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
     "robomimic": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
 }
-"""name -> (module, who says whether a path is one, who opens it), asked in this order"""
+"""format name -> (module, detection function, opening function), tried in this order"""
 
-EXPECTED = (
+KNOWN_LAYOUTS = (
     "robomimic or LIBERO HDF5 (a .hdf5 file or a folder of them), LeRobot (a folder with "
     "meta/info.json), RLDS (a TFDS folder with features.json) or Zarr (data/ and meta/episode_ends)"
 )
-OPENING = {"format", "orientation", "missing", "fields"}
-"""arguments of `open_dataset` that say how a dataset is read"""
-NAMED = 10
-"""how many folders of a folder are looked at, to name the datasets among them"""
+OPENING_ARGUMENTS = {"format", "orientation", "missing", "fields"}
+"""arguments of `open_dataset` that change how a dataset is read"""
+MAX_SEARCHED_FOLDERS = 10
+"""the most subfolders that are searched for datasets if the folder itself is not one"""
 
 
 @dataclass(frozen=True)
 class OpenOptions:
-    """How to read a dataset, where looking is not enough."""
+    """The options of how a dataset is read, for what cannot be detected."""
 
     format: str | None = None
-    """name the format instead of looking: lerobot, rlds, zarr, libero, robomimic"""
+    """the format, instead of detecting it: lerobot, rlds, zarr, libero, robomimic"""
     orientation: Orientation | None = None
-    """how images lie on disk, `upright` or `flipped` (bottom row first); by default as the format
+    """how images are stored, `upright` or `flipped` (bottom row first); by default as the format
     says (LIBERO: flipped)"""
     missing: Literal["error", "skip"] = "error"
-    """episodes whose video or shard is absent: an error when they are read, or left out"""
+    """episodes whose video or shard is missing: raise an error when they are read, or skip them"""
     camera: tuple[str, ...] = ()
-    """RLDS: the step's fields that are cameras, where their kind does not tell"""
+    """RLDS: the fields of a step that are cameras, if their type does not show it"""
     language: tuple[str, ...] = ()
-    """RLDS: the step's field (or fields) with the instruction"""
+    """RLDS: the field (or fields) of a step with the instruction"""
     action: tuple[str, ...] = ()
-    """RLDS: the step's fields that make the action"""
+    """RLDS: the fields of a step that make up the action"""
 
     def open(self, path: str | Path, progress: Progress = silent) -> Dataset:
         """Open a dataset with these options."""
         return open_dataset(path, **self.arguments(), progress=progress)
 
     def arguments(self) -> dict[str, Any]:
-        """Return what is given, as arguments of `open_dataset`."""
+        """Return the options that differ from their defaults, as arguments of `open_dataset`."""
         roles = {"camera": self.camera, "language": self.language, "action": self.action}
-        return _given(self.format, self.orientation, self.missing, roles)
+        return _changed_arguments(self.format, self.orientation, self.missing, roles)
 
 
-def _given(
+def _changed_arguments(
     format: str | None,
     orientation: str | None,
     missing: str,
     fields: Mapping[str, str | Sequence[str]] | None,
 ) -> dict[str, Any]:
-    """Return the arguments that are no defaults, as JSON has them."""
+    """Return the arguments that differ from their defaults, as values for JSON."""
     named = {
         role: [paths] if isinstance(paths, str) else list(paths)
         for role, paths in (fields or {}).items()
@@ -85,8 +85,8 @@ def _given(
 
 
 def is_opening(value: object) -> bool:
-    """Return whether a value out of a file tells how a dataset was read, as `Dataset.opening`."""
-    if not isinstance(value, dict) or not value.keys() <= OPENING:
+    """Return whether a value read from a file has the form of `Dataset.opening`."""
+    if not isinstance(value, dict) or not value.keys() <= OPENING_ARGUMENTS:
         return False
     fields = value.get("fields", {})
     if not isinstance(fields, dict) or not all(isinstance(p, list) for p in fields.values()):
@@ -105,27 +105,28 @@ def open_dataset(
     fields: Mapping[str, str | Sequence[str]] | None = None,
     progress: Progress = silent,
 ) -> Dataset:
-    """Open a dataset: a file or a folder, its format found by looking, or the hub's by its name.
+    """Open a dataset on disk or on the Hugging Face hub, and detect its format.
 
-    Opening lists the trajectories and reads no frame.
+    Opening lists the trajectories and reads no frames.
 
     Args:
         path: robomimic or LIBERO HDF5 (a file or a folder of them), a LeRobot folder (v2.1 or
-            v3.0), an RLDS/TFDS folder, or Zarr as diffusion_policy and UMI write it; where
-            nothing lies there, `owner/name` or `owner/name@revision` of a LeRobot dataset on the
-            Hugging Face hub, of which `meta/` is fetched now and the rest when it is read.
-        format: name the format instead of looking (`lerobot`, `rlds`, `zarr`, `libero`,
+            v3.0), an RLDS/TFDS folder, or a Zarr replay buffer as diffusion_policy and UMI write
+            it. If the path does not exist, `owner/name` or `owner/name@revision` is a LeRobot
+            dataset on the Hugging Face hub: its `meta/` is fetched now, other files when they are
+            read.
+        format: the format, instead of detecting it (`lerobot`, `rlds`, `zarr`, `libero`,
             `robomimic`).
-        orientation: how images lie on disk, `upright` or `flipped` (bottom row first); by default
+        orientation: how images are stored, `upright` or `flipped` (bottom row first); by default
             as the format says (LIBERO: flipped).
-        missing: what to do about episodes whose video or shard is absent: `error` when they are
-            read, or `skip` them (one line says how many).
-        fields: RLDS: which fields of a step are `camera`, `position`, `language`, `action`.
-        progress: called with (what, megabytes fetched, megabytes in all) while `meta/` is fetched.
+        missing: how to treat episodes whose video or shard is missing: `error` raises when they
+            are read, `skip` leaves them out and warns how many were skipped.
+        fields: RLDS: the fields of a step for `camera`, `position`, `language`, `action`.
+        progress: called with (what, megabytes fetched, total megabytes) while `meta/` is fetched.
     """
-    given, path = path, Path(path).expanduser()
-    if hub_name := find_hub_name(given):  # as it was written: ./owner/name is a path
-        path = fetch_snapshot(hub_name, progress).path
+    # The hub's name is looked for before the path is expanded: ./owner/name is a path.
+    hub_name = find_hub_name(path)
+    path = fetch_snapshot(hub_name, progress).path if hub_name else Path(path).expanduser()
     if not path.exists() and (removed := find_snapshot(path)):
         raise StrapError(
             f"'{path}' is no longer in the hub's cache: fetch it again, with `strap inspect "
@@ -137,7 +138,7 @@ def open_dataset(
         raise unknown("orientation", orientation, ("upright", "flipped"))
     if missing not in ("error", "skip"):
         raise unknown("treatment of missing episodes", missing, ("error", "skip"))
-    name, opener = _opener(path, format)
+    name, opener = _find_opener(path, format)
     options: dict[str, Any] = {"orientation": orientation}
     if "missing" in inspect.signature(opener).parameters:
         options["missing"] = missing
@@ -151,18 +152,19 @@ def open_dataset(
         found, reader = opener(path, **options)
     if summary := getattr(reader, "summary", ""):
         warnings.warn(f"'{path}': {summary}", stacklevel=2)
-    return Dataset(path, found, reader, _given(format, orientation, missing, fields))
+    return Dataset(path, found, reader, _changed_arguments(format, orientation, missing, fields))
 
 
-def _opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:
+def _find_opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:
+    """Return the format's name and the function that opens it."""
     if format is not None and format not in FORMATS:
         raise unknown("format", format, FORMATS)
     name = format or _find_format(path)
     if name is None:
-        if inner := _datasets_in(path):
+        if inner := _find_datasets(path):
             names = ", ".join(dataset.name for dataset in inner)
             raise StrapError(f"'{path}' is a folder of datasets ({names}): name one, '{inner[0]}'")
-        raise StrapError(f"'{path}' is no dataset that can be read: expected {EXPECTED}")
+        raise StrapError(f"'{path}' is no dataset that can be read: expected {KNOWN_LAYOUTS}")
     module, _, opener = FORMATS[name]
     return name, getattr(import_module(module), opener)
 
@@ -174,9 +176,9 @@ def _find_format(path: Path) -> str | None:
     return None
 
 
-def _datasets_in(folder: Path) -> list[Path]:
-    """Return the folders in a folder that are datasets, of its first `NAMED`."""
-    with suppress(OSError):  # a file, or a folder that may not be read: there is nothing to name
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:NAMED]
+def _find_datasets(folder: Path) -> list[Path]:
+    """Return the datasets among the first `MAX_SEARCHED_FOLDERS` subfolders of a folder."""
+    with suppress(OSError):  # the path is a file, or the folder cannot be read
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:MAX_SEARCHED_FOLDERS]
         return [path for path in inner if _find_format(path)]
     return []

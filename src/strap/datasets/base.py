@@ -1,4 +1,4 @@
-"""A dataset is a reader of one format behind one face: ids, length, trajectories."""
+"""The class `Dataset`: one interface to trajectories in any format."""
 
 from __future__ import annotations
 
@@ -16,81 +16,89 @@ from strap.provenance import fingerprint_files, fingerprint_json
 from strap.types import Trajectory
 
 Format = Literal["robomimic", "lerobot"]
-"""what datasets are written as"""
+"""the formats that datasets can be written in"""
 Codec = Literal["h264", "av1"]
-"""how videos of a written dataset are encoded"""
+"""the video codecs that datasets can be written with"""
 
 
 class Reader(Protocol):
-    """What a format provides. Opening is cheap: it lists trajectories, it reads no frame."""
+    """The interface that every format implements.
+
+    Opening is cheap: it lists the trajectories and reads no frames.
+    """
 
     @property
     def ids(self) -> Sequence[str]:
-        """Trajectory ids in natural order, each once."""
+        """The trajectory ids in natural order, without duplicates."""
 
     @property
     def files(self) -> Sequence[Path]:
-        """Every file whose change changes the dataset."""
+        """All files that the dataset's content depends on."""
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the format stores once per dataset (robomimic's `env_args`, LeRobot's `info`)."""
+        """The metadata stored once per dataset (robomimic's `env_args`, LeRobot's `info`)."""
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread; KeyError when there is none of that id."""
+        """Return the trajectory with its arrays unread; raise `KeyError` for an unknown id."""
 
 
 @dataclass(frozen=True, repr=False)
 class Dataset:
-    """Trajectories by id: `len(dataset)`, `dataset.ids`, `dataset[id]`, iteration."""
+    """Trajectories by id.
+
+    It has `len(dataset)`, `dataset.ids` and `dataset[id]`, and iterates over the trajectories.
+    """
 
     path: Path
     format: str
     reader: Reader
     opening: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """the arguments by which `open_dataset` reads it like this, where looking was not enough"""
+    """the arguments of `open_dataset` that differed from their defaults"""
 
     @property
     def ids(self) -> Sequence[str]:
-        """Trajectory ids in natural order (`demo_2` before `demo_10`)."""
+        """The trajectory ids in natural order (`demo_2` before `demo_10`)."""
         return self.reader.ids
 
     @property
     def name(self) -> str:
-        """The absolute path: how matches and manifests refer to this dataset."""
+        """The absolute path, by which matches and manifests refer to this dataset."""
         return self.path.resolve().as_posix()
 
     @property
     def label(self) -> str:
-        """A short name to show: that of the hub's repository, else of the file or folder."""
+        """The short name for display: the hub repository's name, else the file or folder name."""
         name = self.path.name or self.path.resolve().name
         return getattr(self.whole.reader, "label", "") or name
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the format stores once per dataset."""
+        """The metadata that the format stores once per dataset."""
         return self.reader.metadata
 
     @property
     def read_as(self) -> list[Any]:
-        """How images lie, and which fields were named: by others, files hold something else."""
+        """The image orientation and the chosen fields: the options that change what is read."""
         first = self[self.ids[0]].orientation if len(self) else None
         return [first, self.opening.get("fields", {})]
 
     @property
     def robot_type(self) -> str | None:
-        """The robot that LeRobot's metadata name, where they do."""
+        """The robot named in LeRobot's metadata, if there is one."""
         named = self.metadata.get("robot_type") if self.format.startswith("lerobot") else None
         return named if isinstance(named, str) else None
 
     def fetch(self, cameras: Sequence[str] | None = None, progress: Progress = silent) -> None:
-        """Fetch what these trajectories lack here, where the dataset is one of the hub's.
+        """Download the missing files of these trajectories if the dataset is from the hub.
 
-        Whatever is read is fetched when it is read; this fetches several files at a time.
+        Without this call each file is downloaded when it is read. This call downloads several
+        files at a time.
 
         Args:
-            cameras: which are needed besides actions and proprioception; by default all.
-            progress: called with (what, megabytes fetched, megabytes in all).
+            cameras: the cameras to download, as well as actions and proprioception; by default
+                all.
+            progress: called with (what, megabytes fetched, total megabytes).
         """
         if fetch := getattr(self.whole.reader, "fetch", None):
             fetch(self.ids, cameras, progress)
@@ -120,17 +128,17 @@ class Dataset:
         )
 
     def select(self, ids: Sequence[str]) -> Dataset:
-        """Return this dataset with these of its trajectories alone."""
+        """Return this dataset with only these trajectories."""
         known = set(self.ids)
         for trajectory_id in ids:
             if trajectory_id not in known:
                 raise self._no_such(trajectory_id)
-        return replace(self, reader=Selected(self.whole.reader, tuple(ids)))
+        return replace(self, reader=SelectionReader(self.whole.reader, tuple(ids)))
 
     @property
     def whole(self) -> Dataset:
-        """The dataset that this is a selection of; itself where nothing is left out."""
-        if isinstance(self.reader, Selected):
+        """The dataset that this is a selection of; the dataset itself if it is not a selection."""
+        if isinstance(self.reader, SelectionReader):
             return replace(self, reader=self.reader.whole)
         return self
 
@@ -138,53 +146,54 @@ class Dataset:
         return f"Dataset('{self.path}', {self.format}, {len(self)} trajectories)"
 
     def fingerprint(self) -> str:
-        """Return a hash of the files' names, sizes and times; it changes when a file does.
+        """Return a hash of the names, sizes and modification times of the files.
 
-        A dataset of the hub is known by its commit, however much of it is here.
+        For a dataset from the hub, return a hash of its commit, which does not depend on how many
+        of its files have been downloaded.
         """
         whole = self.whole.reader
         if commit := getattr(whole, "commit", ""):
             return fingerprint_json([commit, list(getattr(whole, "skipped", ()))])
         if self.path.is_dir():
             return fingerprint_files(whole.files, self.path)
-        # As `name` does: a link's own name is none of its content.
+        # Links are resolved, as in `name`: the name of a link is not part of the content.
         file = self.path.resolve()
         files = [file if other == self.path else other for other in whole.files]
         return fingerprint_files(files, file.parent)
 
 
 @dataclass(frozen=True)
-class Selected:
-    """A reader that shows some of another's trajectories."""
+class SelectionReader:
+    """A reader of some of the trajectories of another reader."""
 
     whole: Reader
     ids: Sequence[str]
 
     @property
     def files(self) -> Sequence[Path]:
-        """Every file of the whole dataset."""
+        """All files of the whole dataset."""
         return self.whole.files
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Of the whole dataset."""
+        """The metadata of the whole dataset."""
         return self.whole.metadata
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread."""
+        """Return the trajectory with its arrays unread."""
         if trajectory_id not in self.ids:
             raise KeyError(trajectory_id)
         return self.whole.read(trajectory_id)
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key by which `demo_2` comes before `demo_10`."""
+    """Return the natural sort key of a text: `demo_2` comes before `demo_10`."""
     parts = re.split(r"([0-9]{1,18})", text)
     return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts if p)
 
 
 def require_unique(ids: Sequence[str], path: Path) -> None:
-    """Raise when an id occurs twice."""
+    """Raise if an id occurs twice."""
     twice = [name for name, count in Counter(ids).items() if count > 1]
     if twice:
         raise StrapError(f"'{path}': trajectory id '{twice[0]}' occurs twice; ids must be unique")

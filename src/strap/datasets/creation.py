@@ -1,4 +1,4 @@
-"""HDF5 files that appear when they are whole, and that survive a full disk."""
+"""Create HDF5 files that appear only when they are complete, with an error if the disk is full."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class NewFile(h5py.File):  # type: ignore[misc]
         self._disk = disk
 
     def check(self) -> None:
-        """Raise where something could not be written; call it now and then to stop early."""
+        """Raise if a write has failed; call this from time to time to stop early."""
         self._disk.check()
 
 
 @contextmanager
 def creating_hdf5(path: Path, *, sweep: bool = True) -> Iterator[NewFile]:
-    """Give a new HDF5 file that takes the place of `path` when the block ends without an error.
+    """Yield a new HDF5 file that replaces `path` when the block ends without an error.
 
-    HDF5 is never told that the disk is full: it could not close the file then, would say so in
-    pages of its own, and crash when the process ends. What cannot be written is forgotten, and the
-    error raised here. It costs nothing measurable (1 GB: 2.0 s of processor time either way).
+    If the disk is full, HDF5 cannot close the file, prints pages of messages and crashes when the
+    process ends. So write errors are hidden from HDF5: failed writes are dropped, and this function
+    raises the first error. This has no measurable cost (1 GB: 2.0 s of CPU time either way).
 
     Args:
         path: the file to write.
@@ -46,13 +46,13 @@ def creating_hdf5(path: Path, *, sweep: bool = True) -> Iterator[NewFile]:
             with NewFile(disk) as file:
                 yield file
         except Exception:
-            disk.check()  # what HDF5 says afterwards follows from that
+            disk.check()  # a failed write is the cause of HDF5's error
             raise
         disk.check()
 
 
 class _Disk(io.RawIOBase):
-    """A file whose writes succeed always; the first error is kept."""
+    """A file whose writes always seem to succeed; the first error is kept for `check`."""
 
     def __init__(self, raw: io.FileIO) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""JPEG and PNG pictures as arrays."""
+"""Decode JPEG and PNG images to arrays."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 MODES = ("RGB", "L", "1", "P", "RGBA", "LA")
-"""colours that become RGB without loss; transparency is dropped, as TensorFlow does"""
+"""Pillow's colour modes that convert to RGB without loss; transparency is dropped, as in
+TensorFlow"""
 MAX_SCANS = 100
-"""the most scans of a progressive JPEG; encoders make about ten, and each costs a whole decoding"""
+"""the most scans of a progressive JPEG: encoders write about ten, and each costs a full decode"""
 
 
 def decode_images(
     pictures: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
 ) -> Array:
-    """Return JPEG or PNG pictures as uint8 [count h w 3]; errors name `where` and the frame.
+    """Return JPEG or PNG images as uint8 [count h w 3]; errors name `where` and the frame.
 
-    A picture's header is held against `shape` before anything of that size is made.
+    The header of each image is compared with `shape` before memory for it is allocated.
     """
     out: Array | None = None
     done = 0
@@ -54,15 +55,15 @@ def decode_images(
 
 
 def read_image_size(data: bytes, what: str) -> tuple[int, int]:
-    """Return (height, width) from the picture's header, with nothing decoded."""
+    """Return (height, width) from an image's header, without decoding the image."""
     image = _open(data, what)
     return image.height, image.width
 
 
 def _open(data: bytes, place: str) -> ImageFile:
-    """Read a picture's header; raise where the picture is larger, or of another kind, than usual.
+    """Read an image's header; raise if the image is too large or of an unsupported kind.
 
-    Only the two formats' own code sees the bytes: nothing is guessed from them.
+    The bytes go only to Pillow's JPEG or PNG decoder: Pillow does not detect the format.
     """
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
@@ -80,11 +81,11 @@ def _open(data: bytes, place: str) -> ImageFile:
         raise
     except Exception as error:
         raise _damaged(place, error) from error
-    _require_usual(image, data, place)
+    _require_usable(image, data, place)
     return image
 
 
-def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
+def _require_usable(image: ImageFile, data: bytes, place: str) -> None:
     pixels = image.width * image.height
     deep = data.startswith(PNG) and data[24] > 8
     if pixels > MAX_IMAGE_PIXELS:
@@ -106,7 +107,7 @@ def _require_usual(image: ImageFile, data: bytes, place: str) -> None:
 
 def _decode(image: ImageFile, place: str) -> Array:
     try:
-        image.info.pop("transparency", None)  # not used, and converting would warn of it
+        image.info.pop("transparency", None)  # not used, and the conversion would warn about it
         return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except Exception as error:
         raise _damaged(place, error) from error
@@ -124,9 +125,9 @@ def _damaged(place: str, error: Exception) -> StrapError:
 
 
 def _chunks(data: bytes) -> set[bytes]:
-    """Return the kinds of a PNG's chunks; raise `ValueError` where a checksum is wrong.
+    """Return the types of a PNG's chunks; raise `ValueError` if a checksum is wrong.
 
-    The decoder skips the checksums of the pixels and would give other pixels without a word.
+    Pillow does not verify the checksums of the pixels: it would return wrong pixels silently.
     """
     view = memoryview(data)
     position, kind = len(PNG), b""

@@ -1,6 +1,7 @@
-"""Pictures that lie as plain arrays, channels last or first, bytes or floats: as uint8 [t h w 3].
+"""Images stored as plain arrays, converted to uint8 [t h w 3].
 
-Whether an array is pictures is told by its shape, its type and, where these leave doubt, its name.
+The arrays may have their channels last or first, and bytes or floats as values. Shape and dtype
+decide whether an array holds images; if they are ambiguous, its name decides.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ from strap.lazy_arrays import LazyArray
 from strap.types import Array
 
 CAMERA_WORDS = ("image", "img", "rgb", "cam", "view", "color", "colour", "pixel", "frame")
-"""parts of the names of cameras"""
+"""words in the names of arrays that are cameras"""
 NON_CAMERA_WORDS = ("depth", "normal", "seg", "mask", "cloud", "point", "xyz", "flow")
-"""parts of the names of arrays that have three channels and are no colours"""
+"""words in the names of arrays that have three channels but are not colour images"""
 MAX_CHANNELS = 4
 SAMPLED_FRAMES = 9
-"""of an episode, by which it is told whether its floats go to 1 or to 255"""
+"""frames of an episode that decide whether its float images range to 1 or to 255"""
 MIN_SIDE = 8
-"""pixels of a side: what is smaller, channels first, may be a matrix"""
+"""the smallest side of an image in pixels: a smaller array with channels first may be a matrix"""
 
 
 def is_image_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any]) -> bool:
-    """Return whether rows of this shape (the time left out) are colour pictures.
+    """Return whether the frames of an array are colour images.
 
-    Bytes with the channels last always are; other types, and channels first, need a name that
-    says so, such as `wrist_image`.
+    Bytes with the channels last always are. Arrays of another dtype or with the channels first
+    are images if their name says so, such as `wrist_image`.
+
+    Args:
+        name: the array's name.
+        shape: its shape without the time axis.
+        dtype: its dtype.
     """
     if len(shape) != 3 or dtype.kind not in "uif" or 3 not in (shape[0], shape[2]):
         return False
@@ -45,12 +51,12 @@ def is_image_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any])
 def find_pixel_rows(
     name: str, shape: Sequence[int], camera_sizes: Collection[tuple[int, ...]]
 ) -> int | None:
-    """Return the axis of an array [t …] along which rows of pixels lie, None where there is none.
+    """Return the axis of an array [t …] that runs over pixel rows; None if it has no such axis.
 
     Args:
-        name: the array's; a depth map is told by it too, whatever its size.
-        shape: its shape, the time left out: [h w], or with channels before or after.
-        camera_sizes: [h w] of the cameras beside it; what has such a size lies on pixels.
+        name: the array's name; `depth` in it marks a depth map, which may have any size.
+        shape: its shape without the time axis: [h w], or with channels before or after.
+        camera_sizes: [h w] of the trajectory's cameras; an array of such a size has pixel rows.
     """
     if len(shape) not in (2, 3):
         return None
@@ -61,9 +67,9 @@ def find_pixel_rows(
 
 
 def as_uint8_images(array: LazyArray, where: str) -> LazyArray:
-    """Return pictures [t h w 3] or [t 3 h w] of any number type as uint8 [t h w 3].
+    """Return images [t h w 3] or [t 3 h w] of any numeric dtype as uint8 [t h w 3].
 
-    Floats go from 0 to 1 or from 0 to 255. Errors name `where`.
+    Floats range from 0 to 1 or from 0 to 255. Errors name `where`.
     """
     is_first = array.shape[3] != 3
     if array.dtype == np.uint8 and not is_first:
@@ -81,17 +87,18 @@ def as_uint8_images(array: LazyArray, where: str) -> LazyArray:
 
 
 def _scale(array: LazyArray) -> float:
-    """Return what makes grey levels of the values; floats up to about 1 are shares of 255.
+    """Return the factor from values to grey levels: 255 for floats from 0 to 1, else 1.
 
-    Some frames of the whole episode decide, not those that are asked for: a dark one must not be
-    stretched. Values up to 2 are shares that go too far, which is an error where they are read.
+    Frames from the whole episode decide, not the frames that are read: a dark frame must not be
+    brightened. A maximum of up to 2 counts as the range 0 to 1; values above 1 raise an error when
+    they are read.
     """
     if array.dtype.kind != "f" or not len(array):
         return 1.0
     places = np.unique(np.linspace(0, len(array) - 1, SAMPLED_FRAMES).astype(int))
-    # What is no number is an error where it is read, and decides nothing about other frames.
-    shown = [array.read(place, place + 1) for place in places]
-    largest = max(frame[np.isfinite(frame)].max(initial=0) for frame in shown)
+    # NaN and infinity raise an error when their frame is read; here they are ignored.
+    samples = [array.read(place, place + 1) for place in places]
+    largest = max(frame[np.isfinite(frame)].max(initial=0) for frame in samples)
     return 255.0 if largest <= 2 else 1.0
 
 

@@ -1,8 +1,8 @@
-"""Skill labels: what the robot was doing in every frame, and with which object.
+"""Skill labels: the skill and the object of every frame.
 
-Scripted demonstrations carry them (in HDF5 as `skills/skill` and `skills/object` beside the
-observations, in LeRobot as `meta/skills.parquet`), training ignores them, and they let a retrieval
-be scored without a single rollout.
+Scripted demonstrations have skill labels: in HDF5 as `skills/skill` and `skills/object` beside the
+observations, in LeRobot as `meta/skills.parquet`. With them a retrieval can be scored without
+rollouts. Training ignores them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strap.tables import Kind, read_rows
 from strap.types import Trajectory
 
 Label = tuple[str, str]
-"""(skill, kind of object)"""
+"""(skill, object)"""
 Labels = Mapping[str, Sequence[Label]]
 """trajectory id -> one label per frame"""
 
@@ -33,11 +33,11 @@ COLUMNS: Mapping[str, Kind] = {
     "skill": "string",
     "object": "string",
 }
-SKILL, OBJECT = "skills/skill", "skills/object"  # in HDF5
+SKILL, OBJECT = "skills/skill", "skills/object"  # the names in HDF5
 
 
 def read_labels(dataset: Dataset) -> Labels:
-    """Return the labels of every trajectory of a dataset; of a view, of those it shows."""
+    """Return the labels of every trajectory of a dataset or of a selection."""
     labels = {trajectory.id: labels_of(trajectory) for trajectory in with_labels(dataset)}
     for key, found in labels.items():
         if not found:
@@ -51,16 +51,16 @@ def read_labels(dataset: Dataset) -> Labels:
 
 
 def with_labels(dataset: Dataset) -> Iterator[Trajectory]:
-    """Yield a dataset's trajectories with their labels as HDF5 holds them, if they have any."""
+    """Yield a dataset's trajectories; labels, if any, are in `extras` under their HDF5 names."""
     file = dataset.path / FILE
     stored = _read_parquet(file) if file.is_file() else {}
     for trajectory in dataset:
         labels = stored.get(trajectory.id)
-        yield trajectory if labels is None else _attach(trajectory, labels)
+        yield trajectory if labels is None else _add_labels(trajectory, labels)
 
 
 def labels_of(trajectory: Trajectory) -> list[Label]:
-    """Return the label of every frame, as HDF5 holds them; an empty list where there are none."""
+    """Return the label of every frame from `extras`; an empty list if there are no labels."""
     if not trajectory.extras.keys() >= {SKILL, OBJECT}:
         return []
     skills, objects = (trajectory.extras[name][:] for name in (SKILL, OBJECT))
@@ -79,12 +79,12 @@ def write_labels(path: Path, labels: Labels) -> None:
 
 
 def object_kind(name: str) -> str:
-    """Return `akita_black_bowl` for `akita_black_bowl_2`: which of several does not matter."""
+    """Return an object's name without its number: `akita_black_bowl_2` is `akita_black_bowl`."""
     return re.sub(r"_\d+$", "", name)
 
 
-def _attach(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
-    """Return the trajectory with labels as HDF5 holds them; its own win where it has any."""
+def _add_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
+    """Return the trajectory with labels in `extras`; labels that it already has are kept."""
     import h5py
 
     if len(labels) != trajectory.length:

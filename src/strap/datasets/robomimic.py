@@ -1,4 +1,4 @@
-"""Writing robomimic HDF5: what robomimic's `SequenceDataset` reads, whole or not at all."""
+"""Write robomimic HDF5 files, as robomimic's `SequenceDataset` reads them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from strap.provenance import fingerprint_json
 from strap.types import Orientation, Trajectory
 
 PLAN = "strap_plan"
-"""the attribute of the file that tells from what and how it was written"""
+"""the attribute of the file with a fingerprint of its source and options"""
 FRAMES_PER_COPY = 256
-"""Frames copied at a time, so that memory stays bounded whatever the trajectory's length."""
+"""frames copied at a time, so that memory stays bounded for trajectories of any length"""
 
 
 def write_robomimic(
@@ -39,19 +39,19 @@ def write_robomimic(
     source: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write trajectories as `demo_0`, `demo_1`, … of one file.
+    """Write trajectories as `demo_0`, `demo_1`, … into one file.
 
     Args:
-        out: the file; it appears only when it is whole.
+        out: the file; it appears only when it is complete.
         trajectories: what to write, read one at a time.
-        total: how many there are, for the progress display.
+        total: the number of trajectories, for the progress display.
         masks: filter keys: name -> indices of trajectories. `all` is always written.
-        metadata: attributes of `/data`; `env_args` is added where it is missing.
-        orientation: how the images are stored; they are turned where they lie otherwise.
-        source: what the trajectories come from, as JSON. Where it is given, each finished
-            trajectory is kept in `.<name>.partial` beside `out` until the file is whole, so that a
-            killed call goes on when it is made again (needs twice the space), and a file that was
-            written from the same is left as it is.
+        metadata: attributes of `/data`; `env_args` is added if it is missing.
+        orientation: how to store the images; images of the other orientation are flipped.
+        source: where the trajectories come from, as JSON. With a source, a killed call resumes
+            when it is repeated: each finished trajectory is kept in `.<name>.partial` beside `out`
+            until the file is complete, which needs twice the space. A complete file with the same
+            source and options is not written again.
         progress: called with (what, done, total).
     """
     with writing(out), alone(out.with_name(f".{out.name}.lock"), f"writing '{out}'"):
@@ -59,20 +59,17 @@ def write_robomimic(
         if source is None:
             return _write(out, trajectories, None, total, masks, metadata, orientation, progress)
         parts = out.with_name(f".{out.name}.partial")
-        plan = fingerprint_json([source, masks and _listed(masks), orientation])
+        members = masks and {name: list(indices) for name, indices in masks.items()}
+        plan = fingerprint_json([source, members, orientation])
         if not _is_written(out, plan):
-            _open_parts(parts, plan)
+            _prepare_parts(parts, plan)
             _write(out, trajectories, parts, total, masks, metadata, orientation, progress)
         discard(parts)
     return out
 
 
-def _listed(masks: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    return {name: list(members) for name, members in masks.items()}
-
-
 def _is_written(out: Path, plan: str) -> bool:
-    """Return whether `out` is what this plan makes; raise where it is something else."""
+    """Return whether `out` was written with this plan; raise if it is another file."""
     if not out.exists():
         return False
     try:
@@ -85,8 +82,8 @@ def _is_written(out: Path, plan: str) -> bool:
     return True
 
 
-def _open_parts(folder: Path, plan: str) -> None:
-    """Keep the finished trajectories of a killed call with the same plan; discard others."""
+def _prepare_parts(folder: Path, plan: str) -> None:
+    """Keep the finished trajectories of a killed call if it had the same plan; else remove them."""
     file = folder / "plan.json"
     if not file.exists() or read_json(file) != plan:
         discard(folder)
@@ -139,7 +136,7 @@ def _write(
 
 
 def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientation) -> Path:
-    """Return the file with this trajectory alone, written now or by an earlier call."""
+    """Return the file of a single trajectory, written now or by an earlier call."""
     file = folder / f"{name}.hdf5"
     identity = trajectory.identity()
     if file.is_file():
@@ -163,7 +160,7 @@ def _write_metadata(
     for key, value in metadata.items():
         try:
             data.attrs[key] = value
-        except OSError:  # HDF5 keeps attributes of up to 64 kB
+        except OSError:  # HDF5 limits attributes to 64 kB
             warnings.warn(f"'{key}' of the dataset is too large for HDF5, left out", stacklevel=2)
     if "env_args" not in metadata:
         data.attrs["env_args"] = json.dumps({"env_name": "", "type": 1, "env_kwargs": {}})
@@ -199,7 +196,7 @@ def _write_demo(
 
 
 def observation_keys(names: Sequence[str]) -> dict[str, str]:
-    """Return the keys of robomimic's `obs` group: names as LeRobot spells them lose their prefix.
+    """Return the keys of robomimic's `obs` group: LeRobot's prefixes are removed from the names.
 
     >>> observation_keys(["observation.images.wrist", "observation.ee_pos"])
     {'observation.images.wrist': 'wrist', 'observation.ee_pos': 'ee_pos'}
@@ -210,7 +207,7 @@ def observation_keys(names: Sequence[str]) -> dict[str, str]:
 
 
 def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None = None) -> None:
-    """Copy an array; `turned` is the axis of pixel rows that are turned over."""
+    """Copy an array; if `turned` is given, reverse that axis, which runs over pixel rows."""
     target = demo.create_dataset(name, shape=array.shape, dtype=array.dtype)
     for start in range(0, len(array), FRAMES_PER_COPY):
         rows = array[start : start + FRAMES_PER_COPY]
@@ -218,22 +215,24 @@ def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None =
 
 
 def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:
-    """Write the rewards and dones that robomimic's loader needs, by LeRobot's where it has them.
+    """Write the rewards and dones that robomimic's loader needs, if they are missing.
 
-    Else no rewards, and the last frame is done.
+    They are copied from LeRobot's `next.reward` and `next.done`. Without those, rewards are 0 and
+    only the last frame is done.
     """
-    ends = np.arange(trajectory.length) == trajectory.length - 1
-    for name, lerobots, absent in (
+    is_last = np.arange(trajectory.length) == trajectory.length - 1
+    for name, lerobot_name, default in (
         ("rewards", "next.reward", np.zeros(trajectory.length, np.float32)),
-        ("dones", "next.done", ends.astype(np.uint8)),
+        ("dones", "next.done", is_last.astype(np.uint8)),
     ):
-        if name not in demo:
-            known = trajectory.extras.get(lerobots)
-            if known is None or not trajectory.length:
-                demo[name] = absent
-            else:
-                values = known[:].reshape(trajectory.length, -1)[:, 0]
-                demo[name] = values.astype(absent.dtype)
+        if name in demo:
+            continue
+        known = trajectory.extras.get(lerobot_name)
+        if known is None or not trajectory.length:
+            demo[name] = default
+        else:
+            values = known[:].reshape(trajectory.length, -1)[:, 0]
+            demo[name] = values.astype(default.dtype)
 
 
 def _write_attributes(demo: h5py.Group, trajectory: Trajectory) -> None:
@@ -264,8 +263,8 @@ def _ep_meta(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _set_attribute(demo: h5py.Group, key: str, value: Any) -> None:
-    # HDF5 keeps attributes of up to 64 kB in the object's header; simulator XML can be larger
-    # than that only in the newer file layout, so such a text becomes a dataset of that name.
+    # HDF5's older file layout limits attributes to 64 kB. Simulator XML can be longer; it is
+    # then written as a dataset of that name.
     try:
         demo.attrs[key] = value
     except OSError:

@@ -1,4 +1,4 @@
-"""Which trajectories of a dataset are used: by task, by place, evenly spaced."""
+"""Select trajectories of a dataset by task or by position."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from strap.types import Array
 
 @dataclass(frozen=True)
 class Selection:
-    """Trajectories of a dataset; by default all of them."""
+    """A choice of trajectories of a dataset; by default all of them."""
 
     tasks: tuple[str, ...] = ()
-    """instructions: exact ones, or where none is equal all that contain the text"""
+    """instructions; a text that equals no instruction selects all that contain it"""
     episodes: str = ""
-    """places among the trajectories that `tasks` leaves, as Python counts them: `0:10,17`"""
+    """positions among the trajectories selected by `tasks`, as Python slices: `0:10,17`"""
 
     def apply(self, dataset: Dataset) -> Dataset:
-        """Return the dataset with the selected trajectories alone, in their order."""
+        """Return the dataset with only the selected trajectories, in their order."""
         if not self.tasks and not self.episodes:
             return dataset
-        ids = _of_tasks(dataset, self.tasks) if self.tasks else list(dataset.ids)
+        ids = _find_by_task(dataset, self.tasks) if self.tasks else list(dataset.ids)
         if self.episodes:
-            ids = [ids[place] for place in _places(self.episodes, len(ids), dataset)]
+            ids = [ids[i] for i in _parse_positions(self.episodes, len(ids), dataset)]
         return dataset.select(ids)
 
 
@@ -37,22 +37,23 @@ def space_evenly(length: int, count: int) -> Array:
     return np.unique(np.linspace(0, length - 1, min(count, length)).round().astype(int))
 
 
-def _of_tasks(dataset: Dataset, tasks: Sequence[str]) -> list[str]:
+def _find_by_task(dataset: Dataset, tasks: Sequence[str]) -> list[str]:
+    """Return the ids of the trajectories with one of these tasks."""
     instructions = {trajectory.id: trajectory.instruction for trajectory in dataset}
-    there = list(dict.fromkeys(instructions.values()))
+    known = list(dict.fromkeys(instructions.values()))
     wanted: set[str] = set()
     for task in tasks:
-        equal = [text for text in there if text == task]
-        found = equal or [text for text in there if task.lower() in text.lower()]
+        similar = [text for text in known if task.lower() in text.lower()]
+        found = [task] if task in known else similar
         if not found:
-            raise StrapError(f"'{dataset.path}': {unknown('task', task, there)}")
+            raise StrapError(f"'{dataset.path}': {unknown('task', task, known)}")
         wanted |= set(found)
     return [key for key, text in instructions.items() if text in wanted]
 
 
-def _places(text: str, count: int, dataset: Dataset) -> list[int]:
-    """Return the places that `0:10,17` names of `count`, in their order, each once."""
-    places: set[int] = set()
+def _parse_positions(text: str, count: int, dataset: Dataset) -> list[int]:
+    """Return the positions below `count` that a text such as `0:10,17` selects, sorted."""
+    positions: set[int] = set()
     for part in text.split(","):
         numbers = part.strip().split(":")
         if len(numbers) > 2 or not all(re.fullmatch(r"(-?[0-9]{1,9})?", n) for n in numbers):
@@ -63,12 +64,12 @@ def _places(text: str, count: int, dataset: Dataset) -> list[int]:
                     f"episodes '{text}': '{part}' is not among the {count} trajectories of "
                     f"'{dataset.path}' that are chosen from, counted from 0"
                 )
-            places.add(int(numbers[0]) % count)
+            positions.add(int(numbers[0]) % count)
         else:
             start, stop = (int(n) if n else None for n in numbers)
-            places |= set(range(count)[start:stop])
-    if not places:
+            positions |= set(range(count)[start:stop])
+    if not positions:
         raise StrapError(
             f"episodes '{text}' of '{dataset.path}': none of the {count} trajectories is chosen"
         )
-    return sorted(places)
+    return sorted(positions)

@@ -1,4 +1,4 @@
-"""A stretch of a trajectory as a trajectory of its own, with the context a policy needs."""
+"""Cut a segment out of a trajectory, with the frames around it that a policy needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from strap.lazy_arrays import LazyArray, lazy
 from strap.types import Array, Segment, Trajectory
 
 HISTORY = 5
-"""Frames kept before a retrieved segment: the policy's history."""
+"""frames kept before a retrieved segment: the policy's history"""
 CHUNK = 5
-"""Frames kept after a retrieved segment: the actions it predicts at once."""
+"""frames kept after a retrieved segment: the actions that the policy predicts at once"""
 
 
 def slice_trajectory(
@@ -27,10 +27,11 @@ def slice_trajectory(
     id: str,
     provenance: Mapping[str, Any] | None = None,
 ) -> Trajectory:
-    """Return the segment with `before` frames ahead of it and `after` behind, nothing read yet.
+    """Return the segment as a trajectory with `before` frames before it and `after` after it.
 
-    Where the trajectory ends, its edge frame is repeated; `extras["is_pad"]` marks these frames,
-    `extras["is_context"]` the real ones outside the segment. Every per-frame array is cut alike:
+    No array is read yet. Beyond the ends of the trajectory its first or last frame is repeated:
+    `extras["is_pad"]` marks these frames. `extras["is_context"]` marks the other frames outside
+    the segment. Every per-frame array is cut in the same way:
 
         frames      0 1 2 3 4 5 6 7      segment [1, 4), before 2, after 2
         kept    0 0 1 2 3 4 5
@@ -45,9 +46,9 @@ def slice_trajectory(
     wanted = np.arange(segment.start - before, segment.stop + after)
     rows = wanted.clip(0, trajectory.length - 1)
     is_pad = wanted != rows
-    outside = (wanted < segment.start) | (wanted >= segment.stop)
-    cut = {name: _cut(array, rows) for name, array in trajectory.extras.items()}
-    cut |= {"is_pad": lazy(is_pad), "is_context": lazy(outside & ~is_pad)}
+    is_outside = (wanted < segment.start) | (wanted >= segment.stop)
+    extras = {name: _cut(array, rows) for name, array in trajectory.extras.items()}
+    extras |= {"is_pad": lazy(is_pad), "is_context": lazy(is_outside & ~is_pad)}
     return replace(
         trajectory,
         id=id,
@@ -55,12 +56,14 @@ def slice_trajectory(
         cameras={name: _cut(array, rows) for name, array in trajectory.cameras.items()},
         proprioception={n: _cut(array, rows) for n, array in trajectory.proprioception.items()},
         actions=_cut(trajectory.actions, rows),
-        extras=cut,
+        extras=extras,
         attributes={**trajectory.attributes, "provenance": dict(provenance or {})},
     )
 
 
 def _cut(array: LazyArray, rows: Array) -> LazyArray:
+    """Return the rows of an array; `rows` is ascending and may repeat its ends."""
+
     def read(start: int, stop: int) -> Array:
         frames = rows[start:stop]
         if not len(frames):

@@ -1,4 +1,4 @@
-"""Which names say that an array is proprioception, where its place in a dataset does not."""
+"""Recognise proprioception by the names of arrays, for datasets that do not mark it otherwise."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ STATE_WORDS = (
     *("state", "pos", "pose", "position", "joint", "qpos", "ee", "eef", "tcp", "cartesian"),
     *("gripper", "proprio", "proprioception"),
 )
-"""words, also with an s, of proprioception in datasets that name no observations"""
+"""words in the names of proprioception, also in the plural"""
 NO_STATE_WORDS = ("action", "next", "goal", "target", "command", "env", "environment", "object")
-"""words of what has such a name too and is no proprioception"""
+"""words in the names of arrays that are not proprioception, even with one of `STATE_WORDS`"""
 
 
 def is_state_name(name: str) -> bool:
-    """Return whether an array of this name is proprioception.
+    """Return whether an array with this name is proprioception.
 
     >>> [is_state_name(name) for name in ("state", "joint_positions", "goal_state", "reward")]
     [True, True, False, False]

@@ -1,8 +1,8 @@
-"""What files from somebody else may do: fail with one clear error, name paths, ask for memory.
+"""Checks for files that are not trusted, shared by all formats.
 
-Every format passes through here. A library's own errors become a `StrapError` that names the file;
-a path that metadata names stays inside the dataset's folder; a size that metadata declares is held
-against a limit before anything of that size is made.
+- An error that a library raises becomes a `StrapError` that names the file.
+- A path in metadata must stay inside the dataset's folder.
+- A size in metadata is compared with a limit before memory of that size is allocated.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from strap.errors import StrapError
 
 MAX_IMAGE_PIXELS = 1 << 26
-"""the largest picture that is decoded, in pixels: 8192 × 8192"""
+"""the largest image that is decoded, in pixels: 8192 × 8192"""
 MAX_FRAME_BYTES = 1 << 28
-"""the largest single row of any array: 256 MiB, a picture of MAX_IMAGE_PIXELS in colour"""
+"""the largest row (one frame) of any array: 256 MiB, a colour image of MAX_IMAGE_PIXELS"""
 MAX_CHUNK_BYTES = 1 << 30
-"""the largest chunk that is decoded as one: 1 GiB"""
+"""the largest chunk that is decoded at once: 1 GiB"""
 MAX_ARRAY_BYTES = 1 << 30
-"""the largest array that is read as one: one trajectory's actions or proprioception, 1 GiB"""
+"""the largest array that is read at once: one trajectory's actions or proprioception, 1 GiB"""
 MAX_TRAJECTORIES = 10_000_000
-"""the most trajectories one dataset may declare; DROID, the largest in use, has 76,000"""
+"""the most trajectories of one dataset; DROID, the largest in use, has 76,000"""
 MAX_METADATA_BYTES = 1 << 30
 """the largest metadata file that is read into memory"""
 
@@ -36,12 +36,16 @@ REMEDY = "copy or download it again, or leave it out"
 def reading(
     place: Path | str, format: str, *, part: str = "", remedy: str = REMEDY
 ) -> Iterator[None]:
-    """Turn whatever goes wrong while `place` is read into a `StrapError` that names it.
-
-    `part` says what in the file was read: "demo_0, 'actions'".
+    """Turn every error raised while `place` is read into a `StrapError` that names `place`.
 
     Libraries raise many kinds of errors on damaged files (`KeyError`, `OSError`, `RuntimeError`,
-    …); to a user all of them mean the same. A `StrapError` passes unchanged.
+    …), which all mean the same to a user. A `StrapError` passes unchanged.
+
+    Args:
+        place: the file or folder that is read.
+        format: the format's name, for the message.
+        part: what is read in the file, such as "demo_0, 'actions'".
+        remedy: what the user can do about the error.
     """
     where = f"'{place}', {part}" if part else f"'{place}'"
     try:
@@ -62,15 +66,15 @@ def reading(
 
 
 def describe(error: BaseException) -> str:
-    """Return what is wrong in one line: the error's kind and its text."""
+    """Return an error's type and message as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
 
 
 def path_inside(root: Path, name: str, *, named_by: str) -> Path:
-    """Return `root / name`; raise where a name from metadata leads out of `root`.
+    """Return `root / name`; raise if a name from metadata leads out of `root`.
 
-    Only the name is judged: what lies at that place, a link the user made included, is the user's.
+    Only the name is checked. Links are allowed: they are the user's own.
     """
     parts = PurePosixPath(name).parts
     leaves = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
@@ -83,7 +87,7 @@ def path_inside(root: Path, name: str, *, named_by: str) -> Path:
 
 
 def require_at_most(value: float, limit: float, what: str, place: Path | str) -> None:
-    """Raise where a file declares more than is allowed."""
+    """Raise if a file declares more than is allowed."""
     if value > limit:
         raise StrapError(
             f"'{place}' declares {value:,} {what}; at most {limit:,} are read: "

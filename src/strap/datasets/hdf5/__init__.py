@@ -1,4 +1,4 @@
-"""robomimic and LIBERO HDF5: read lazily, from the file itself and no other."""
+"""Read robomimic and LIBERO HDF5 lazily; links to other files are never followed."""
 
 from strap.datasets.hdf5.reading import SUFFIXES, Hdf5Reader, is_hdf5, open_hdf5
 

@@ -1,4 +1,4 @@
-"""What robomimic and LIBERO say in attributes: instruction, frame rate, orientation, dialect."""
+"""Read the attributes of robomimic and LIBERO files: instruction, frame rate, orientation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBERO_FPS = 20.0
 MAX_JSON_BYTES = 1 << 24
 """the longest text that is parsed as JSON; the longest in use (`ep_meta`) has 100 kB"""
 SHORT_LIST = 16
-"""a list of so many texts is read from a file of any size"""
+"""lists of up to this many texts are read from files of any size"""
 LANGUAGE_ATTRIBUTES = ("language_instruction", "lang", "instruction")
 Dialect = Literal["robomimic", "libero"]
 
@@ -28,7 +28,7 @@ Dialect = Literal["robomimic", "libero"]
 class Attributes:
     """The attributes of one group by name: texts, numbers, arrays of numbers, lists of texts.
 
-    Values of other kinds (references, tables, nothing) are left out.
+    Attributes of other types (references, tables, empty ones) are left out.
     """
 
     file: Path
@@ -36,11 +36,11 @@ class Attributes:
     values: dict[str, Any]
 
     def number(self, name: str) -> float | None:
-        """Return a finite number; None where there is no such attribute."""
+        """Return an attribute as a finite number; None if it does not exist."""
         return self.as_number(name, self.values.get(name))
 
     def as_number(self, name: str, value: Any) -> float | None:
-        """Return a value as a finite number; raise where it is something else."""
+        """Return a value as a finite number, or None; raise if it is something else."""
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.item()
         if value is None or (isinstance(value, int | float) and math.isfinite(value)):
@@ -48,7 +48,7 @@ class Attributes:
         raise StrapError(f"{self._where(name)} is {_shown(value)}, not a number: correct it")
 
     def text(self, name: str, value: Any) -> str:
-        """Return a value as one text, a list of its parts (LIBERO) joined; "" where it is None."""
+        """Return a value as one text; None becomes "", a list of parts (LIBERO) is joined."""
         if isinstance(self.values.get(name), list) and len(value) > 1:
             raise StrapError(
                 f"{self._where(name)} is a list of {len(value)} texts: write the instruction as one"
@@ -65,7 +65,7 @@ class Attributes:
         )
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return a JSON object; an empty one where there is none, or something else."""
+        """Return an attribute as a JSON object; an empty one if it is missing or not an object."""
         value = self.values.get(name)
         if not isinstance(value, str):
             return {}
@@ -81,10 +81,10 @@ class Attributes:
 
 
 def read_attributes(node: h5py.Group, place: str, file: Path, size: int) -> Attributes:
-    """Return the attributes of a group of a file of `size` bytes.
+    """Return the attributes of a group in a file of `size` bytes.
 
-    Many attributes may point to one long text. In a file that was written honestly each has its
-    own, so all together are no longer than the file.
+    In a damaged file many attributes can point to one long text. In a sound file each attribute
+    has its own text, so all texts together are not longer than the file.
     """
     values: dict[str, Any] = {}
     length = 0
@@ -118,7 +118,7 @@ def _read(node: h5py.Group, name: str, place: str, file: Path, size: int) -> Any
 
 
 def _plain(value: Any) -> Any:
-    """Return text, a number, an array of numbers or a list of texts; None for anything else."""
+    """Return a value as text, number, array of numbers or list of texts; None for other types."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, str):
@@ -134,7 +134,7 @@ def _plain(value: Any) -> Any:
 
 
 def _clean(text: str) -> str:
-    """Return the text with bytes that are no UTF-8, half characters to h5py, replaced."""
+    """Return the text with invalid UTF-8 bytes replaced; h5py returns them as surrogates."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -149,13 +149,13 @@ def _shown(value: Any) -> str:
 
 
 def dialect(data: Attributes) -> Dialect:
-    """Return whose habits a file follows, by the attributes of `/data`."""
+    """Return which program's conventions a file follows, by the attributes of `/data`."""
     is_libero = "bddl_file_name" in data.values or "problem_info" in data.values
     return "libero" if is_libero else "robomimic"
 
 
 def instruction(data: Attributes, demo: Attributes) -> str:
-    """Return the language string, from the first of the places where the dialects keep it."""
+    """Return the instruction, from the first non-empty one of the known attributes."""
     env_args, problem = data.json("env_args"), data.json("problem_info")
     if not problem and data.values.get("problem_info", "{}") != "{}":
         raise StrapError(
@@ -175,20 +175,23 @@ def instruction(data: Attributes, demo: Attributes) -> str:
     ]
     own = demo.values.get(LANGUAGE_ATTRIBUTES[0])
     if isinstance(own, str) and not own and not places[0][2]:
-        return ""  # it says that it has none, as files of ours do
+        return ""  # an explicitly empty instruction, as `write_robomimic` writes it
     texts = (attributes.text(name, value) for attributes, name, value in places)
     from_name = instruction_from_name(data.file) if dialect(data) == "libero" else ""
     return next(filter(None, texts), from_name)
 
 
 def instruction_from_name(file: Path) -> str:
-    """Return `turn on the stove` of `KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5`."""
+    """Return the instruction in a LIBERO file name.
+
+    `KITCHEN_SCENE3_turn_on_the_stove_demo.hdf5` becomes `turn on the stove`.
+    """
     words = file.stem.removesuffix("_demo").split("_")
     return " ".join(w for w in words if not w.isupper() or (w.isalpha() and len(w) == 1))
 
 
 def frame_rate(data: Attributes) -> float | None:
-    """Return frames per second, as the file says or as its dialect's habit is."""
+    """Return the frames per second in the attributes, else the default of the dialect."""
     control = data.json("env_args").get("env_kwargs")
     control = control.get("control_freq") if isinstance(control, dict) else None
     rate = data.number("fps") if "fps" in data.values else data.as_number("env_args", control)
@@ -203,15 +206,15 @@ def frame_rate(data: Attributes) -> float | None:
 
 
 def image_orientation(data: Attributes) -> Orientation:
-    """Return how images lie, as the file says or as its dialect does: LIBERO flips."""
-    said = data.values.get("image_orientation")
-    if said is not None:
-        if not isinstance(said, str) or said not in ("upright", "flipped"):
+    """Return the image orientation in the attributes, else that of the dialect."""
+    stored = data.values.get("image_orientation")
+    if stored is not None:
+        if not isinstance(stored, str) or stored not in ("upright", "flipped"):
             raise StrapError(
-                f"'{data.file}': the attribute 'image_orientation' of '/data' is {_shown(said)}; "
+                f"'{data.file}': the attribute 'image_orientation' of '/data' is {_shown(stored)}; "
                 "it must be 'upright' or 'flipped': correct it"
             )
-        return "upright" if said == "upright" else "flipped"
+        return "upright" if stored == "upright" else "flipped"
     if dialect(data) == "robomimic":
         return "upright"
     convention = data.values.get("macros_image_convention", "opengl")

@@ -1,8 +1,8 @@
-"""A file on its way to the HDF5 library, which trusts some of what it reads too much.
+"""A file object that checks bytes before the HDF5 library reads them.
 
-Texts of any length lie in collections ("global heaps") of objects, each with its length. The
-library steps from object to object; one of length 0 in the wrong place, and it steps for ever.
-Here every collection is looked at when it is first read.
+HDF5 stores variable-length texts in collections ("global heaps") of objects, each with its length.
+The library steps from object to object. If a damaged object has length 0, the library loops
+forever. So every collection is checked when it is first read.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from typing import Any
 from strap.errors import StrapError
 
 SIGNATURE = b"GCOL\x01\0\0\0"
-"""how a collection begins: its name and version 1"""
+"""the first bytes of a collection: its name and version 1"""
 HEADER = struct.Struct("<8sQ")
-"""of a collection: signature, length with this header"""
+"""the header of a collection: signature, length with this header"""
 OBJECT = struct.Struct("<HHIQ")
-"""of an object: number (0: free space), references, nothing, length"""
-SEARCHED_BYTES = 1 << 20
-"""collections are looked for in reads up to this length; the library reads their beginning apart"""
+"""the header of an object: number (0: free space), references, reserved, length"""
+MAX_SEARCHED_BYTES = 1 << 20
+"""reads up to this length are searched for collections: the library reads their headers in short
+reads"""
 
 
 class GuardedFile(io.RawIOBase):
-    """The bytes of a file, for `h5py.File`; raises where a damaged collection is read."""
+    """A file for `h5py.File` that raises if a damaged collection is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,21 +36,21 @@ class GuardedFile(io.RawIOBase):
         self._sound: set[int] = set()
 
     def readable(self) -> bool:
-        """Return True: it is there to be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True: the library reads here and there."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a place, counted from the beginning, from here or from the end."""
+        """Move to an offset from the start, from the current position or from the end."""
         end = os.fstat(self._descriptor).st_size
         self._position = offset + (0, self._position, end)[whence]
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer, with zeros beyond the file's end, as the library's own reader does."""
+        """Fill the buffer; beyond the end of the file with zeros, as the library's reader does."""
         view, filled = memoryview(buffer).cast("B"), 0
         while filled < len(view):
             read = os.preadv(self._descriptor, [view[filled:]], self._position + filled)
@@ -57,8 +58,8 @@ class GuardedFile(io.RawIOBase):
                 view[filled:] = bytes(len(view) - filled)
                 break
             filled += read
-        if len(view) <= SEARCHED_BYTES:
-            self._look_through(view)
+        if len(view) <= MAX_SEARCHED_BYTES:
+            self._check_collections(view)
         self._position += len(view)
         return len(view)
 
@@ -68,8 +69,8 @@ class GuardedFile(io.RawIOBase):
             os.close(self._descriptor)
         super().close()
 
-    def _look_through(self, view: memoryview) -> None:
-        """Check the collections that begin in these bytes, or just before them."""
+    def _check_collections(self, view: memoryview) -> None:
+        """Check the collections whose signature ends in these bytes, read at the position."""
         before = min(self._position, len(SIGNATURE) - 1)
         edge = os.pread(self._descriptor, before, self._position - before)
         data = edge + view

@@ -1,7 +1,7 @@
-"""What the names inside an HDF5 file lead to, along links of that file alone.
+"""Resolve names inside an HDF5 file, through links within that file only.
 
-A hard link or a soft link is another name of something in the same file, and as good as the first.
-An external link names a file of its maker's choice: it is never followed.
+Hard links and soft links are other names of an object in the same file, and are followed. External
+links can name any file on the machine, and are never followed.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import h5py
 from strap.errors import StrapError
 
 Node: TypeAlias = h5py.Group | h5py.Dataset | None
-"""what a name leads to; None: neither a group nor an array"""
+"""the object of a name; None if it is neither a group nor an array"""
 MAX_SOFT_LINKS = 64
-"""soft links followed on the way to one object; more are taken for a circle"""
+"""the most soft links on the way to one object; more count as a circle"""
 MAX_GROUP_DEPTH = 32
-"""groups inside groups of one demonstration"""
+"""the deepest nesting of groups in a demonstration"""
 MAX_MEMBERS = 10_000
-"""arrays and groups of one demonstration"""
+"""the most arrays and groups in a demonstration"""
 
 
 def member_names(group: h5py.Group, place: str, file: Path) -> list[str]:
-    """Return the names in a group, in the file's order; raise where one cannot be a name."""
+    """Return the names in a group, in the file's order; raise if one is not a valid name."""
     names = [bytes(name).decode("utf-8", "surrogateescape") for name in group.id]
     for name in names:
         is_text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == name
@@ -39,12 +39,12 @@ def member_names(group: h5py.Group, place: str, file: Path) -> list[str]:
 
 
 def has_member(group: h5py.Group, name: str) -> bool:
-    """Return whether a group holds a name, wherever it leads."""
+    """Return whether a group holds a name, even if it is a broken link."""
     return bool(group.id.links.exists(name.encode()))
 
 
 def follow(group: h5py.Group, path: str, file: Path) -> Node:
-    """Return what `path` leads to from a group, through hard and soft links of this file."""
+    """Return the object at `path` in a group, following hard and soft links of this file."""
     start = f"{group.name}/{path}".lstrip("/")
     node: Node = group
     pending = deque(_parts(path.encode()))
@@ -75,7 +75,7 @@ def follow(group: h5py.Group, path: str, file: Path) -> Node:
 def members_under(
     group: h5py.Group, place: str, file: Path
 ) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
-    """Yield every array and group of a group and of its groups with its path, links followed."""
+    """Yield (path, object) of every array and group below a group, following links."""
     members = _walk(group, place, file, (_address(group),))
     for count, (name, node) in enumerate(members, 1):
         if count > MAX_MEMBERS:
@@ -94,7 +94,7 @@ def members_under(
 def _walk(
     group: h5py.Group, place: str, file: Path, ancestors: tuple[int, ...]
 ) -> Iterator[tuple[str, Node]]:
-    """Yield every member of a group, then that member's own, by path from the group."""
+    """Yield (path, object) of every member of a group, each followed by its own members."""
     for name in member_names(group, place, file):
         node = follow(group, name, file)
         yield name, node

@@ -1,8 +1,8 @@
-"""robomimic and LIBERO HDF5, one file or a folder of files, read lazily.
+"""Read robomimic and LIBERO HDF5 lazily, from one file or a folder of files.
 
-Both keep `/data/demo_i` groups; LIBERO adds the task's instruction and stores its images bottom row
-first. Nothing is read on opening but names and lengths; a frame range of one camera reads only
-that range of that camera.
+Both formats have groups `/data/demo_i`. LIBERO adds the task's instruction and stores its images
+bottom row first. Opening reads only names, lengths and attributes. Reading a range of frames of a
+camera reads only that range of that camera.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SUFFIXES = (".hdf5", ".h5")
 FORMAT = "HDF5"
 DEMO_NAME = re.compile(r"demo_?[0-9]+")
 DEMO_MEMBERS = ("obs", "next_obs", "states", "robot_states", "rewards", "dones")
-"""what shows that a group is a demonstration, whatever its name"""
+"""members that mark a group as a demonstration, whatever its name"""
 SHOWN_NOTES = 3
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One demonstration: which file, which group."""
+    """The file and the group of one demonstration."""
 
     file: Path
     key: str
@@ -54,18 +54,18 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Listing:
-    """What one file says of itself when it is opened."""
+    """What is read of one file when it is opened."""
 
     keys: Sequence[str]
     dialect: Dialect
     metadata: Mapping[str, Any]
     note: str
-    """where the file contradicts itself without being unreadable; empty where it does not"""
+    """a contradiction in the file that does not prevent reading; empty if there is none"""
 
 
 @dataclass(frozen=True)
 class Hdf5Reader:
-    """Reads one HDF5 file or a folder of them.
+    """The reader of one HDF5 file or a folder of them.
 
     Ids are the group names (`demo_0`) for one file, `<file stem>/demo_0` for a folder.
     """
@@ -74,35 +74,35 @@ class Hdf5Reader:
     files: Sequence[Path]
     metadata: Mapping[str, Any]
     orientation: Orientation | None
-    """as the caller says; None: as the file's dialect says"""
+    """the orientation given by the caller; None: as each file's attributes or dialect say"""
     notes: Sequence[str] = ()
 
     @property
     def ids(self) -> Sequence[str]:
-        """Trajectory ids in natural order."""
+        """The trajectory ids in natural order."""
         return tuple(self.entries)
 
     @property
     def summary(self) -> str:
-        """One line about files that contradict themselves; empty when none does."""
+        """One line about files that contradict themselves; empty if there are none."""
         more = len(self.notes) - SHOWN_NOTES
         return "; ".join(self.notes[:SHOWN_NOTES]) + (f"; … and {more} more" if more > 0 else "")
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread."""
+        """Return the trajectory with its arrays unread."""
         entry = self.entries[trajectory_id]
         return _read_demo(trajectory_id, entry, self.orientation)
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether `path` is an HDF5 file by its name, or a folder that holds some."""
+    """Return whether `path` has the name of an HDF5 file, or is a folder with such files."""
     if path.is_dir():
         return any(_hdf5_files(path))
     return path.suffix in SUFFIXES
 
 
 def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[str, Hdf5Reader]:
-    """Return the reader of a file or folder, and its format: `libero`, `robomimic` or both."""
+    """Return the format (`libero`, `robomimic` or both) and the reader of a file or folder."""
     files = _hdf5_files(path) if path.is_dir() else [path]
     entries: dict[str, _Entry] = {}
     names: list[str] = []
@@ -121,17 +121,17 @@ def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[st
 
 
 def _hdf5_files(folder: Path) -> list[Path]:
-    """Return the HDF5 files at any depth; hidden ones are somebody's work in progress."""
+    """Return the HDF5 files at any depth, without hidden ones, which may be unfinished."""
     found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and not path.is_dir())
-    shown = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
-    return sorted(shown, key=lambda p: natural(p.relative_to(folder).as_posix()))
+    visible = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
+    return sorted(visible, key=lambda p: natural(p.relative_to(folder).as_posix()))
 
 
 @contextmanager
 def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
-    """Give the file, open for one read: kept open it could not be changed from the same process.
+    """Yield the open file; errors of h5py become errors that name the file and the part.
 
-    Whatever h5py raises meanwhile becomes an error that names the file and the part of it.
+    The file is open only inside the block: while it is open, this process cannot write to it.
     """
     with reading(file, FORMAT, part=part), ExitStack() as stack:
         if not file.is_file():
@@ -184,7 +184,7 @@ def _data(handle: h5py.File, file: Path) -> h5py.Group:
 
 
 def _is_demo(key: str, node: object) -> bool:
-    """Return whether a member of `/data` without actions was meant to be a demonstration."""
+    """Return whether a member of `/data` without actions should be a demonstration."""
     if DEMO_NAME.fullmatch(key):
         return True
     if not isinstance(node, h5py.Group):
@@ -204,10 +204,10 @@ def _actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
 
 
 def _contradiction(data: Attributes, lengths: Mapping[str, int]) -> str:
-    """Raise where demonstrations are lost; return a note where they may be.
+    """Raise if demonstrations are lost; return a note if they may be.
 
-    `num_demos` is written with the file and by nobody who takes demonstrations out later; `total`
-    is stale in files from which demonstrations were removed by hand, which are sound.
+    Fewer demonstrations than `num_demos` are an error. A wrong number of frames in `total` is only
+    noted: `total` is out of date in sound files from which demonstrations were removed by hand.
     """
     count, total, frames = data.number("num_demos"), data.number("total"), sum(lengths.values())
     if count is not None and len(lengths) < count:
@@ -237,7 +237,7 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
         lazies = {name: _lazy(entry, name, array) for name, array in arrays.items()}
         cameras = {name for name, array in arrays.items() if _is_camera(name, array)}
         states = {name for name, array in arrays.items() if _is_state(name, array)}
-        others = lazies.keys() - cameras - states - {"actions"}
+        known = cameras | states | {"actions"}
         return Trajectory(
             id=trajectory_id,
             length=len(lazies["actions"]),
@@ -251,7 +251,7 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
             source=Source(file, entry.key, (file,)),
             fps=frame_rate(shared),
             orientation=orientation or image_orientation(shared),
-            extras={name: array for name, array in lazies.items() if name in others},
+            extras={name: array for name, array in lazies.items() if name not in known},
             attributes=attributes.values,
         )
 
@@ -273,7 +273,7 @@ def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[st
 
 
 def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
-    """Return every array of the demonstration with a row per frame, by its path in the group."""
+    """Return path -> array for every array of the demonstration with a row per frame."""
     actions = _actions(demo, entry.key, entry.file)
     place = Place(entry.file, entry.key, "actions", size)
     if not is_number(actions.dtype):
@@ -297,7 +297,7 @@ def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dat
 
 
 def _require_usable(name: str, array: h5py.Dataset, place: Place) -> None:
-    """Raise for pictures without pixels, and for numbers that would not fit in memory."""
+    """Raise for images without pixels, and for actions or proprioception above the size limit."""
     if _is_camera(name, array) and not math.prod(array.shape[1:]):
         raise place.error(f"has shape {array.shape}: pictures without pixels")
     if name == "actions" or _is_state(name, array):

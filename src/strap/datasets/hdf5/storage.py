@@ -1,8 +1,11 @@
-"""How an array lies in an HDF5 file: judged before it is read, read a range at a time.
+"""Check how an array is stored in an HDF5 file, then read ranges of its rows.
 
-An array declares its shape, its chunks and its filters; none of that needs to be true. What is
-declared is held against the bytes that are there: nothing is read from another file, nothing that
-was never written is taken for zeros, and a range needs the memory of that range and one chunk.
+An array declares its shape, its chunks and its filters, and each declaration can be wrong. They are
+checked against the bytes in the file:
+
+- Nothing is read from another file.
+- Values that were never written are an error, not zeros.
+- Reading a range needs memory for that range and one chunk.
 """
 
 from __future__ import annotations
@@ -39,24 +42,24 @@ FILTERS = {
     32015: "zstd",
     32026: "blosc2",
 }
-"""the filters that are run, by HDF5's numbers; those after lzf need a plugin (hdf5plugin)"""
+"""the allowed filters, by HDF5's numbers; those after lzf need a plugin (hdf5plugin)"""
 COMPRESSORS = FILTERS.keys() - {SHUFFLE, FLETCHER32}
-RATIOS = {DEFLATE: 1032, LZF: 100}
-"""the most bytes that one stored byte can become"""
+MAX_RATIOS = {DEFLATE: 1032, LZF: 100}
+"""the most bytes that one stored byte can unpack to"""
 UNCHECKED_BYTES = 1 << 20
-"""gzip chunks up to this size are decoded at once: they can become 1 GiB at the most"""
+"""gzip chunks up to this size are decoded without a check: they unpack to at most 1 GiB"""
 TEXT_BYTES = 16
-"""what a text of any length takes in the array itself: its length and where it lies"""
-MAX_VIRTUAL = 8
-"""virtual arrays made of virtual arrays"""
+"""bytes of a variable-length text in the array itself: its length and a reference"""
+MAX_VIRTUAL_DEPTH = 8
+"""the deepest nesting of virtual arrays"""
 CHUNK_SLACK = 4096
-"""how much longer than its values a stored chunk may be: headers and checksums"""
+"""the most bytes by which a stored chunk may exceed its values: headers and checksums"""
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which array of which file, for messages, and how large that file is."""
+    """An array's file and path, for messages, and the size of the file."""
 
     file: Path
     key: str
@@ -67,7 +70,7 @@ class Place:
         return f"'{self.file}', {self.key}: '{self.name}'"
 
     def error(self, what: str) -> StrapError:
-        """Return the error that this array is damaged."""
+        """Return an error that says how this array is damaged."""
         return StrapError(
             f"{self} {what}; the file is damaged or half-written: copy or record it again, "
             "or leave it out"
@@ -80,7 +83,7 @@ def is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def require_stored(array: h5py.Dataset, place: Place, *, depth: int = 0) -> None:
-    """Raise where an array's values are not all in this file, or are too large to be read."""
+    """Raise if some of an array's values are not in this file, or are too large to be read."""
     _require_type(array, place)
     row = math.prod(array.shape[1:]) * array.dtype.itemsize
     require_at_most(row, MAX_FRAME_BYTES, f"bytes per frame of '{place.name}'", place.file)
@@ -103,13 +106,13 @@ def require_stored(array: h5py.Dataset, place: Place, *, depth: int = 0) -> None
 
 
 def read_rows(array: h5py.Dataset, start: int, stop: int, place: Place) -> Array:
-    """Return rows start … stop−1, after a look at each chunk that holds some of them."""
+    """Return rows start … stop−1, after a check of each chunk that holds some of them."""
     if start >= stop or not math.prod(array.shape):
         return np.empty((max(0, stop - start), *array.shape[1:]), array.dtype)
     _require_chunks(array, start, stop, place)
     is_text = array.dtype.hasobject
     values: Array = _read_texts(array, start, stop, place) if is_text else array[start:stop]
-    _require_found(array, start, values)
+    _require_not_filled(array, start, values)
     return values
 
 
@@ -136,7 +139,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _stored_bytes(array: h5py.Dataset) -> int:
-    """Return how many bytes the declared shape takes in the file, uncompressed."""
+    """Return the bytes of the declared shape in the file, uncompressed."""
     return int(array.size) * _item_bytes(array)
 
 
@@ -145,7 +148,7 @@ def _item_bytes(array: h5py.Dataset) -> int:
 
 
 def require_apart(arrays: Mapping[str, h5py.Dataset], place: Place) -> None:
-    """Raise where two arrays lie on the same bytes of the file, other than under two names."""
+    """Raise if two arrays overlap in the file; two names of the same array are allowed."""
     spans = {}
     for name, array in arrays.items():
         if array.size and (offset := array.id.get_offset()) is not None:
@@ -176,20 +179,20 @@ def _require_chunked(array: h5py.Dataset, place: Place) -> None:
     if found < needed:
         raise place.error(f"has {found:,} of the {needed:,} chunks of its shape {array.shape}")
     stored, declared = array.id.get_storage_size(), _stored_bytes(array)
-    if stored > place.size or declared > stored * _most_ratio(filters):
+    if stored > place.size or declared > stored * _max_ratio(filters):
         raise place.error(
             f"declares {declared:,} bytes in {stored:,} stored ones of a file of {place.size:,}"
         )
 
 
-def _most_ratio(filters: Sequence[int]) -> float:
-    """Return how many bytes one stored byte can become."""
+def _max_ratio(filters: Sequence[int]) -> float:
+    """Return the most bytes that one stored byte can unpack to."""
     compressors = [number for number in filters if number in COMPRESSORS]
-    return RATIOS.get(compressors[0], math.inf) if compressors else 1
+    return MAX_RATIOS.get(compressors[0], math.inf) if compressors else 1
 
 
 def _filters(array: h5py.Dataset, place: Place) -> list[int]:
-    """Return HDF5's numbers of the filters in the order they were applied; raise for others."""
+    """Return the numbers of an array's filters in the order of writing; raise for unknown ones."""
     properties = array.id.get_create_plist()
     filters = [int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())]
     for number in filters:
@@ -206,7 +209,7 @@ def _filters(array: h5py.Dataset, place: Place) -> list[int]:
 
 
 def _require_chunks(array: h5py.Dataset, start: int, stop: int, place: Place) -> None:
-    """Raise where a chunk of these rows is missing or becomes larger than it says."""
+    """Raise if a chunk of these rows is missing or unpacks to more than its declared size."""
     if array.is_virtual:
         for source in _sources(array, place):
             _require_chunks(source, 0, source.shape[0], place)
@@ -227,11 +230,12 @@ def _require_chunks(array: h5py.Dataset, start: int, stop: int, place: Place) ->
             _require_inflated(place, chunk.byte_offset, chunk.size, length)
 
 
-def _require_found(array: h5py.Dataset, start: int, values: Array) -> None:
-    """Raise where HDF5 filled rows for want of a chunk that is there: its index is damaged.
+def _require_not_filled(array: h5py.Dataset, start: int, values: Array) -> None:
+    """Raise if HDF5 returned fill values because it did not find a chunk that is in the file.
 
-    The index is asked by walking through it when chunks are listed, and by searching when they are
-    read; with a damaged key the search fails, and fills. Asking for the packed chunk searches too.
+    HDF5 lists chunks by walking through its index, but reads a chunk by searching the index. If a
+    key of the index is damaged, the search fails and HDF5 returns fill values without an error.
+    `read_direct_chunk` also searches, and raises.
     """
     if array.chunks is None or not values.size:
         return
@@ -253,7 +257,7 @@ def _corners(shape: Shape, chunks: Shape, start: int, stop: int) -> Iterator[Sha
 
 
 def _require_inflated(place: Place, offset: int, size: int, length: int) -> None:
-    """Raise where a gzip chunk holds more than its declared length, without keeping any of it."""
+    """Raise if a gzip chunk unpacks to more than its declared length; no unpacked data is kept."""
     with place.file.open("rb") as stream:
         stream.seek(offset)
         packed = stream.read(size)
@@ -266,10 +270,10 @@ def _require_inflated(place: Place, offset: int, size: int, length: int) -> None
 
 
 def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Array:
-    """Return rows of texts of any length, read so few at a time that they cannot fill memory.
+    """Return rows of variable-length texts, read in batches that cannot fill the memory.
 
-    Many elements may point to one long text. In a file that was written honestly each has its
-    own, so all together are no longer than the file.
+    In a damaged file many elements can point to one long text. In a sound file each element has
+    its own text, so all texts together are not longer than the file.
     """
     step = max(1, MAX_FRAME_BYTES // (place.size * max(1, math.prod(array.shape[1:]))))
     batches, length = [], 0
@@ -282,7 +286,7 @@ def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Arr
 
 
 def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
-    """Yield the arrays of this file that a virtual array is made of."""
+    """Yield the source arrays of a virtual array; raise if one is in another file."""
     for source in array.virtual_sources():
         if source.file_name != ".":
             raise StrapError(
@@ -296,8 +300,9 @@ def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
 
 
 def _require_sources(array: h5py.Dataset, place: Place, depth: int) -> None:
-    if depth == MAX_VIRTUAL:
-        raise place.error(f"is a virtual array of more than {MAX_VIRTUAL} others")
+    """Raise if a virtual array has a part without source values, or is nested too deeply."""
+    if depth == MAX_VIRTUAL_DEPTH:
+        raise place.error(f"is a virtual array of more than {MAX_VIRTUAL_DEPTH} others")
     mapped = 0
     sources = zip(array.virtual_sources(), _sources(array, place), strict=True)
     for mapping, source in sources:

@@ -1,4 +1,4 @@
-"""What a LeRobot dataset stores once per episode."""
+"""The attributes of a LeRobot episode: what is stored once per episode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strap.datasets.lerobot.layout import PROVENANCE, Layout
 
 
 def read_attributes(layout: Layout, row: int) -> dict[str, Any]:
-    """Return tasks, feature names, place in the dataset and provenance of an episode."""
+    """Return an episode's tasks, feature names, place in the dataset and provenance."""
     found: dict[str, Any] = {
         "episode_index": int(layout.columns["episode_index"][row]),
         "dataset_from_index": int(layout.columns["dataset_from_index"][row]),
@@ -28,9 +28,9 @@ def read_attributes(layout: Layout, row: int) -> dict[str, Any]:
 
 
 def _labels(names: Any) -> list[str]:
-    """Return the names of a feature's columns; writers also nest them: [[…]], {"motors": […]}.
+    """Return the names of a feature's columns, also if nested: [[…]], {"motors": […]}.
 
-    What is no list of texts and numbers after all names nothing.
+    Anything other than a list of texts and numbers counts as no names.
     """
     if isinstance(names, dict):
         names = list(names.values())

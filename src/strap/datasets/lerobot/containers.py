@@ -1,11 +1,11 @@
-"""Which container a video file is, told by its first bytes, and whether its index can be true.
+"""Detect the container of a video file by its first bytes, and check the index of an mp4.
 
-FFmpeg looks for itself otherwise, and then a text file named .mp4 may be a playlist that names
-other files. The index of an mp4 is unpacked when it is opened: "a hundred million pictures of one
-byte each" takes twenty bytes in the file and gigabytes in memory.
+If FFmpeg detects the container, a text file named .mp4 can be a playlist that names other files.
+FFmpeg unpacks the index of an mp4 when it opens the file: "a hundred million images of one byte
+each" takes twenty bytes in the file and gigabytes in memory.
 
-    mp4: boxes, each   size, kind, content         top level  ftyp  moov  mdat  (moof  mdat …)
-         the pictures' sizes (`stsz`), repeats (`elst`) and fragments (`trun`) lie in moov and moof
+    mp4: boxes, each   size, type, content         top level  ftyp  moov  mdat  (moof  mdat …)
+         moov and moof hold the images' sizes (`stsz`), repeats (`elst`) and fragments (`trun`)
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from strap.datasets.untrusted import require_at_most
 from strap.errors import StrapError
 
 MP4_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp")
-"""what an mp4 or mov may begin with"""
+"""the types of the first box of an mp4 or mov"""
 EBML = b"\x1a\x45\xdf\xa3"
-"""what an mkv or webm begins with"""
+"""the first bytes of an mkv or webm"""
 MAX_INDEX_BYTES = 1 << 28
-"""of an mp4, outside its pictures"""
+"""the most bytes of an mp4 outside its image data"""
 MAX_SAMPLES = 1 << 24
-"""pictures (and packets of sound) of one file: a week at 30 Hz"""
+"""the most images (and sound packets) of one file: a week at 30 Hz"""
 MAX_BOX_DEPTH = 10
-"""of boxes within boxes, as FFmpeg allows"""
+"""the deepest nesting of boxes, as in FFmpeg"""
 COUNTED = re.compile(b"stsz|stz2|trun|elst|cmov")
-"""boxes that declare how many pictures there are"""
+"""types of boxes that declare the number of images"""
 HOLDERS = frozenset(
     b"moov trak mdia minf stbl edts mvex moof traf tref udta meta ilst wave sinf schi iprp ipco "
     b"free hoov".split()
 )
-"""boxes of boxes, as FFmpeg reads them"""
+"""types of boxes that contain boxes, as FFmpeg reads them"""
 
 
 def container_format(path: Path) -> str:
-    """Return FFmpeg's name of the container; raise where it is none that is read, or a lie."""
+    """Return FFmpeg's name of the container; raise if it is unsupported or its index is wrong."""
     with path.open("rb") as file:
         head = file.read(12)
         if head[4:8] in MP4_BOXES:
@@ -55,7 +55,7 @@ def container_format(path: Path) -> str:
 
 
 def _check_index(path: Path, file: BinaryIO) -> None:
-    """Raise where an mp4 declares more pictures than its bytes can hold."""
+    """Raise if an mp4 declares more images than its bytes can hold."""
     size = path.stat().st_size
     samples, edits = 0, 1
     for kind, content in _index_boxes(path, file, size):
@@ -79,13 +79,13 @@ def _number(content: bytes, place: int) -> int:
 
 
 def _index_boxes(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield kind and content of every box but those of pictures, at any depth."""
+    """Yield (type, content) of every box at any depth, except for image data."""
     place, kept = 0, 0
     while place + 8 <= size:
         file.seek(place)
         kind, begin, length = _head(file.read(16), size - place)
         if length < begin:
-            return  # FFmpeg reads no further either
+            return  # FFmpeg also stops here
         if kind != b"mdat":
             kept += length
             require_at_most(kept, MAX_INDEX_BYTES, "bytes of index", path)
@@ -95,14 +95,14 @@ def _index_boxes(path: Path, file: BinaryIO, size: int) -> Iterator[tuple[bytes,
 
 
 def _boxes(kind: bytes, content: bytes, depth: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Yield a box and, where it holds boxes, those."""
+    """Yield a box and the boxes inside it."""
     yield kind, content
-    if kind == b"stsd":  # descriptions of codecs, which may be followed by boxes
+    if kind == b"stsd":  # boxes can follow the codec descriptions in it
         for found in COUNTED.finditer(content):
             yield found[0], content[found.end() :]
     if kind not in HOLDERS or depth == MAX_BOX_DEPTH:
         return
-    for start in (0, 4) if kind == b"meta" else (0,):  # that of mp4, unlike mov's, has a version
+    for start in (0, 4) if kind == b"meta" else (0,):  # in mp4, not in mov, 4 bytes come first
         place = start
         while place + 8 <= len(content):
             inner, begin, length = _head(content[place : place + 16], len(content) - place)
@@ -113,7 +113,7 @@ def _boxes(kind: bytes, content: bytes, depth: int = 0) -> Iterator[tuple[bytes,
 
 
 def _head(head: bytes, remaining: int) -> tuple[bytes, int, int]:
-    """Return a box's kind, where its content begins, and its length within what is left."""
+    """Return a box's type, the offset of its content, and its length, at most `remaining`."""
     length, kind = struct.unpack(">I4s", head[:8])
     if length == 1 and len(head) == 16:
         return kind, 16, min(struct.unpack(">Q", head[8:])[0], remaining)

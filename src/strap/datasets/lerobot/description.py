@@ -1,4 +1,4 @@
-"""`meta/` of a LeRobot v3.0 dataset: info, tasks, episodes with their statistics, stats."""
+"""Write `meta/` of a LeRobot v3.0 dataset: info, tasks, episodes and statistics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from strap.datasets.lerobot.statistics import STATISTICS, aggregate
 EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 EPISODES_PER_FILE = 10_000
 EPISODES_PER_BATCH = 256
-"""episodes described at a time, so that their statistics never all lie in memory"""
+"""episodes described at a time, so that the statistics of all episodes are never in memory"""
 _PROVENANCE_TYPES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string()}
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an episode lies: chunk and file, and for videos the seconds in it."""
+    """The place of an episode: chunk and file, and for videos its time span in seconds."""
 
     chunk: int
     file: int
@@ -42,7 +42,7 @@ def write_description(
     tasks: Mapping[str, int],
     placements: Mapping[str, Sequence[Placement]],
 ) -> None:
-    """Write every file of `meta/`; info.json last."""
+    """Write all files of `meta/`, `info.json` last."""
     root = workplace.dataset
     features = {**features, **bookkeeping_specs()}
     provenance = _provenance_types(workplace, episodes)
@@ -52,7 +52,7 @@ def write_description(
         meta_file = Placement(chunk, file)
         target = root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
         batches = _episode_tables(workplace, group, meta_file, features, placements, provenance)
-        _write_tables(target, batches)
+        write_tables(target, batches)
     _write_tasks(root / "meta/tasks.parquet", tasks)
     stats = aggregate(_stats(workplace, episode, features) for episode in episodes)
     write_json(
@@ -98,7 +98,7 @@ def _episode_tables(
 
 
 def _row_type(name: str, provenance: Mapping[str, pa.DataType]) -> pa.DataType | None:
-    """Return the type where values alone do not tell it: nulls, lists that may be whole numbers."""
+    """Return a column's type if its values may not determine it: they can be null or empty."""
     if name.startswith(PROVENANCE):
         return provenance[name.removeprefix(PROVENANCE)]
     return pa.list_(pa.string()) if name == "tasks" else None
@@ -133,14 +133,14 @@ def _row(
     }
     values = record["provenance"]
     return row | {
-        PROVENANCE + key: _fitting(values.get(key), kind) for key, kind in provenance.items()
+        PROVENANCE + key: _convert(values.get(key), kind) for key, kind in provenance.items()
     }
 
 
 def _provenance_types(
     workplace: Workplace, episodes: Sequence[FinishedEpisode]
 ) -> dict[str, pa.DataType]:
-    """Return a column type for every key that some episode has: one that holds all its values."""
+    """Return a column type for every provenance key: one that can hold all its values."""
     kinds: dict[str, set[type]] = {}
     for episode in episodes:
         for key, value in (workplace.record(episode.index) or {})["provenance"].items():
@@ -155,7 +155,8 @@ def _provenance_types(
     return types
 
 
-def _fitting(value: Any, kind: pa.DataType) -> Any:
+def _convert(value: Any, kind: pa.DataType) -> Any:
+    """Return a value for a column of type `kind`; in a text column, other values become JSON."""
     if value is None:
         return None
     if pa.types.is_string(kind) and not isinstance(value, str):
@@ -163,7 +164,8 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
     return float(value) if pa.types.is_floating(kind) else value
 
 
-def _write_tables(target: Path, tables: Iterator[pa.Table]) -> None:
+def write_tables(target: Path, tables: Iterator[pa.Table]) -> None:
+    """Write tables as one parquet file with the first one's schema, a row group per table."""
     writer: pq.ParquetWriter | None = None
     with replacing(target) as temporary:
         for table in tables:
@@ -174,7 +176,7 @@ def _write_tables(target: Path, tables: Iterator[pa.Table]) -> None:
 
 
 def _write_tasks(target: Path, tasks: Mapping[str, int]) -> None:
-    """Write the task strings as the index of a pandas frame: LeRobot reads them from there."""
+    """Write the tasks as the index of a pandas data frame, where LeRobot reads them."""
     table = pa.table({"task_index": list(tasks.values()), "task": list(tasks)})
     index = {"name": "task", "field_name": "task", "pandas_type": "unicode"}
     column = {"name": "task_index", "field_name": "task_index", "pandas_type": "int64"}

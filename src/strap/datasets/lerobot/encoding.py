@@ -1,4 +1,4 @@
-"""Episodes as video: one small mp4 each, later joined without encoding again."""
+"""Encode episodes as videos: one small mp4 each, later joined without encoding them again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from strap.errors import StrapError, unknown
 from strap.types import Array
 
 GOP = 2
-"""frames from keyframe to keyframe, as LeRobot writes them: any frame is one decode away"""
+"""frames from keyframe to keyframe, as in LeRobot: at most two frames are decoded to get one"""
 CODECS = {"h264": "libx264", "av1": "libsvtav1"}
-# Macroblock trees save nothing where every second frame is a keyframe, as by default. With them
-# x264 now and then gave one block of a picture another quality: the same frames, other bytes.
+# Macroblock trees (`mbtree`) save nothing if every second frame is a keyframe, the default here.
+# With them x264 is not deterministic: the quality of a block can differ between runs.
 _PRESETS = {"h264": {"preset": "veryfast", "bf": "0", "mbtree": "0"}, "av1": {"preset": "8"}}
-# Small pictures have more detail per pixel and need finer quantisation to stay within three grey
-# levels on average: (largest number of pixels, crf).
+# Small images have more detail per pixel. They need finer quantisation for an average error below
+# three grey levels: (largest number of pixels, crf).
 _CRF = {
     "h264": ((128 * 128, 9), (256 * 256, 15), (math.inf, 23)),
     "av1": ((128 * 128, 10), (256 * 256, 20), (math.inf, 30)),
@@ -33,7 +33,7 @@ _CRF = {
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a camera's frames are encoded."""
+    """The options by which a camera's frames are encoded."""
 
     codec: Codec
     fps: Fraction
@@ -53,19 +53,19 @@ class Encoding:
 
     @property
     def pixels(self) -> str:
-        """Colour at half resolution needs even sizes; odd ones get it at full resolution."""
+        """The pixel format: colour at half resolution, or at full resolution for odd sizes."""
         return "yuv420p" if self.height % 2 == 0 and self.width % 2 == 0 else "yuv444p"
 
     @property
     def quality(self) -> int:
-        """The crf that is used."""
+        """The crf in use: the given one, or the default for the image size."""
         if self.crf is not None:
             return self.crf
         area = self.height * self.width
         return next(crf for limit, crf in _CRF[self.codec] if area <= limit)
 
     def spec(self) -> dict[str, Any]:
-        """Return the entry of `features` in info.json."""
+        """Return the feature's entry in `info.json`."""
         fps = float(self.fps)
         return {
             "dtype": "video",
@@ -85,11 +85,12 @@ class Encoding:
 
 
 def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
-    """Write frames, uint8 [n h w 3] a chunk at a time, as one mp4; whole or not at all."""
+    """Write chunks of frames, uint8 [n h w 3], as one mp4, which appears when it is complete."""
     av = import_av()
     options = {"crf": str(encoding.quality), "g": str(encoding.gop), **_PRESETS[encoding.codec]}
-    _quiet_svt()
-    part = replacing(path, sweep=False)  # the caller's folder is its own
+    # SVT-AV1 prints its settings for every episode unless this is set.
+    os.environ.setdefault("SVT_LOG", "1")
+    part = replacing(path, sweep=False)  # the folder is the caller's to clean up
     with part as temporary, av.open(str(temporary), "w", format="mp4") as container:
         stream = container.add_stream(CODECS[encoding.codec], rate=encoding.fps, options=options)
         stream.height, stream.width = encoding.height, encoding.width
@@ -107,18 +108,13 @@ def encode(path: Path, chunks: Iterator[Array], encoding: Encoding) -> None:
         container.mux(stream.encode())
 
 
-def _quiet_svt() -> None:
-    # SVT-AV1 prints its settings to the terminal for every episode unless told not to.
-    os.environ.setdefault("SVT_LOG", "1")
-
-
 @contextmanager
 def ordinary_threads() -> Iterator[None]:
-    """Put threads back that are made real-time meanwhile.
+    """Restore the scheduling of threads that become real-time inside the block.
 
-    SVT-AV1, opened by root, makes the calling thread and its own real-time, and every thread that
-    is started later inherits that: a few that wait for each other without sleeping, as those of
-    linear algebra do, then stop the whole machine.
+    If the process runs as root, SVT-AV1 makes the calling thread and its own threads real-time.
+    Threads that are started later inherit this. Real-time threads that wait for each other without
+    sleeping, as those of linear algebra do, can stop the whole machine.
     """
     tasks = Path("/proc/self/task")
     if not tasks.is_dir() or not hasattr(os, "sched_setscheduler"):
@@ -126,7 +122,7 @@ def ordinary_threads() -> Iterator[None]:
         return
     before = {}
     for task in tasks.iterdir():
-        with suppress(ProcessLookupError):  # threads end while they are listed
+        with suppress(ProcessLookupError):  # a thread can end while the threads are listed
             before[task.name] = os.sched_getscheduler(int(task.name))
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -139,7 +135,7 @@ def ordinary_threads() -> Iterator[None]:
 
 
 def join(path: Path, videos: Sequence[Path], lengths: Sequence[int], fps: Fraction) -> None:
-    """Put videos end to end in one mp4, frame k of the whole at k / fps exactly."""
+    """Concatenate videos into one mp4, with frame k exactly at k / fps."""
     av = import_av()
     with replacing(path) as temporary, av.open(str(temporary), "w", format="mp4") as out:
         target: Any = None

@@ -1,6 +1,6 @@
-"""The lists of `meta/`: episodes and tasks, as tables (v3.0) or lines of JSON (v2.x).
+"""Read the lists in `meta/`, episodes and tasks, from tables (v3.0) or lines of JSON (v2.x).
 
-Every value is of its kind from here on: whole numbers, seconds, lists of texts.
+The types of all values are checked here: whole numbers, seconds, lists of texts.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from strap.types import Array
 
 PROVENANCE = "provenance/"
 MAX_FRAMES = 100_000_000
-"""frames of one episode: 38 days at 30 Hz"""
+"""the most frames of one episode: 38 days at 30 Hz"""
 MAX_LINE_BYTES = 1 << 24
-"""of one line of JSON"""
+"""the longest line of JSON"""
 TEXT_COLUMNS = ("task", "__index_level_0__")
-"""where pandas writes the texts of `tasks.parquet`, which are its index"""
+"""the names under which pandas writes the texts of `tasks.parquet`, which are its index"""
 
 Columns = dict[str, Any]
 """name -> one value per episode, an array or a list"""
 
 
 def list_episodes(root: Path, *, per_episode_files: bool, videos: Sequence[str]) -> Columns:
-    """Return what `meta/` says of every episode, in the order of `episode_index`.
+    """Return the columns of `meta/` on episodes, sorted by `episode_index`.
 
-    `episode_index`, `length`, `tasks`, `dataset_from_index`; of v3.0 also where its files lie (−1
-    or NaN where that is not said), for the data and for each of `videos`, and `provenance/…`.
+    They are `episode_index`, `length`, `tasks` and `dataset_from_index`. v3.0 also has
+    `provenance/…` and the columns that locate the files of the data and of each of `videos` (−1 or
+    NaN if a value is missing).
     """
     if per_episode_files:
         columns = _from_lines(root / "meta/episodes.jsonl")
@@ -69,13 +70,13 @@ def list_episodes(root: Path, *, per_episode_files: bool, videos: Sequence[str])
         for name, values in columns.items()
     }
     lengths = ordered["length"]
-    said = ordered.get("dataset_from_index", np.full(len(lengths), -1))
-    ordered["dataset_from_index"] = np.where(said < 0, np.cumsum(lengths) - lengths, said)
+    first = ordered.get("dataset_from_index", np.full(len(lengths), -1))
+    ordered["dataset_from_index"] = np.where(first < 0, np.cumsum(lengths) - lengths, first)
     return ordered
 
 
 def list_tasks(root: Path, *, per_episode_files: bool) -> dict[int, str]:
-    """Return the text of every task by its `task_index`; none where there is no list of them."""
+    """Return the text of every task by its `task_index`; empty if there is no list of tasks."""
     file = root / ("meta/tasks.jsonl" if per_episode_files else "meta/tasks.parquet")
     if not file.exists():
         return {}
@@ -112,7 +113,7 @@ def _field(row: dict[str, Any], name: str, where: str) -> int:
 
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a .jsonl file, each with its file and line for errors."""
+    """Yield (file and line for errors, object) of every line of a .jsonl file."""
     with reading(file, "JSON lines"):
         require_at_most(_size(file), MAX_METADATA_BYTES, "bytes of metadata", file)
         with file.open("rb") as lines:
@@ -121,10 +122,10 @@ def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 if len(line) == MAX_LINE_BYTES:
                     raise StrapError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; damaged")
                 if line.strip():
-                    yield where, _object(line, where)
+                    yield where, _parse_object(line, where)
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def _parse_object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = parse_json(line)
     except (ValueError, RecursionError) as error:
@@ -148,7 +149,7 @@ def _from_tables(root: Path, videos: Sequence[str]) -> Columns:
             rows += table.rows
             require_at_most(rows, MAX_TRAJECTORIES, "episodes", file)
             parts.append(_episode_columns(table, videos))
-    # Files written at different times may differ in the provenance that they tell.
+    # Files written at different times can have different provenance columns.
     names = dict.fromkeys(name for part in parts for name in part)
     return {
         name: _joined([part.get(name, [None] * len(part["length"])) for part in parts])
@@ -178,7 +179,7 @@ def _episode_columns(table: Table, videos: Sequence[str]) -> Columns:
         for name in ("episode_index", "length")
     }
     for name in (*files, "dataset_from_index"):
-        found[name] = _column(table, name, _places, np.full(table.rows, -1))
+        found[name] = _column(table, name, _optional_whole_numbers, np.full(table.rows, -1))
     for name in (f"videos/{key}/from_timestamp" for key in videos):
         found[name] = _column(table, name, to_seconds, np.full(table.rows, np.nan))
     found["tasks"] = _column(table, "tasks", _task_lists, [[]] * table.rows)
@@ -194,7 +195,7 @@ def _column(
     return convert(read_whole_column(table, name), f"'{table.file}': '{name}'")
 
 
-def _places(values: pa.ChunkedArray, what: str) -> Array:
+def _optional_whole_numbers(values: pa.ChunkedArray, what: str) -> Array:
     return to_whole_numbers(values, what, missing=True)
 
 

@@ -1,4 +1,4 @@
-"""Which LeRobot features a trajectory becomes, under which names and with which columns."""
+"""Convert a trajectory's arrays to LeRobot features: their names, types and columns."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ from strap.types import Array, Trajectory
 
 STATE = "observation.state"
 MAX_KEY_BYTES = 220
-"""of a video feature's name; file systems take 255, and unfinished videos have longer names"""
+"""the longest name of a video feature; file systems allow 255, and the names of unfinished videos
+are longer than the feature's"""
 _BOOKKEEPING_TYPES = dict.fromkeys(BOOKKEEPING, "int64") | {"timestamp": "float32"}
 
 
 @dataclass(frozen=True)
 class NumericColumn:
-    """A numeric feature: what `info.json` says of it, and how its values are read."""
+    """A numeric feature: its entry in `info.json` and a function that reads its values."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     names: Any
     optional: bool
-    """an extra: left out of the dataset when not every trajectory has it alike"""
+    """whether the feature is left out of the dataset if it is not the same in all trajectories"""
     read: Callable[[], Array]
 
     def spec(self) -> dict[str, Any]:
-        """Return the entry of `features`."""
+        """Return the feature's entry in `info.json`."""
         return {"dtype": self.dtype, "shape": list(self.shape), "names": self.names}
 
 
 def camera_key(name: str) -> str:
-    """Return `observation.images.wrist` for `wrist`; a name that is a key already stays."""
+    """Return a camera's feature: `observation.images.wrist` for `wrist`; a feature name stays."""
     plain = _dotted(name).removeprefix(IMAGES)
     return plain if plain.startswith("observation.") else IMAGES + plain
 
 
 def cameras_by_key(trajectory: Trajectory, chosen: Iterable[str] | None) -> dict[str, str]:
-    """Return the camera of every video feature: the chosen ones, or all.
+    """Return feature -> camera for the chosen cameras, by default all.
 
-    Two cameras of one feature are an error.
+    Two cameras that become the same feature are an error.
     """
     names = trajectory.cameras if chosen is None else chosen
     return _by_key(trajectory, "cameras", names, camera_key)
 
 
 def require_folder_name(key: str, camera: str) -> None:
-    """Raise where a video feature has a name that no folder of a LeRobot dataset has."""
+    """Raise if the name of a video feature cannot be the name of a folder."""
     if not is_folder_name(key) or len(key.encode()) > MAX_KEY_BYTES:
         raise StrapError(
             f"camera '{shorten(camera)}' becomes the folder '{shorten(key)}': in LeRobot datasets "
@@ -66,11 +67,12 @@ def require_folder_name(key: str, camera: str) -> None:
 def columns_of(trajectory: Trajectory, cameras: Iterable[str]) -> dict[str, NumericColumn]:
     """Return the numeric features of a trajectory that is written with these cameras.
 
-    Actions become `action`. Proprioception `ee_pos` becomes `observation.ee_pos` (a name that
-    begins with `observation.` stays), and where there is no `observation.state` yet, all of it side
-    by side becomes that, since LeRobot's policies ask for it. Other per-frame arrays keep their
-    names, `/` written as `.`; those whose name another feature has, and arrays of more than one
-    dimension per frame, have no column.
+    - Actions become `action`.
+    - Proprioception `ee_pos` becomes `observation.ee_pos`; a name that begins with `observation.`
+      stays. If there is no `observation.state`, it is added as the concatenation of all
+      proprioception, because LeRobot's policies need it.
+    - Other per-frame arrays keep their names, with `.` for `/`. Arrays whose name is taken and
+      arrays of more than one dimension per frame have no column.
     """
     names = _labels_by_key(trajectory)
     videos = cameras_by_key(trajectory, cameras)
@@ -84,30 +86,31 @@ def columns_of(trajectory: Trajectory, cameras: Iterable[str]) -> dict[str, Nume
     taken = {*videos, *BOOKKEEPING}
     for name, array in trajectory.extras.items():
         key = _dotted(name)
-        if _fits(array) and key not in found and key not in taken:
+        if _fits_column(array) and key not in found and key not in taken:
             found[key] = _column(key, array, names.get(name), optional=True)
     return found
 
 
 def arrays_left_out(trajectory: Trajectory, columns: Mapping[str, NumericColumn]) -> dict[str, str]:
-    """Return the arrays that none of the trajectory's columns holds, each with the reason.
+    """Return array -> reason for the arrays that are in none of the trajectory's columns.
 
-    Skill labels are none of them: they have a table of their own.
+    Skill labels are not listed: they are written to their own table.
     """
     arrays = [*trajectory.proprioception.items(), *trajectory.extras.items()]
-    found = {name: "no row of numbers per frame" for name, array in arrays if not _fits(array)}
+    unfit = [name for name, array in arrays if not _fits_column(array)]
+    found = dict.fromkeys(unfit, "no row of numbers per frame")
     unclaimed = {column.name for column in columns.values() if column.optional}
     for name in trajectory.extras:
         if name not in found and _dotted(name) not in unclaimed:
             found[name] = "name taken: rename it"
         elif name not in found:
-            unclaimed.remove(_dotted(name))  # of two by one name the first is written
+            unclaimed.remove(_dotted(name))  # of two arrays with this name the first is written
     labels = {SKILL, OBJECT} if trajectory.extras.keys() >= {SKILL, OBJECT} else ()
     return {name: reason for name, reason in found.items() if name not in labels}
 
 
 def _states_by_key(trajectory: Trajectory, videos: Mapping[str, str]) -> dict[str, LazyArray]:
-    fitting = [name for name, array in trajectory.proprioception.items() if _fits(array)]
+    fitting = [name for name, array in trajectory.proprioception.items() if _fits_column(array)]
     found = _by_key(trajectory, "proprioception", fitting, state_key)
     for key in found.keys() & videos:
         raise _collision(trajectory, "camera and proprioception", videos[key], found[key], key)
@@ -117,7 +120,7 @@ def _states_by_key(trajectory: Trajectory, videos: Mapping[str, str]) -> dict[st
 def _by_key(
     trajectory: Trajectory, kind: str, names: Iterable[str], key_of: Callable[[str], str]
 ) -> dict[str, str]:
-    """Return the name behind every feature; raise where two names become one feature."""
+    """Return feature -> name; raise if two names become the same feature."""
     found: dict[str, str] = {}
     for name in names:
         key = key_of(name)
@@ -134,7 +137,7 @@ def _collision(trajectory: Trajectory, kind: str, one: str, other: str, key: str
 
 
 def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
-    """Return the names of columns by the key that their feature is written under."""
+    """Return the column names of every feature that has them, by the feature's name."""
     labels = trajectory.attributes.get("feature_names") or {}
     keys = {name: state_key(name) for name in trajectory.proprioception}
     found = {keys.get(name, name): names for name, names in labels.items()}
@@ -142,23 +145,24 @@ def _labels_by_key(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def state_key(name: str) -> str:
-    """Return `observation.ee_pos` for `ee_pos`; a name that is a key already stays."""
+    """Return the feature of proprioception: `observation.ee_pos` for `ee_pos`."""
     plain = _dotted(name)
     return plain if plain.startswith("observation.") else f"observation.{plain}"
 
 
 def _dotted(name: str) -> str:
-    """Return the name without slashes, which no LeRobot feature may have."""
+    """Return the name with dots for slashes, which LeRobot features may not have."""
     return name.replace("/", ".")
 
 
-def _fits(array: LazyArray) -> bool:
-    narrow = len(array.shape) == 1 or (len(array.shape) == 2 and array.shape[1] > 0)
-    return narrow and array.dtype.kind in "biuf"
+def _fits_column(array: LazyArray) -> bool:
+    """Return whether an array is [t] or [t d] and numeric."""
+    is_narrow = len(array.shape) == 1 or (len(array.shape) == 2 and array.shape[1] > 0)
+    return is_narrow and array.dtype.kind in "biuf"
 
 
 def _column(name: str, array: LazyArray, names: Any, *, optional: bool) -> NumericColumn:
-    if not _fits(array):
+    if not _fits_column(array):
         raise StrapError(
             f"'{name}' has shape {array.shape} and type {array.dtype}: LeRobot tables take numbers "
             "of at most one dimension per frame"
@@ -182,7 +186,7 @@ def _numbered(name: str, array: LazyArray) -> list[str]:
 
 
 def _joined(states: Mapping[str, LazyArray]) -> NumericColumn:
-    """Return all proprioception side by side, as float32."""
+    """Return the concatenation of all proprioception, as float32."""
 
     def read() -> Array:
         parts = [np.asarray(array[:], np.float32) for array in states.values()]
@@ -193,13 +197,13 @@ def _joined(states: Mapping[str, LazyArray]) -> NumericColumn:
 
 
 def to_arrow(values: Array, shape: tuple[int, ...]) -> pa.Array:
-    """Return a data file's column: numbers where there is one per frame, else fixed-size lists."""
+    """Return a column for a data file: numbers for shape (1,), else fixed-size lists."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     return flat if shape == (1,) else pa.FixedSizeListArray.from_arrays(flat, shape[0])
 
 
 def bookkeeping_specs() -> dict[str, dict[str, Any]]:
-    """Return the five features that every LeRobot dataset has."""
+    """Return the `info.json` entries of the five features that every LeRobot dataset has."""
     return {
         name: {"dtype": dtype, "shape": [1], "names": None}
         for name, dtype in _BOOKKEEPING_TYPES.items()

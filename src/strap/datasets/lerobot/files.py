@@ -1,4 +1,4 @@
-"""Which files of a LeRobot dataset are there; links are followed where they lead somewhere."""
+"""List the files of a LeRobot dataset, and those that are missing; links are followed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from strap.datasets.lerobot.layout import INFO, Layout
 
 
 def missing_files(layout: Layout, present: Collection[str] | None = None) -> dict[str, list[int]]:
-    """Return the rows of episodes whose file is missing, for the table and each camera's video.
+    """Return the rows of episodes with missing files: `table`, `video of camera front`, … -> rows.
 
-    Each folder is listed once; or what is there is known, by the paths in the dataset.
+    Args:
+        layout: the dataset's layout.
+        present: the files of the dataset, as paths relative to its folder; by default each folder
+            is listed once.
     """
     listed: dict[Path, frozenset[str]] = {}
 
@@ -35,7 +38,7 @@ def missing_files(layout: Layout, present: Collection[str] | None = None) -> dic
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names of the files in a folder, without links that lead nowhere or in a circle."""
+    """Return the names of the files in a folder, without broken or circular links."""
     try:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries if _is_file(entry)]
@@ -44,13 +47,13 @@ def _names(folder: Path) -> list[str]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    with suppress(OSError):  # a link in a circle
+    with suppress(OSError):  # a circular link
         return entry.is_file()
     return False
 
 
 def list_files(layout: Layout) -> list[Path]:
-    """Return every file of meta/ and of the folders of data and videos, hidden ones left out."""
+    """Return `meta/info.json` and all files that are not hidden in the dataset's folders."""
     found = {layout.root / INFO}
     folders = [layout.root / name for name in layout.folders]
     while folders:

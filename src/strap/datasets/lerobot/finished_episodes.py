@@ -1,11 +1,11 @@
-"""Finished episodes of a conversion in progress: a table, a video per camera, a record.
+"""The finished episodes of a conversion in progress: a table, a video per camera, a record.
 
 .<name>.partial/
-  plan.json               from what it is written and how; another plan starts afresh
-  pieces/000007.json      the record, written last: the episode is finished
+  plan.json               the source and the options; with another plan the conversion restarts
+  pieces/000007.json      the episode's record, written last: the episode is finished
   pieces/000007.parquet   its rows
-  pieces/000007.<key>.mp4 its frames; gone once they are part of a finished video file
-  dataset/                the files that are finished
+  pieces/000007.<key>.mp4 its frames; deleted once they are part of a finished video file
+  dataset/                the finished files of the dataset
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """One finished episode, as far as it must stay in memory."""
+    """What is kept in memory of one finished episode."""
 
     index: int
     length: int
     task: int
     first: int
-    """frames before it in the dataset"""
+    """number of frames before the episode in the dataset"""
     sizes: Mapping[str, int]
-    """video key -> bytes"""
+    """video feature -> bytes of its video"""
 
 
 class Workplace:
@@ -73,33 +73,33 @@ class Workplace:
         return self.episodes / f"{index:06d}.json"
 
     def table_file(self, index: int) -> Path:
-        """Return the file of an episode's rows."""
+        """Return the file of an episode's table."""
         return self.episodes / f"{index:06d}.parquet"
 
     def video_file(self, index: int, key: str) -> Path:
-        """Return the file of an episode's frames of one camera."""
+        """Return the file of an episode's video of one camera."""
         return self.episodes / f"{index:06d}.{key}.mp4"
 
     def record(self, index: int) -> dict[str, Any] | None:
-        """Return what is known of a finished episode; None where it is not finished."""
+        """Return the record of a finished episode; None if it is not finished."""
         file = self.record_file(index)
         return read_json(file) if file.exists() else None
 
     def finish(self, out: Path) -> None:
-        """Put the dataset in its place."""
+        """Move the finished dataset to its place."""
         self.dataset.rename(out)
         discard(self.root)
 
 
 def partial_folder(out: Path) -> Path:
-    """Return the folder in which the finished episodes of an unfinished dataset lie."""
+    """Return the folder with the finished episodes of an unfinished dataset."""
     return out.with_name(f".{out.name}.partial")
 
 
 def find_finished(
     workplace: Workplace, trajectory: Trajectory, index: int, task: int, first: int
 ) -> FinishedEpisode | None:
-    """Return the episode of a trajectory that an earlier run finished; None where none did."""
+    """Return the episode of a trajectory if an earlier run finished it, else None."""
     record = workplace.record(index)
     if record is None:
         return None
@@ -122,9 +122,9 @@ def write_episode(
     encodings: Mapping[str, Encoding],
     fps: Fraction,
 ) -> FinishedEpisode:
-    """Write one episode: rows, videos, and last the record that says it is finished.
+    """Write one episode: its videos, its table, and last the record that marks it as finished.
 
-    `encodings` has those of the cameras that are written, by their names in the trajectory.
+    `encodings` maps the names of the cameras that are written to their encodings.
     """
     columns = columns_of(trajectory, encodings)
     stats: dict[str, Stats] = {}

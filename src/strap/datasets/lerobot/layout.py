@@ -1,8 +1,9 @@
-"""What `meta/` of a LeRobot dataset says: features, episodes and where their files lie.
+"""The layout of a LeRobot dataset, read from `meta/`: features, episodes and their files.
 
-v3.0 keeps many episodes per file and one row per episode in `meta/episodes/*.parquet`; v2.x keeps
-one file per episode and `meta/episodes.jsonl`. Both end up in one `Layout`; file names always come
-from the templates of `info.json`. Whatever is of a wrong kind there is an error when it is opened.
+v3.0 stores many episodes per file and one row per episode in `meta/episodes/*.parquet`. v2.x stores
+one file per episode and lists the episodes in `meta/episodes.jsonl`. Both become a `Layout`. File
+names always come from the templates in `info.json`. Metadata of a wrong type raises an error when
+the dataset is opened.
 """
 
 from __future__ import annotations
@@ -50,13 +51,12 @@ __all__ = [
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 IMAGES = "observation.images."
 MAX_INFO_BYTES = 1 << 25
-"""of `info.json`: 32 MiB; those in use have a few kilobytes"""
+"""the largest `info.json`: 32 MiB; usual ones have a few kilobytes"""
 MAX_SECONDS = 1e8
-"""into a video file: three years"""
-SLOWEST, FASTEST = 1e-3, 1e5
-"""frames per second"""
+"""the latest start of an episode within a video file: three years"""
+MIN_FPS, MAX_FPS = 1e-3, 1e5
 CHUNK_SIZE = 1000
-"""episodes per folder of v2.x, where `info.json` does not tell"""
+"""episodes per folder in v2.x, if `info.json` does not say"""
 _VERSION = re.compile(r"v[23](\.[0-9]{1,4}){0,2}", re.ASCII)
 _TEXT = re.compile(r"(large_)?(string|binary)|str|text|language\w*|json|null", re.ASCII)
 _NUMERIC = re.compile(r"bool|u?int(8|16|32|64)?|float(16|32|64)?|double", re.ASCII)
@@ -64,7 +64,7 @@ _NUMERIC = re.compile(r"bool|u?int(8|16|32|64)?|float(16|32|64)?|double", re.ASC
 
 @dataclass(frozen=True)
 class Feature:
-    """One entry of `features`."""
+    """One entry of `features` in `info.json`."""
 
     name: str
     dtype: str
@@ -74,17 +74,17 @@ class Feature:
 
     @property
     def is_image(self) -> bool:
-        """Whether its values are pictures, in a video file or in the table."""
+        """Whether its values are images, in a video file or in the table."""
         return self.dtype in ("video", "image")
 
     @property
     def is_camera(self) -> bool:
-        """Whether these are colour pictures; depth maps are no camera of a trajectory."""
+        """Whether its values are colour images; depth maps are not cameras of a trajectory."""
         return self.is_image and self.shape[2] == 3 and not self.is_depth
 
     @property
     def camera_name(self) -> str:
-        """`observation.images.front` is the camera `front`."""
+        """The name without its prefix: `front` for `observation.images.front`."""
         return self.name.removeprefix(IMAGES)
 
     @property
@@ -94,13 +94,13 @@ class Feature:
 
     @property
     def is_known(self) -> bool:
-        """Whether its kind is; texts are, though they have no place in a trajectory."""
+        """Whether its dtype is known; texts are known, although trajectories do not hold them."""
         return self.is_image or self.is_numeric or _TEXT.fullmatch(self.dtype) is not None
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The index of a dataset: everything known without opening a data or video file."""
+    """Everything about a dataset that is known without opening a data or video file."""
 
     root: Path
     info: Mapping[str, Any]
@@ -109,18 +109,18 @@ class Layout:
     features: Mapping[str, Feature]
     columns: Mapping[str, Any]
     """per-episode columns: `episode_index`, `length`, `tasks`, `dataset_from_index`, and in v3.0
-    the file columns"""
+    the columns that locate the files"""
     tasks: Mapping[int, str]
     rows: Mapping[int, int]
     """episode index -> its row in `columns`"""
     templates: Mapping[str, Template]
-    """`data_path` and, where there are videos, `video_path`"""
+    """`data_path` and, if there are videos, `video_path`"""
     chunk_size: int
     """episodes per folder (v2.x)"""
     notes: tuple[str, ...] = ()
-    """where files were found elsewhere than `info.json` says"""
+    """notes about files that are not in the place that `info.json` names"""
     snapshot: Snapshot | None = None
-    """the commit of the hub that this is, where it is one: files that are not here are fetched"""
+    """the commit, if the dataset is from the hub: missing files are fetched from it"""
 
     @property
     def folders(self) -> frozenset[str]:
@@ -130,19 +130,19 @@ class Layout:
 
     @property
     def per_episode_files(self) -> bool:
-        """v2.x: every episode has files of its own, which start at frame 0."""
+        """Whether every episode has its own files, as in v2.x."""
         return self.version.startswith("v2")
 
     def data_file(self, row: int) -> Path:
-        """Return the parquet file of the episode in that row."""
+        """Return the parquet file of the episode in a row."""
         return self._path("data_path", row, "data")
 
     def video_file(self, row: int, key: str) -> Path:
-        """Return the video file of a camera for the episode in that row."""
+        """Return the video file of a camera for the episode in a row."""
         return self._path("video_path", row, f"videos/{key}", video_key=key)
 
     def files(self, row: int, videos: Collection[str] | None = None) -> tuple[Path, ...]:
-        """Return the files of the episode in that row: its table, and its videos, all or named."""
+        """Return the files of the episode in a row: its table, and the given videos or all."""
         if videos is None:
             videos = [
                 feature.name for feature in self.features.values() if feature.dtype == "video"
@@ -150,13 +150,13 @@ class Layout:
         return self.data_file(row), *(self.video_file(row, key) for key in videos)
 
     def ensure_local(self, file: Path) -> Path:
-        """Return the file; one of the hub's that is not in its cache is fetched first."""
+        """Return the file; if the dataset is from the hub and the file is missing, fetch it."""
         if self.snapshot is not None and not file.exists():
             self.snapshot.fetch([file.relative_to(self.root).as_posix()])
         return file
 
     def video_start(self, row: int, key: str) -> float:
-        """Return the seconds into the video file at which the episode's frame 0 lies."""
+        """Return the time of the episode's frame 0 in the video file, in seconds."""
         if self.per_episode_files:
             return 0.0
         start = float(self.columns[f"videos/{key}/from_timestamp"][row])
@@ -168,49 +168,51 @@ class Layout:
             )
         return start
 
-    def _path(self, template: str, row: int, place: str, **names: str) -> Path:
+    def _path(self, template: str, row: int, columns: str, **names: str) -> Path:
+        """Return the file of an episode; `columns` is the prefix of the columns that locate it."""
         index = int(self.columns["episode_index"][row])
         values: dict[str, int | str] = {
             **names,
             "episode_index": index,
             "episode_chunk": index // self.chunk_size,
-            "chunk_index": index // self.chunk_size,  # so v2.x is written at times
+            "chunk_index": index // self.chunk_size,  # some v2.x datasets use this name
         }
         if not self.per_episode_files:
-            values["chunk_index"] = self._place(f"{place}/chunk_index", row)
-            values["file_index"] = self._place(f"{place}/file_index", row)
+            values["chunk_index"] = self._file_number(f"{columns}/chunk_index", row)
+            values["file_index"] = self._file_number(f"{columns}/file_index", row)
         return self.templates[template].path(self.root, values)
 
-    def _place(self, column: str, row: int) -> int:
-        place = int(self.columns[column][row])
-        if place < 0:
+    def _file_number(self, column: str, row: int) -> int:
+        number = int(self.columns[column][row])
+        if number < 0:
             raise StrapError(
                 f"'{self.root}': meta/episodes has no '{column}' for episode "
                 f"{self.columns['episode_index'][row]}; the dataset is incomplete: download its "
                 "meta folder again"
             )
-        return place
+        return number
 
 
 def load_layout(root: Path) -> Layout:
-    """Read `meta/`."""
+    """Return the layout of the dataset in a folder, read from its `meta/`."""
     file = root / INFO
     with reading(file, "LeRobot"):
         info = _read_info(file)
-        version = _version(info, root)
-        features = {name: _feature(name, spec, file) for name, spec in info["features"].items()}
+        version = _parse_version(info, root)
+        specs = info["features"].items()
+        features = {name: _parse_feature(name, spec, file) for name, spec in specs}
         _require_distinct_cameras(features, file)
-        fps = _fps(info, file)
+        fps = _parse_fps(info, file)
         chunk_size = expect_whole_number(
             info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1
         )
     with reading(root / "meta", "LeRobot"):
-        old = version.startswith("v2")
+        is_v2 = version.startswith("v2")
         videos = [feature.name for feature in features.values() if feature.dtype == "video"]
-        columns = list_episodes(root, per_episode_files=old, videos=videos)
+        columns = list_episodes(root, per_episode_files=is_v2, videos=videos)
         _require_total(info, file, len(columns["episode_index"]))
-        tasks = list_tasks(root, per_episode_files=old)
-        named = dict(read_templates(info, file, columns, videos, per_episode_files=old))
+        tasks = list_tasks(root, per_episode_files=is_v2)
+        named = dict(read_templates(info, file, columns, videos, per_episode_files=is_v2))
         templates, notes = find_videos(named, root)
     return Layout(
         root=root,
@@ -240,7 +242,7 @@ def _read_info(file: Path) -> dict[str, Any]:
 
 
 def _require_total(info: Mapping[str, Any], file: Path, listed: int) -> None:
-    """Raise where episodes have got lost, or too many were found."""
+    """Raise if `meta/` lists fewer or more episodes than `info.json` declares."""
     total = expect_whole_number(info.get("total_episodes", listed), f"'{file}': total_episodes")
     if total != listed:
         raise StrapError(
@@ -249,7 +251,7 @@ def _require_total(info: Mapping[str, Any], file: Path, listed: int) -> None:
         )
 
 
-def _version(info: Mapping[str, Any], root: Path) -> str:
+def _parse_version(info: Mapping[str, Any], root: Path) -> str:
     version = info.get("codebase_version", "v2.1")
     if not isinstance(version, str) or not _VERSION.fullmatch(version):
         raise StrapError(
@@ -260,22 +262,22 @@ def _version(info: Mapping[str, Any], root: Path) -> str:
 
 
 def rational_fps(fps: float) -> Fraction:
-    """Return the fraction that a frame rate stands for: 29.97 is 2997/100, 29.97003 30000/1001."""
+    """Return a frame rate as a fraction: 29.97 is 2997/100, 29.97003 is 30000/1001."""
     return Fraction(fps).limit_denominator(1001)
 
 
-def _fps(info: Mapping[str, Any], file: Path) -> Fraction:
+def _parse_fps(info: Mapping[str, Any], file: Path) -> Fraction:
     fps = info.get("fps")
     is_number = isinstance(fps, int | float) and not isinstance(fps, bool)
-    if fps is None or not is_number or not SLOWEST <= fps <= FASTEST:
+    if fps is None or not is_number or not MIN_FPS <= fps <= MAX_FPS:
         raise StrapError(
-            f"'{file}': fps is {short_repr(fps)}; it must be a positive number, {SLOWEST:g} to "
-            f"{FASTEST:g}"
+            f"'{file}': fps is {short_repr(fps)}; it must be a positive number, {MIN_FPS:g} to "
+            f"{MAX_FPS:g}"
         )
     return rational_fps(fps)
 
 
-def _feature(name: str, spec: Any, file: Path) -> Feature:
+def _parse_feature(name: str, spec: Any, file: Path) -> Feature:
     where = f"'{file}': feature {expect_text(name, f'{file}: the name of a feature')!r}"
     if not isinstance(spec, dict) or not {"dtype", "shape"} <= spec.keys():
         raise StrapError(f"{where} lacks a dtype or shape; it is {short_repr(spec)}: mend the file")
@@ -301,7 +303,7 @@ def _feature(name: str, spec: Any, file: Path) -> Feature:
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a video feature may have the name: the folder of its files has it too."""
+    """Return whether a video feature may have this name: it is also the name of a folder."""
     return re.search(r"[/\\\0]|^\.{0,2}$", name) is None
 
 
@@ -323,16 +325,16 @@ def _is_depth(where: str, spec: Mapping[str, Any]) -> bool:
         if part is not None and not isinstance(part, dict):
             raise StrapError(f"{where}: {key} is {short_repr(part)}; it must be an object or null")
         described |= part or {}
-    told = [described.get(key) for key in ("is_depth_map", "video.is_depth_map")]
-    if wrong := [value for value in told if not isinstance(value, bool | None)]:
+    flags = [described.get(key) for key in ("is_depth_map", "video.is_depth_map")]
+    if wrong := [value for value in flags if not isinstance(value, bool | None)]:
         raise StrapError(
             f"{where}: is_depth_map is {short_repr(wrong[0])}; it must be true or false"
         )
-    return any(told)
+    return any(flags)
 
 
 def _height_width_channels(where: str, shape: tuple[int, ...], names: Any) -> tuple[int, ...]:
-    # Some writers list (channels, height, width); the names say so, or the place of the 3.
+    # Some writers list (channels, height, width); the names or the sizes show it.
     first = names[0] if isinstance(names, list) and names else None
     if len(shape) == 3 and (first in ("channel", "channels") or (shape[0] <= 4 < shape[2])):
         shape = (shape[1], shape[2], shape[0])

@@ -1,13 +1,13 @@
-"""What a column of a parquet file unpacks to, told by the headers of its pages.
+"""Compute the unpacked size of a parquet column from the headers of its pages.
 
-The footer tells it too, but nothing holds a footer to the truth: 552 bytes that declare 39 numbers
-may hold a page of two billion. A column is a sequence of pages,
+The footer declares the size too, but it can be wrong: a file of 552 bytes whose footer declares 39
+numbers can hold a page of two billion. A column is a sequence of pages,
 
     header  compressed content  header  compressed content  …
 
 and each header, a struct of Thrift's compact protocol, has two sizes and a number of values:
 
-    1 kind   2 unpacked size   3 size in the file   5|8 of data (1 values …)   7 of a dictionary
+    1 type   2 unpacked size   3 size in the file   5|8 data header (1 values …)   7 dictionary
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 MAX_PAGES = 100_000
-"""of one column in one row group; pages have about a megabyte"""
+"""the most pages of a column in a row group; a page usually has about a megabyte"""
 MAX_HEADER_BYTES = 1 << 20
 FIRST_READ = 512
-"""bytes of a header that are tried first"""
+"""bytes that are read first for a header"""
 MAX_STRUCT_DEPTH = 8
 DATA_HEADERS = (5, 8)
-"""the fields of a page's header in which its number of values is"""
+"""the fields of a page header that hold its number of values"""
 BOOLEANS, BYTE, NUMBERS, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
-"""Thrift's types; a map does not occur"""
+"""Thrift's types; maps do not occur"""
 
 
 def unpacked_size(file: BinaryIO, start: int, length: int, values: int, width: int) -> int:
-    """Return the bytes of a column's pages, or `width` times its values where that is more.
+    """Return the unpacked bytes of a column's pages, or `width` times its values if that is more.
 
     Args:
         file: the parquet file.
-        start: where the first page is.
-        length: of all pages in the file.
-        values: how many are declared; pages after these are not read by anybody.
-        width: bytes of a value.
+        start: the offset of the first page.
+        length: the length of all pages in the file.
+        values: the declared number of values; pages beyond it are never read.
+        width: bytes per value.
 
     Raises:
-        ValueError: where there are no such pages.
+        ValueError: if the pages are malformed.
     """
     size = seen = 0
     place, end = start, start + length
@@ -57,7 +57,7 @@ def unpacked_size(file: BinaryIO, start: int, length: int, values: int, width: i
 
 
 def _read_header(file: BinaryIO, place: int) -> tuple[dict[int | str, int], int]:
-    """Return the numbers of the page's header at `place`, and its length."""
+    """Return the numeric fields of the page header at `place`, and the header's length."""
     length = FIRST_READ
     while True:
         file.seek(place)
@@ -65,21 +65,21 @@ def _read_header(file: BinaryIO, place: int) -> tuple[dict[int | str, int], int]
         try:
             fields = _Fields(data)
             return dict(fields.numbers()), fields.place
-        except IndexError as error:  # the header is longer than what was read of it
+        except IndexError as error:  # the header is longer than `length`
             if len(data) < length or length >= MAX_HEADER_BYTES:
                 raise ValueError("the header of a page does not end") from error
             length *= 8
 
 
 class _Fields:
-    """Reads a struct of Thrift's compact protocol; `IndexError` where the data end before it."""
+    """A parser of Thrift's compact protocol; raises `IndexError` if the data end too early."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.place = 0
 
     def numbers(self) -> Iterator[tuple[int | str, int]]:
-        """Yield the numbers of a page's header by field, its number of values as `values`."""
+        """Yield (field, number) of a page header, with its number of values as `values`."""
         for field, kind in self._struct():
             if kind in NUMBERS:
                 yield field, self._number()
@@ -109,7 +109,7 @@ class _Fields:
         elif kind == DOUBLE:
             self.place += 8
         elif kind == BINARY:
-            length = self._varint()  # before `place` is read: it moves it
+            length = self._varint()  # not inline: `_varint` itself changes `place`
             self.place += length
         elif kind == STRUCT and depth < MAX_STRUCT_DEPTH:
             for _, inner in self._struct():

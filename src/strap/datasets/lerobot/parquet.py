@@ -1,7 +1,7 @@
-"""Parquet files of somebody else: columns within limits, errors that name file and column.
+"""Read parquet files that are not trusted: columns within limits, errors that name the column.
 
-A parquet file is small where its values repeat: what a column unpacks to is looked up and held
-against a limit before it is read.
+A small parquet file can unpack to a huge column if its values repeat. So the unpacked size of a
+column is computed and compared with a limit before the column is read.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ from strap.types import Array
 ROWS_PER_BATCH = 1 << 16
 """rows of numbers read at a time"""
 MAX_COLUMN_BYTES = 1 << 30
-"""the most that one column of one row group may unpack to"""
+"""the largest unpacked size of a column in one row group"""
 MAX_BATCH_BYTES = 1 << 29
-"""the most that texts or pictures read at a time may come to, and a column of `meta/` in all"""
+"""the largest size of the texts or images read at a time, and of a whole column of `meta/`"""
 LIST_BYTES = 8
-"""what Arrow needs for each value of a list while it reads it"""
+"""memory that Arrow needs per list value while it reads a list"""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12}
 
 
 @dataclass(frozen=True)
 class Table:
-    """An open parquet file, its columns unread."""
+    """An open parquet file, without the values of its columns."""
 
     file: Path
     handle: pq.ParquetFile
     schema: pa.Schema
     group_rows: Sequence[int]
-    """rows of each row group"""
+    """number of rows of each row group"""
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(row group, column) -> bytes that it unpacks to, of those that were looked at"""
+    """cache: (row group, column) -> unpacked bytes"""
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of its columns."""
+        """The names of the columns."""
         return list(self.schema.names)
 
     @property
     def rows(self) -> int:
-        """Rows in all."""
+        """The total number of rows."""
         return sum(self.group_rows)
 
 
 def open_table(file: Path) -> Table:
-    """Open a parquet file; raise where its footer is damaged or contradicts itself."""
+    """Open a parquet file; raise if its footer is damaged or contradicts itself."""
     try:
         handle = pq.ParquetFile(file, page_checksum_verification=True)
         footer = handle.metadata
@@ -95,10 +95,10 @@ def iter_batches(
     rows: int = ROWS_PER_BATCH,
     groups: Sequence[int] | None = None,
 ) -> Iterator[Sequence[pa.Array]]:
-    """Yield columns, `rows` rows at a time, or fewer where they hold texts or pictures.
+    """Yield batches of columns, of `rows` rows each, or fewer if they hold texts or images.
 
-    A text that stands once in the file may be that of many rows, so that each row may be as large
-    as all of the column in the file.
+    Many rows can share one text that is stored once. So each row can be as large as the whole
+    column in the file.
     """
     groups = range(len(table.group_rows)) if groups is None else groups
     for column in columns:
@@ -131,9 +131,9 @@ def read_whole_column(table: Table, column: str) -> pa.ChunkedArray:
 def to_whole_numbers(
     values: pa.Array | pa.ChunkedArray, what: str, *, missing: bool = False
 ) -> Array:
-    """Return whole numbers from 0 on as int64; with `missing`, −1 where there is none.
+    """Return whole numbers of 0 or more as int64; with `missing`, nulls are allowed and become −1.
 
-    Floats are taken where they are whole. `what` names the column and its file in the error.
+    Floats with whole values are accepted. `what` names the column and its file in the error.
     """
     values = _decoded(values)
     if pa.types.is_null(values.type) and missing:
@@ -157,7 +157,7 @@ def to_whole_numbers(
 
 
 def to_seconds(values: pa.ChunkedArray, what: str) -> Array:
-    """Return numbers as float64, NaN where there is none; `what` names the column in the error."""
+    """Return numbers as float64, nulls as NaN; `what` names the column in the error."""
     values = _decoded(values)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
@@ -166,7 +166,7 @@ def to_seconds(values: pa.ChunkedArray, what: str) -> Array:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """Return the name of a type, shortened where it is long."""
+    """Return the name of a type, shortened if it is long."""
     return shorten(str(kind))
 
 
@@ -185,7 +185,7 @@ def _require_column(table: Table, column: str) -> None:
 
 
 def _unpacked_size(table: Table, groups: Sequence[int], column: str) -> int:
-    """Return the most bytes of the column in one of the row groups; raise where it is too many."""
+    """Return the column's largest unpacked size among the row groups; raise if it is too large."""
     footer = table.handle.metadata
     paths = [footer.schema.column(i).path for i in range(footer.num_columns)]
     leaves = [i for i, path in enumerate(paths) if f"{path}.".startswith(f"{column}.")]
@@ -212,7 +212,7 @@ def _look_up_sizes(table: Table, places: Sequence[tuple[int, int]]) -> None:
 
 
 def _chunk_size(file: BinaryIO, chunk: pq.ColumnChunkMetaData, *, is_list: bool) -> int:
-    """Return what one column of one row group unpacks to, by its footer and by its pages."""
+    """Return the unpacked size of a column in a row group: the larger by footer and by pages."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:
         start = chunk.dictionary_page_offset

@@ -1,4 +1,4 @@
-"""LeRobot v3.0 and v2.x datasets, read lazily: tables by column, videos by frame range."""
+"""Read LeRobot v3.0 and v2.x datasets lazily: tables by column, videos by frame range."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Array, Orientation, Source, Trajectory, stamp_files
 
-UNREAD = ("dataset_from_index", "tasks")
-"""columns of `meta/` by which no frame is found: what an episode's place and instruction are"""
+NOT_STAMPED = ("dataset_from_index", "tasks")
+"""columns of `meta/` that do not affect which frames are read"""
 
 
 @dataclass(frozen=True)
 class LeRobotReader:
-    """Reads one dataset folder; ids are `episode_000000`, `episode_000001`, …"""
+    """The reader of one dataset folder; ids are `episode_000000`, `episode_000001`, …"""
 
     layout: Layout
     ids: Sequence[str]
@@ -53,23 +53,23 @@ class LeRobotReader:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """`meta/info.json`."""
+        """The content of `meta/info.json`."""
         return self.layout.info
 
     @property
     def commit(self) -> str:
-        """The hub's repository and commit; empty where this is no dataset of the hub."""
+        """The hub repository and commit; empty if the dataset is not from the hub."""
         return str(self.layout.snapshot.name) if self.layout.snapshot else ""
 
     @property
     def label(self) -> str:
-        """The name of the hub's repository; empty where this is no dataset of the hub."""
+        """The name of the hub repository; empty if the dataset is not from the hub."""
         return self.layout.snapshot.repo if self.layout.snapshot else ""
 
     def fetch(
         self, ids: Sequence[str], cameras: Sequence[str] | None, progress: Progress = silent
     ) -> None:
-        """Fetch the tables of these trajectories and the videos of cameras (None: of all)."""
+        """Fetch the tables of these trajectories and the videos of these cameras (None: all)."""
         snapshot = self.layout.snapshot
         if snapshot is None:
             return
@@ -86,24 +86,24 @@ class LeRobotReader:
 
     @cached_property
     def files(self) -> Sequence[Path]:
-        """Every file of meta/ and of the folders of data and videos."""
+        """All files in `meta/` and in the folders of data and videos."""
         return tuple(list_files(self.layout))
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each trajectory, in the order of `ids`."""
+        """The number of frames of each trajectory, in the order of `ids`."""
         column = self.layout.columns["length"]
         return [int(column[self._row(name)]) for name in self.ids]
 
     @property
     def instructions(self) -> Sequence[str] | None:
-        """The instruction of each trajectory, in the order of `ids`, where meta/ lists them."""
+        """The instructions in the order of `ids`; None if `meta/` does not list all of them."""
         listed = [self.layout.columns["tasks"][self._row(name)] for name in self.ids]
         return [names[0] for names in listed] if all(listed) else None
 
     @property
     def summary(self) -> str:
-        """One line about what was left out or found elsewhere; empty when nothing was."""
+        """One line about what was left out or found in another folder; empty if nothing was."""
         notes = list(self.layout.notes)
         if self.skipped:
             total = len(self.ids) + len(self.skipped)
@@ -117,7 +117,7 @@ class LeRobotReader:
 
     @property
     def missing(self) -> Mapping[str, Sequence[str]]:
-        """`table`, `video of camera front`, … -> ids of trajectories that lack it."""
+        """The missing files: `table`, `video of camera front`, … -> ids of the trajectories."""
         ids = [episode_id(int(index)) for index in self.layout.columns["episode_index"]]
         with reading(self.layout.root, "LeRobot"):
             found = missing_files(self.layout)
@@ -127,7 +127,7 @@ class LeRobotReader:
         }
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread."""
+        """Return the trajectory with its arrays unread."""
         row = self._row(trajectory_id)
         with reading(self.layout.root, "LeRobot"):
             return self._read(row, trajectory_id)
@@ -170,10 +170,14 @@ class LeRobotReader:
         )
 
     def _stamp(self, row: int) -> str:
-        """Return what changes with the episode's files, or with what `meta/` says of them."""
-        columns = {n: values[row] for n, values in self.layout.columns.items() if n not in UNREAD}
-        said = [str(self.layout.fps), sorted((name, str(v)) for name, v in columns.items())]
-        return f"{stamp_files(self.layout.files(row))},{fingerprint_json(said)}"
+        """Return a text that changes if the episode's files or their metadata change."""
+        columns = {
+            name: values[row]
+            for name, values in self.layout.columns.items()
+            if name not in NOT_STAMPED
+        }
+        described = [str(self.layout.fps), sorted((name, str(v)) for name, v in columns.items())]
+        return f"{stamp_files(self.layout.files(row))},{fingerprint_json(described)}"
 
     def _row(self, trajectory_id: str) -> int:
         index = re.fullmatch(r"episode_([0-9]{6,19})", trajectory_id, re.ASCII)
@@ -195,7 +199,7 @@ def episode_id(index: int) -> str:
 
 def is_lerobot(path: Path) -> bool:
     """Return whether `path` is a folder with a LeRobot `meta/info.json`."""
-    with suppress(OSError):  # a folder that may not be entered
+    with suppress(OSError):  # a folder without permission to enter it
         return (path / INFO).is_file()
     return False
 
@@ -207,22 +211,22 @@ def open_lerobot(
     missing: Literal["error", "skip"] = "error",
     action: str | None = None,
 ) -> tuple[str, LeRobotReader]:
-    """Return the reader of a LeRobot folder, and its format (`lerobot-v3.0`, `lerobot-v2.1`).
+    """Return the format (`lerobot-v3.0`, `lerobot-v2.1`) and the reader of a LeRobot folder.
 
     Args:
         path: the dataset's folder, which has `meta/info.json`.
-        orientation: how images lie on disk; LeRobot's are upright.
-        missing: what to do about episodes whose video or parquet file is absent: an error when
-            they are read, or leave them out (`reader.skipped` and `reader.summary` tell).
-        action: the feature with the actions, when it is not called `action`.
+        orientation: how images are stored; by default upright.
+        missing: how to treat episodes whose video or parquet file is missing: raise an error when
+            they are read, or skip them (then listed in `reader.skipped` and `reader.summary`).
+        action: the feature with the actions, if it is not called `action`.
     """
     if missing not in ("error", "skip"):
         raise unknown("value of missing", missing, ("error", "skip"))
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
     with reading(path, "LeRobot"):
-        gone = _missing_everywhere(layout).values() if missing == "skip" else ()
-        absent = frozenset(row for found in gone for row in found)
+        missing_rows = _find_missing(layout).values() if missing == "skip" else ()
+        absent = frozenset(row for found in missing_rows for row in found)
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
     actions = find_action(layout, action)
     reader = LeRobotReader(
@@ -236,15 +240,15 @@ def open_lerobot(
     return f"lerobot-{layout.version}", reader
 
 
-def _missing_everywhere(layout: Layout) -> dict[str, list[int]]:
-    """Return the rows of episodes that lack a file, and the hub, where it answers, has none."""
+def _find_missing(layout: Layout) -> dict[str, list[int]]:
+    """Return the rows of episodes that lack a file, on disk and on the hub if it can be asked."""
     listed = layout.snapshot.list_files() if layout.snapshot else None
     return missing_files(layout, listed)
 
 
 @dataclass(frozen=True)
 class _Episode:
-    """One row of the layout, and how its arrays are read."""
+    """One episode: a row of the layout, with functions that read its arrays."""
 
     layout: Layout
     row: int
@@ -277,7 +281,7 @@ class _Episode:
         return self.layout.tasks[int(first)]
 
     def column(self, feature: Feature, *, scalar: bool = False) -> LazyArray:
-        """Return a numeric feature, [length, *shape]; `scalar`: [length]."""
+        """Return a numeric feature, [length, *shape], or [length] if `scalar`."""
         shape = (self.length,) if scalar else (self.length, *feature.shape)
         dtype = np.dtype(feature.dtype)
 
@@ -301,7 +305,7 @@ class _Episode:
         return LazyArray(shape, dtype, read)
 
     def camera(self, feature: Feature) -> LazyArray:
-        """Return frames of a camera, uint8 [length h w 3]."""
+        """Return the frames of a camera, uint8 [length h w 3]."""
         shape = (*feature.shape[:2], 3)
         read = self._video if feature.dtype == "video" else self._images
 
@@ -309,8 +313,8 @@ class _Episode:
             if start >= stop:
                 return np.empty((0, *shape), np.uint8)
             try:
-                # The table says how many frames there are: of a video that episodes share, those
-                # of the next one follow.
+                # The table is checked because a video that episodes share does not end with this
+                # episode: too great a length would return frames of the next one.
                 file = self.data_file()
                 with reading(file, "LeRobot"):
                     require_rows(file, self.index, self.length, "episode_index")
@@ -321,8 +325,8 @@ class _Episode:
         return LazyArray((self.length, *shape), np.dtype(np.uint8), frames)
 
     def _video(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        # On the frame grid, not from the float32 column `timestamp`: that is off by up to a
-        # quarter of a millisecond after an hour.
+        # Times are computed from fps: after an hour the float32 column `timestamp` has errors of
+        # up to a quarter of a millisecond.
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
         file = self.layout.ensure_local(self.layout.video_file(self.row, key))
@@ -332,9 +336,9 @@ class _Episode:
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file = self.data_file()
         with reading(file, "LeRobot"):
-            pictures = read_images(file, self.index, key, start, stop, self._image_file)
-            return decode_images(pictures, stop - start, shape, f"'{file}'", start)
+            encoded = read_images(file, self.index, key, start, stop, self._image_file)
+            return decode_images(encoded, stop - start, shape, f"'{file}'", start)
 
     def _image_file(self, name: str, named_by: str) -> Path:
-        """Return the file of a picture that the table names."""
+        """Return the local path of an image file that the table names."""
         return self.layout.ensure_local(path_inside(self.layout.root, name, named_by=named_by))

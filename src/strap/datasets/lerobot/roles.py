@@ -1,4 +1,4 @@
-"""Which feature of a LeRobot dataset is what, by its name."""
+"""Find the roles of LeRobot features (action, proprioception, camera) by their names."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ OBSERVATION_PREFIX = "observation."
 
 
 def is_array(feature: Feature) -> bool:
-    """Return whether a feature is numbers, and not LeRobot's own numbering of frames."""
+    """Return whether a feature is numeric and not one of LeRobot's bookkeeping columns."""
     return feature.is_numeric and feature.name not in BOOKKEEPING
 
 
 def is_image_column(feature: Feature) -> bool:
-    """Return whether a feature is pictures that lie as numbers in the table."""
+    """Return whether a feature holds images as numbers in the table."""
     return is_array(feature) and is_image_array(
         feature.name, feature.shape, np.dtype(feature.dtype)
     )
 
 
 def find_action(layout: Layout, name: str | None) -> str:
-    """Return the feature with the actions: the one of that name, else `action` or `actions`."""
+    """Return the feature with the actions: `name` if given, else `action` or `actions`."""
     numeric = [f.name for f in layout.features.values() if is_array(f)]
     if name is not None and name not in numeric:
         raise StrapError(f"'{layout.root}': {unknown('action feature', name, numeric)}")
@@ -40,11 +40,11 @@ def find_action(layout: Layout, name: str | None) -> str:
 
 
 def find_states(layout: Layout, action: str) -> frozenset[str]:
-    """Return the features that are proprioception: rows of numbers named `observation.…`.
+    """Return the features that are proprioception: vectors named `observation.…`.
 
-    Where none has such a name, those with a name like `state`, `ee_pos` or `joint_positions`.
+    If there are none, return vectors with names such as `state`, `ee_pos` or `joint_positions`.
     """
     features = layout.features.values()
-    rows = [f for f in features if is_array(f) and len(f.shape) == 1 and f.name != action]
-    observed = [f.name for f in rows if f.name.startswith(OBSERVATION_PREFIX)]
-    return frozenset(observed or [f.name for f in rows if is_state_name(f.name)])
+    vectors = [f.name for f in features if is_array(f) and len(f.shape) == 1 and f.name != action]
+    observed = [name for name in vectors if name.startswith(OBSERVATION_PREFIX)]
+    return frozenset(observed or filter(is_state_name, vectors))

@@ -1,8 +1,8 @@
-"""Per-episode statistics as LeRobot keeps them, and their sum over a dataset.
+"""LeRobot's statistics of episodes, and their aggregation over a dataset.
 
-Numbers: min, max, mean, std, count and five quantiles per dimension. Pictures: the same per channel
-in [0, 1], shape (3, 1, 1), from at most `SAMPLES` evenly spaced frames, thinned to about 150 pixels
-a side; a histogram of grey levels gives all of them exactly.
+Numbers have min, max, mean, std, count and five quantiles per dimension. Images have the same per
+channel in [0, 1], of shape (3, 1, 1). They are computed exactly from a histogram of grey levels of
+at most `SAMPLES` evenly spaced frames, subsampled to about 150 pixels a side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLED_SIDE = 150
 
 
 def number_stats(values: Array) -> Stats:
-    """Return statistics over the frames of an array [t …]; a [t] array counts as [t 1]."""
+    """Return statistics over the frames of an array [t …]; [t] is treated as [t 1]."""
     rows = values.astype(np.float64).reshape(len(values), *(values.shape[1:] or (1,)))
     quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
     return {
@@ -45,7 +45,7 @@ class ImageStats:
         self._counts = np.zeros((3, 256), np.int64)
 
     def add(self, frames: Array) -> None:
-        """Take the next frames, uint8 [n h w 3]."""
+        """Add the next frames, uint8 [n h w 3]."""
         first = -self._seen % self._every
         thin = max(1, max(frames.shape[1:3]) // SAMPLED_SIDE)
         for frame in frames[first :: self._every, ::thin, ::thin]:
@@ -55,7 +55,7 @@ class ImageStats:
         self._seen += len(frames)
 
     def result(self) -> Stats:
-        """Return the statistics, [3 1 1] each, in [0, 1]; `count` is that of the sampled frames."""
+        """Return the statistics, [3 1 1] each, in [0, 1]; `count` counts the sampled frames."""
         grey = np.arange(256) / 255
         share = self._counts / self._counts.sum(axis=1, keepdims=True)
         below = share.cumsum(axis=1)
@@ -72,9 +72,9 @@ class ImageStats:
 
 
 def aggregate(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Stats]:
-    """Return the statistics of a whole dataset from those of its episodes, one at a time.
+    """Return the statistics of a whole dataset from the statistics of its episodes.
 
-    Exact but for the quantiles, which are means weighted by frames, as in LeRobot.
+    They are exact except for the quantiles, which are means weighted by frames, as in LeRobot.
     """
     total: dict[str, Stats] = {}
     for part in parts:

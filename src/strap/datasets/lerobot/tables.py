@@ -1,4 +1,4 @@
-"""Columns of one episode out of parquet files that hold many, without reading the rest."""
+"""Read the columns of one episode from parquet files that hold many episodes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from strap.errors import StrapError
 from strap.types import Array
 
 IMAGE_BATCH = 16
-"""pictures decoded from a table at a time: bounds memory for files with huge row groups"""
+"""images read from a table at a time: bounds memory for files with huge row groups"""
 CACHED_COLUMNS, CACHED_COLUMN_BYTES = 64, 1 << 20
-"""how many columns of episodes stay in memory, and how large one of them may be"""
+"""the number of episode columns kept in memory, and the largest size of one"""
 FETCH_BOTH = "file and meta are of different downloads: get both again"
 
 
 def read_column(file: Path, episode: int, length: int, column: str, row_bytes: int) -> Array:
-    """Return a numeric column of an episode, [length …]; a row has about `row_bytes`."""
+    """Return a numeric column of an episode, [length …]; `row_bytes` decides if it is cached."""
     require_rows(file, episode, length, column)
     load = (
         _cached_column if length * row_bytes <= CACHED_COLUMN_BYTES else _cached_column.__wrapped__
@@ -44,7 +44,7 @@ def read_column(file: Path, episode: int, length: int, column: str, row_bytes: i
 
 
 def require_rows(file: Path, episode: int, length: int, column: str) -> None:
-    """Raise where the table has more or fewer rows of the episode than meta/ says frames."""
+    """Raise if the episode's number of rows in the table is not its `length` in `meta/`."""
     first, last = _rows(file, episode)
     if last - first != length:
         raise StrapError(
@@ -61,9 +61,9 @@ def read_images(
     stop: int,
     locate: Callable[[str, str], Path],
 ) -> Iterator[bytes]:
-    """Yield the encoded pictures of frames start … stop−1, from an image column {bytes, path}.
+    """Yield the encoded images of frames start … stop−1, from an image column {bytes, path}.
 
-    A picture without bytes lies in the file of that path: `locate` is given it, and what names it.
+    An image without bytes is read from the file `locate(path, where)`.
     """
     first, _ = _rows(file, episode)
     where = f"'{file}', episode {episode}: '{column}'"
@@ -79,9 +79,9 @@ def read_images(
 
 
 def cast_to_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
-    """Return numbers of a table as the type that `info.json` declares; raise where that harms.
+    """Return numbers cast to the dtype that `info.json` declares.
 
-    Floats may be rounded; a whole number that the type cannot hold is an error.
+    Floats may be rounded; a whole number that the dtype cannot hold is an error.
     """
     if np.can_cast(values.dtype, dtype, "safe"):
         return values.astype(dtype, copy=False)
@@ -104,9 +104,9 @@ def _image_file(file: Path, where: str) -> bytes:
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
-    """Return what changes when the file does, and who reads: an open handle is one thread's alone.
+    """Return the cache key of an open file: its time and size, and the process and thread.
 
-    Nor does it survive a fork.
+    An open handle may be used by only one thread, and not after a fork.
     """
     try:
         found = file.stat()
@@ -153,7 +153,7 @@ def _row_spans(file: Path, mtime: int, size: int, reader: int) -> dict[int, tupl
                     "damaged: download it again"
                 )
             spans[episode] = (row + start, row + stop)
-        if len(starts) == 0 or starts[0] > 0:  # the batch goes on with the episode before
+        if len(starts) == 0 or starts[0] > 0:  # the batch begins inside the previous episode
             spans[last] = (spans[last][0], row + int(starts[0] if len(starts) else len(index)))
         row, last = row + len(index), int(index[-1])
         last_frame = int(frames[0][-1]) if frames else -1
@@ -185,12 +185,12 @@ def _cached_column(
             f"'{file}', episode {episode}: column '{column}' is no regular array ({error}); "
             "download the file again"
         ) from error
-    array.flags.writeable = False  # shared by everyone who reads this column
+    array.flags.writeable = False  # the cached array is shared by all readers of this column
     return array
 
 
 def _overlapping(table: Table, first: int, last: int) -> tuple[list[int], int]:
-    """Return the row groups that hold rows first … last−1, and the row where the first begins."""
+    """Return the row groups that hold rows first … last−1, and the first row of these groups."""
     groups: list[int] = []
     begin = offset = 0
     for group, rows in enumerate(table.group_rows):

@@ -1,8 +1,8 @@
-"""File names from the templates of `info.json`, such as `data/chunk-{chunk_index:03d}/….parquet`.
+"""Make file names from templates in `info.json`, such as `data/chunk-{chunk_index:03d}/….parquet`.
 
-`str.format` would do what any file asks: read attributes of objects, or write a number three
-billion digits wide. Here a template is literal text and known names, each with a width of at most
-two digits.
+`str.format` is not safe for a template from an untrusted file: it can read attributes of objects,
+or write a number three billion digits wide. Here a template may contain only literal text and known
+names, each with a width of at most two digits.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from strap.datasets.untrusted import path_inside
 from strap.errors import StrapError
 
 VIDEO_FOLDERS = ("videos", "video")
-"""names of the folder of videos"""
+"""possible names of the folder of videos"""
 
 MAX_TEMPLATE_LENGTH = 1000
-"""characters of a template"""
+"""the most characters of a template"""
 _WIDTH = re.compile(r"(0?[0-9]{1,2})?d?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed template: literal texts, each followed by a name and its format, or by nothing."""
+    """A parsed template."""
 
     parts: tuple[tuple[str, str | None, str], ...]
+    """(literal text, the name after it or None, the name's format)"""
     named_by: str
-    """the file and key it stands in, for errors"""
+    """the file and key of the template, for errors"""
 
     @property
     def names(self) -> frozenset[str]:
-        """The names it uses."""
+        """The names that the template uses."""
         return frozenset(field for _, field, _ in self.parts if field is not None)
 
     @property
     def folder(self) -> str:
-        """The first folder of every file that it names; "" where that differs from file to file."""
+        """The first folder of all its files; empty if it differs between files."""
         folder, slash, _ = self.parts[0][0].partition("/")
         return folder if slash else ""
 
     def moved(self, folder: str) -> Template:
-        """Return the template with another first folder."""
+        """Return the template with its first folder replaced."""
         (literal, field, width), *rest = self.parts
         first = (folder + literal.removeprefix(self.folder), field, width)
         return replace(self, parts=(first, *rest))
 
     def path(self, root: Path, values: Mapping[str, int | str]) -> Path:
-        """Return the file of these values; raise where it lies outside `root`."""
+        """Return the file for these values; raise if it is outside `root`."""
         name = "".join(
             literal + (format(values[field], width) if field is not None else "")
             for literal, field, width in self.parts
@@ -63,10 +64,10 @@ class Template:
 
 
 def parse_template(template: Any, names: Collection[str], file: Path, key: str) -> Template:
-    """Return the template that stands at `key` of `file`.
+    """Return the parsed template from `key` of `file`.
 
-    Raise where it is none, uses other names than `names`, or asks for more of them than a width;
-    a text such as `video_key` takes no width.
+    Raise if it is not a template, uses other names than `names`, or has a format other than a
+    width. `video_key`, a text, has no width.
     """
 
     def refused(reason: str) -> StrapError:
@@ -103,7 +104,10 @@ def read_templates(
     *,
     per_episode_files: bool,
 ) -> Iterator[tuple[str, Template]]:
-    """Yield the templates in use; raise where two episodes or cameras would share a file by one."""
+    """Yield the templates in use; raise if two episodes or cameras would get the same file.
+
+    In v3.0 episodes may share a file, but different chunk or file numbers may not.
+    """
     numbers = ["chunk_index", "episode_index", "episode_chunk"]
     if not per_episode_files:
         numbers = ["file_index", *numbers]
@@ -133,9 +137,9 @@ def read_templates(
 def find_videos(
     templates: Mapping[str, Template], root: Path
 ) -> tuple[dict[str, Template], tuple[str, ...]]:
-    """Return the templates with the folder that holds the videos, and a note where it is another.
+    """Return the templates, with `video_path` moved to the folder that exists, and notes on that.
 
-    It is another where the folder that `video_path` names is absent and another name of it is not.
+    If the folder in `video_path` is missing, the other one of `VIDEO_FOLDERS` is used if it exists.
     """
     template = templates.get("video_path")
     if (

@@ -1,4 +1,4 @@
-"""Numbers and texts out of metadata, each of the kind it must be or an error that names it."""
+"""Check the types of numbers and texts in metadata; an error names the value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from strap.errors import StrapError
 
 MAX_WHOLE_NUMBER = (1 << 63) - 1
-"""the largest whole number that tables hold"""
+"""the largest whole number that a table can hold"""
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxlong = 120
@@ -18,29 +18,27 @@ _short.maxlevel = 3
 
 
 def short_repr(value: Any) -> str:
-    """Return a value for an error message: its repr, shortened where it is long or deep."""
+    """Return the repr of a value for an error message, shortened if it is long or nested."""
     return _short.repr(value)
 
 
 def parse_json(data: bytes) -> Any:
-    """Return what JSON says; raise `ValueError` where it says two things by one name."""
-    return json.loads(data, object_pairs_hook=_distinct)
+    """Return the content of JSON; raise `ValueError` if an object has the same key twice."""
+    return json.loads(data, object_pairs_hook=_require_distinct_keys)
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _require_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        twice = next(
-            name for name, count in Counter(name for name, _ in pairs).items() if count > 1
-        )
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise ValueError(f"{short_repr(twice)} is there twice")
     return found
 
 
 def expect_whole_number(value: Any, what: str, *, least: int = 0) -> int:
-    """Return a whole number from `least` on; `what` names it and its file in the error.
+    """Return a whole number of at least `least`; `what` names it and its file in the error.
 
-    `3.0` is one, as tables that pandas touched write it; `true`, `"3"` and `3.5` are none.
+    `3.0` is accepted, because pandas writes whole numbers so; `true`, `"3"` and `3.5` are not.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -57,7 +55,7 @@ def expect_whole_number(value: Any, what: str, *, least: int = 0) -> int:
 
 
 def expect_text(value: Any, what: str) -> str:
-    """Return a string that can be written again; `what` names it and its file in the error."""
+    """Return a string that can be encoded; `what` names it and its file in the error."""
     if not isinstance(value, str):
         raise StrapError(
             f"{what} is {short_repr(value)}; it must be a text: correct it, or download the file "
@@ -73,7 +71,7 @@ def expect_text(value: Any, what: str) -> str:
 
 
 def expect_texts(value: Any, what: str) -> list[str]:
-    """Return a list of texts: of a list its elements, of one text that text, of nothing none."""
+    """Return a list of texts; a single text becomes a list of one, None an empty list."""
     if value is None:
         return []
     if isinstance(value, list):

@@ -1,12 +1,12 @@
-"""Frames out of video files: seek to the keyframe before, decode only what is asked for.
+"""Read frames from video files: seek to the keyframe before them, and decode only as needed.
 
-One decoder stays open per file (a few files per process), so that reading on from where the last
-read stopped decodes each frame once and never seeks.
+One decoder per file stays open (for a few files per thread), so that consecutive reads decode each
+frame once and never seek.
 
     keyframe          wanted
     |                 |-------|
     K . . . . . . . . W W W W W . . .
-    ^ seek here, decode and drop up to the first wanted frame
+    ^ seek here, then decode and drop the frames before the first wanted one
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from strap.processors import processors
 from strap.types import Array
 
 OPEN_FILES = 8
-"""decoders kept open per process"""
+"""decoders kept open per thread"""
 SHORT_SKIP = 8
-"""frames worth decoding to avoid a seek"""
+"""the most frames that are decoded and dropped to avoid a seek"""
 MAX_THREADS = 4
-"""per decoder: more gains little on robot videos and costs memory for every open file"""
+"""codec threads per decoder: more gain little on robot videos and cost memory per open file"""
 MAX_THREAD_PIXELS = 1 << 25
-"""of the pictures that threads decode at a time: each thread keeps some of its own"""
-OPENING = {
+"""the most pixels that all threads of a decoder hold: each thread has its own images"""
+FFMPEG_OPTIONS = {
     "protocol_whitelist": "file",
     "enable_drefs": "0",
     "use_absolute_path": "0",
     "max_pixels": str(MAX_IMAGE_PIXELS),
 }
-"""FFmpeg reads this one file, none that it names, and no larger pictures"""
+"""options by which FFmpeg reads only this file, no file that it names, and no larger images"""
 
 
 def import_av() -> ModuleType:
-    """Return PyAV, imported when the first video is touched."""
+    """Return PyAV, which is imported only when a video is read or written."""
     try:
         import av
     except ImportError as error:
@@ -63,8 +63,8 @@ def import_av() -> ModuleType:
 def list_keyframes(container: Any, stream: Any) -> list[int]:
     """Return the decoding times of a video's keyframes, in ticks.
 
-    They are in the file's index; PyAV before 16 does not show that, so all packets are read, which
-    decodes nothing.
+    They come from the file's index. PyAV before 16 does not give access to it; then all packets
+    are read, without decoding them.
     """
     index = getattr(stream, "index_entries", None)
     if index is not None:
@@ -78,7 +78,7 @@ def list_keyframes(container: Any, stream: Any) -> list[int]:
 class Decoder:
     """One open video file, read by frame times.
 
-    `decoded` counts the frames that came out of the codec, wanted or not.
+    `decoded` counts all decoded frames, including those that were not requested.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,9 +90,9 @@ class Decoder:
         av = import_av()
         kind = container_format(path)
         try:
-            self._container = av.open(f"file:{path}", format=kind, options=OPENING)
+            self._container = av.open(f"file:{path}", format=kind, options=FFMPEG_OPTIONS)
         except Exception as error:
-            raise self._bad(error) from error
+            raise self._unreadable(error) from error
         try:
             self._stream = self._container.streams.video[0]
             if self._stream.codec_context is None:
@@ -105,7 +105,7 @@ class Decoder:
             self._container.close()
             if isinstance(error, StrapError) or not isinstance(error, Exception):
                 raise
-            raise self._bad(error) from error
+            raise self._unreadable(error) from error
 
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
@@ -114,14 +114,14 @@ class Decoder:
         affordable = MAX_THREAD_PIXELS // max(1, context.width * context.height)
         n_threads = max(1, min(MAX_THREADS, n_processors + 1, affordable))
         context.thread_count = n_threads if n_processors > 1 else 1
-        # A damaged picture is an error, not a grey guess.
-        context.options = {"err_detect": "explode", "max_pixels": OPENING["max_pixels"]}
+        # With "explode" a damaged image raises an error instead of being filled with grey.
+        context.options = {"err_detect": "explode", "max_pixels": FFMPEG_OPTIONS["max_pixels"]}
         self._tick = Fraction(self._stream.time_base)
         self._keys = list_keyframes(self._container, self._stream)
-        # One converter for all frames: making one per frame costs a tenth of the time.
-        self._convert = av.video.reformatter.VideoReformatter()
-        self._frames = self._forward()
-        self._frame: Any = None  # the one that came out last
+        # One converter for all frames: a new one per frame would cost a tenth of the time.
+        self._converter = av.video.reformatter.VideoReformatter()
+        self._frames = self._decode()
+        self._frame: Any = None  # the last decoded frame
 
     @property
     def size(self) -> tuple[int, int]:
@@ -129,20 +129,20 @@ class Decoder:
         return int(self._stream.codec_context.height), int(self._stream.codec_context.width)
 
     def close(self) -> None:
-        """Give the file and the codec's threads back."""
+        """Close the file and end the codec's threads."""
         self.closed = True
         self._container.close()
-        # The codec's threads end with the last that knows it; what refers back to the decoder
-        # would keep it until some later garbage collection.
+        # The codec's threads end when the last reference to it is gone. The generator refers back
+        # to this object, so without this they would live until a garbage collection.
         self._frames = iter(())
-        self._frame = self._stream = self._convert = None
+        self._frame = self._stream = self._converter = None
 
     def read(
         self, first: Fraction, count: int, interval: Fraction, shape: tuple[int, ...]
     ) -> Array:
-        """Return `count` frames from `first` (seconds) on, `interval` apart, uint8 [n h w 3].
+        """Return `count` frames `interval` apart, the first at `first` (seconds), uint8 [n h w 3].
 
-        A time with no frame within half an interval is an error: the video has no such frame.
+        If the video has no frame within half an interval of a time, an error is raised.
         """
         self._require_size(self.size, shape)
         out = np.empty((count, *shape), np.uint8)
@@ -151,15 +151,15 @@ class Decoder:
             for i in range(count):
                 wanted = (first + i * interval) / self._tick
                 if i == 0:
-                    self._approach(wanted - slack, interval / self._tick)
-                frame = self._at(wanted, slack)
+                    self._prepare_to_read(wanted - slack, interval / self._tick)
+                frame = self._frame_at(wanted, slack)
                 self._require_size((frame.height, frame.width), shape)
-                out[i] = self._convert.reformat(frame, format="rgb24").to_ndarray()
+                out[i] = self._converter.reformat(frame, format="rgb24").to_ndarray()
         except StrapError:
             raise
         except Exception as error:
             self._restart()
-            raise self._bad(error) from error
+            raise self._unreadable(error) from error
         return out
 
     def _require_size(self, size: tuple[int, int], shape: tuple[int, ...]) -> None:
@@ -170,13 +170,13 @@ class Decoder:
             )
 
     def _slack(self, interval: Fraction) -> Fraction:
-        """Return half a frame, in ticks: of the video where it is faster than the dataset."""
+        """Return half a frame interval in ticks, of the video if it is faster than the dataset."""
         rate = self._stream.average_rate or 0
         half = min(interval, 1 / Fraction(rate)) / 2 if rate > 0 else interval / 2
         return max(half, interval / 8) / self._tick
 
-    def _at(self, wanted: Fraction, slack: Fraction) -> Any:
-        """Return the frame within `slack` of `wanted`, decoding forward up to it."""
+    def _frame_at(self, wanted: Fraction, slack: Fraction) -> Any:
+        """Decode up to the frame within `slack` of `wanted` (ticks) and return it."""
         while self._frame is None or self._frame.pts < wanted - slack:
             before = self._frame
             self._frame = next(self._frames, None)
@@ -193,20 +193,20 @@ class Decoder:
             f"'{self.path}' has no frame at {float(wanted * self._tick):.4f} s ({seen}): {reason}"
         )
 
-    def _approach(self, first: Fraction, interval: Fraction) -> None:
-        """Make sure that decoding forward meets the first frame at or after `first` (ticks)."""
+    def _prepare_to_read(self, first: Fraction, interval: Fraction) -> None:
+        """Seek, if necessary, so that decoding reaches the first frame at or after `first`."""
         here = None if self._frame is None else self._frame.pts
         if here is not None and here < first + interval:
             keyframe_between = bisect_right(self._keys, first) > bisect_right(self._keys, here)
             if here + SHORT_SKIP * interval >= first or (self._keys and not keyframe_between):
-                return  # reading on is cheaper than seeking
+                return  # decoding on is cheaper than seeking
         self._seek(first)
 
     def _seek(self, first: Fraction) -> None:
-        """Go to the last keyframe whose picture is not after `first`.
+        """Seek to the last keyframe that is displayed at or before `first`.
 
-        Seeking works on decoding times; with B-frames a keyframe may be shown later than that, and
-        then the one before it is the one to start from, or one of those before that.
+        Seeking uses decoding times. With B-frames a keyframe can be displayed later than its
+        decoding time; then this goes back to earlier keyframes.
         """
         target = max(int(first), 0)
         index = bisect_right(self._keys, target) - 1
@@ -219,13 +219,13 @@ class Decoder:
             index, back = max(0, index - back), 2 * back
 
     def _restart(self, pts: int | None = None) -> None:
-        self._frames = self._forward()
+        self._frames = self._decode()
         self._frame = None
         if pts is not None:
             self._container.seek(pts, stream=self._stream, backward=True)
             self.seeks += 1
 
-    def _forward(self) -> Iterator[Any]:
+    def _decode(self) -> Iterator[Any]:
         for frame in self._container.decode(self._stream):
             if frame.pts is None:
                 continue
@@ -234,7 +234,7 @@ class Decoder:
             self.decoded += 1
             yield frame
 
-    def _bad(self, error: BaseException) -> StrapError:
+    def _unreadable(self, error: BaseException) -> StrapError:
         if not self.path.exists():
             return StrapError(
                 f"missing video '{self.path}'; download it, or open the dataset with "
@@ -253,7 +253,7 @@ def _codec_tag(stream: Any) -> str:
 
 
 class DecoderPool:
-    """The last few decoders, one per file; the file that was not used longest is closed first."""
+    """A cache of open decoders, one per file; the least recently used one is closed first."""
 
     def __init__(self, capacity: int = OPEN_FILES, make: Callable[[Path], Decoder] = Decoder):
         self._capacity = capacity
@@ -266,11 +266,11 @@ class DecoderPool:
 
     @contextmanager
     def borrow(self, path: Path) -> Iterator[Decoder]:
-        """Give the decoder of that file, for this thread alone while it is borrowed."""
+        """Yield the decoder of a file, for exclusive use inside the block."""
         while True:
             decoder = self._get(path)
             with decoder.lock:
-                if not decoder.closed:  # another thread may have pushed it out meanwhile
+                if not decoder.closed:  # another thread can have closed it before we got the lock
                     yield decoder
                     return
 
@@ -308,10 +308,10 @@ _parents: list[DecoderPool] = []
 
 
 def decoder_pool() -> DecoderPool:
-    """Return this thread's decoders: threads that read one file do not wait for each other.
+    """Return this thread's pool of decoders, so that threads reading one file do not wait.
 
-    After a fork the parent's are left alone, neither used nor closed: their threads exist only in
-    the parent.
+    After a fork the parent's pool is neither used nor closed: the codec threads of its decoders
+    exist only in the parent.
     """
     process, found = getattr(_thread_pool, "pool", (None, None))
     if process != os.getpid() or found is None:

@@ -1,11 +1,12 @@
-"""Writing LeRobot v3.0 datasets: what `LeRobotDataset` loads, resumable, whole or not at all."""
+"""Write LeRobot v3.0 datasets, as `LeRobotDataset` loads them; a stopped run can be resumed."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from fractions import Fraction
 from importlib import metadata as packages
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from strap.types import Trajectory
 
 DATA_MB, VIDEO_MB = 100, 200
 ORIGIN = "meta/strap.json"
-"""from what a dataset was written, so that the same call again finds it done"""
+"""the file with a dataset's source and options, by which a repeated call finds it complete"""
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
@@ -58,27 +59,28 @@ def write_lerobot(
     total: int | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write trajectories as one LeRobot v3.0 dataset; returns its folder.
+    """Write trajectories as one LeRobot v3.0 dataset; return its folder.
 
-    Frames are written upright; skill labels, where there are any, into `meta/skills.parquet`. A run
-    that was stopped is continued by calling again with the same arguments and trajectories:
-    finished episodes are kept in `.<name>.partial` beside `out`. Other data or other arguments
-    begin afresh.
+    Frames are written upright. Skill labels, if there are any, are written to
+    `meta/skills.parquet`. To resume a stopped run, call again with the same arguments and
+    trajectories: finished episodes are kept in `.<name>.partial` beside `out`. With other data or
+    other arguments the run starts again from the beginning.
 
     Args:
-        out: the folder; it appears when the dataset is whole.
+        out: the folder; it appears when the dataset is complete.
         trajectories: what to write, read one at a time, a few frames at a time.
         fps: the frame rate; by default that of the trajectories.
-        codec: `h264`, which everything reads, or `av1`, LeRobot's own default.
+        codec: `h264`, which every player reads, or `av1`, LeRobot's own default.
         crf: quality, lower is better; by default such that the error stays below 3 grey levels.
         gop: frames from keyframe to keyframe.
-        cameras: which to write; by default all of the first trajectory.
-        robot_type: goes into `info.json`.
+        cameras: the cameras to write; by default all of the first trajectory.
+        robot_type: the robot's name in `info.json`.
         data_files_size_in_mb: a new parquet file begins at this size.
         video_files_size_in_mb: a new video file begins at this size.
-        source: what the trajectories come from, as JSON (a dataset's path and fingerprint, …): a
-            call with the same source and arguments finds a finished dataset and returns it.
-        total: how many trajectories there are, for the progress display.
+        source: where the trajectories come from, as JSON (a dataset's path and fingerprint, …). A
+            call with the same source and arguments returns a finished dataset without writing it
+            again.
+        total: the number of trajectories, for the progress display.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
@@ -88,7 +90,7 @@ def write_lerobot(
         raise StrapError(f"nothing to write to '{out}': there is no trajectory")
     if total is None and isinstance(trajectories, Sized):
         total = len(trajectories)
-    rate = _rate(first, fps)
+    rate = _choose_fps(first, fps)
     encodings = _encodings(first, cameras, codec, rate, crf, gop)
     columns = columns_of(first, cameras_by_key(first, cameras).values())
     required = {c.name: c.shape for c in columns.values() if not c.optional}
@@ -105,21 +107,28 @@ def write_lerobot(
             discard(partial_folder(out))
             return out
         workplace = Workplace(out, plan)
-        one_rate = fps is None
-        job = _Job(workplace, required, rate, encodings, cameras, video_files_size_in_mb, one_rate)
-        for trajectory in _chain(first, stream):
-            job.add(trajectory)
-            progress("writing", len(job.episodes), total or len(job.episodes))
-        job.close(robot_type, data_files_size_in_mb)
-        if job.labels:
-            write_labels(workplace.dataset, job.labels)
+        writer = _Writer(
+            workplace,
+            required,
+            rate,
+            encodings,
+            cameras,
+            video_mb=video_files_size_in_mb,
+            require_same_fps=fps is None,
+        )
+        for trajectory in chain([first], stream):
+            writer.add(trajectory)
+            progress("writing", len(writer.episodes), total or len(writer.episodes))
+        writer.close(robot_type, data_files_size_in_mb)
+        if writer.labels:
+            write_labels(workplace.dataset, writer.labels)
         write_json(workplace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
         workplace.finish(out)
     return out
 
 
 def _is_written(out: Path, plan: Mapping[str, Any]) -> bool:
-    """Return whether `out` is what this plan makes; raise where it is something else."""
+    """Return whether `out` was written with this plan; raise if it is another dataset."""
     if not out.exists():
         return False
     origin = read_json(out / ORIGIN) if (out / ORIGIN).is_file() else {}
@@ -128,8 +137,8 @@ def _is_written(out: Path, plan: Mapping[str, Any]) -> bool:
     return True
 
 
-class _Job:
-    """Episodes written as they come; their videos are joined as soon as a video file is full."""
+class _Writer:
+    """A writer of episodes; it joins their videos as soon as a video file is full."""
 
     def __init__(
         self,
@@ -138,8 +147,9 @@ class _Job:
         fps: Fraction,
         encodings: Mapping[str, Encoding],
         cameras: Sequence[str] | None,
+        *,
         video_mb: float,
-        one_rate: bool,
+        require_same_fps: bool,
     ) -> None:
         self.workplace = workplace
         self.fps = fps
@@ -153,12 +163,11 @@ class _Job:
         self._left_out: dict[str, str] = {}
         self._groups: dict[str, list[FinishedEpisode]] = {key: [] for key in encodings}
         self._files = dict.fromkeys(encodings, 0)
-        self._video_bytes = video_mb * 2**20
         self._video_mb = video_mb
-        self._one_rate = one_rate
+        self._require_same_fps = require_same_fps
 
     def add(self, trajectory: Trajectory) -> None:
-        """Write an episode, or find it written."""
+        """Write an episode unless an earlier run has finished it."""
         cameras = cameras_by_key(trajectory, self._cameras)
         self._check(trajectory, cameras)
         index = len(self.episodes)
@@ -173,12 +182,12 @@ class _Job:
             self.labels[episode_id(index)] = labels
         for key, group in self._groups.items():
             size = sum(member.sizes[key] for member in group)
-            if group and size + episode.sizes[key] > self._video_bytes:
+            if group and size + episode.sizes[key] > self._video_mb * 2**20:
                 self._join(key)
             self._groups[key].append(episode)
 
     def close(self, robot_type: str | None, data_mb: float) -> None:
-        """Write what remains: the last video files, the tables, the description."""
+        """Write the last video files, the tables and `meta/`."""
         for key in self._groups:
             self._join(key)
         if self._left_out:
@@ -208,7 +217,7 @@ class _Job:
         write_description(self.workplace, info, features, self.episodes, self.tasks, placements)
 
     def _join(self, key: str) -> None:
-        """Make one video file of the finished episodes' videos, and remove those."""
+        """Join the videos of the finished episodes into one file, and delete them."""
         group, self._groups[key] = self._groups[key], []
         number = self._files[key]
         self._files[key] += 1
@@ -227,11 +236,11 @@ class _Job:
             video.unlink(missing_ok=True)
 
     def _check(self, trajectory: Trajectory, cameras: Mapping[str, str]) -> None:
-        """Raise where an episode lacks a feature of the first."""
+        """Raise if a trajectory differs from the first in its features or its frame rate."""
         if trajectory.length < 1:
             raise StrapError(f"trajectory '{trajectory.id}' has no frames; leave it out")
         rate = trajectory.fps
-        if self._one_rate and rate is not None and rational_fps(rate) != self.fps:
+        if self._require_same_fps and rate is not None and rational_fps(rate) != self.fps:
             raise StrapError(
                 f"trajectory '{trajectory.id}' runs at {rate:g} Hz, the first at "
                 f"{float(self.fps):g}: LeRobot keeps one rate; write robomimic's format, or say "
@@ -259,7 +268,7 @@ def _differs(
     )
 
 
-def _rate(first: Trajectory, fps: float | None) -> Fraction:
+def _choose_fps(first: Trajectory, fps: float | None) -> Fraction:
     rate = fps if fps is not None else first.fps
     if rate is None or not 0 < rate < 1e5:
         raise StrapError(
@@ -285,7 +294,7 @@ def _encodings(
 
 
 def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -> dict[str, Any]:
-    """Return what must be the same for an unfinished dataset to be continued."""
+    """Return the settings that must be the same for an unfinished dataset to be resumed."""
     return {
         "first": first.identity(),
         "fps": str(fps),
@@ -297,7 +306,7 @@ def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -
 def _common_columns(
     workplace: Workplace, episodes: Sequence[FinishedEpisode]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Return the features that all episodes have alike, and the names of those that they do not."""
+    """Return the features that are the same in all episodes, and the names of the others."""
     common: dict[str, dict[str, Any]] = {}
     seen: dict[str, None] = {}
     for episode in episodes:
@@ -314,8 +323,3 @@ def _common_columns(
 
 def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return bool(a["dtype"] == b["dtype"] and a["shape"] == b["shape"])
-
-
-def _chain(first: Trajectory, rest: Iterator[Trajectory]) -> Iterator[Trajectory]:
-    yield first
-    yield from rest
