@@ -1,6 +1,6 @@
 """STRAP: robot sub-trajectory retrieval for augmented policy learning.
 
-Importing this package loads none of the heavy libraries; each public name brings its own room in
+Importing this package does not import heavy libraries; each public name imports its own package
 when it is first used.
 """
 

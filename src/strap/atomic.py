@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written under a temporary name, then renamed."""
+"""Atomic writing of files: they are written under a temporary name, then renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TEMPORARY = ".tmp"
-"""the ending of names that are not there yet: files being written, folders being removed"""
+"""Ending of temporary names: of files being written and of folders being removed."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
@@ -29,15 +29,15 @@ REFUSED = (
 
 @contextmanager
 def replacing(path: Path, *, sweep: bool = True) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success it takes its place, else it is removed.
+    """Yield a temporary path beside `path`; on success it replaces `path`, else it is removed.
 
-    A reader, or a process killed half-way, sees the old file or the new one, never a part. The
-    temporary file is locked while it is written: by that a later call tells what a killed process
-    left from what is being written, and removes the former.
+    Even if this process is killed, readers see either the old file or the new one, never a part.
+    The temporary file is locked while it is written, so that later calls can tell it from a
+    leftover of a killed process, which they remove.
 
     Args:
         path: the file to write.
-        sweep: look for temporary files of `path` that killed processes left. Loops that write many
+        sweep: remove temporary files of `path` that killed processes left. Loops that write many
             files into one folder pass False and call `remove_leftovers` once.
     """
     with writing(path):
@@ -57,20 +57,20 @@ def replacing(path: Path, *, sweep: bool = True) -> Iterator[Path]:
 
 
 def _locked_temporary(path: Path) -> tuple[Path, int]:
-    """Create an empty file of an unpredictable name beside `path`, held by a lock."""
+    """Create an empty, locked file with an unpredictable name beside `path`."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
         descriptor = os.open(temporary, flags, 0o666)
         if _try_flock(descriptor) and temporary.exists():
             return temporary, descriptor
-        os.close(descriptor)  # somebody took it for a leftover before it was locked
+        os.close(descriptor)  # another process removed it as a leftover before it was locked
 
 
 def _try_flock(descriptor: int) -> bool:
-    """Return whether the lock was taken; file systems without locks count as taken."""
+    """Try to lock a file and return whether it worked; True on systems without file locks."""
     try:
-        import fcntl  # not everywhere
+        import fcntl  # not on every platform
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -83,11 +83,11 @@ def _try_flock(descriptor: int) -> bool:
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove the temporary files and folders that killed processes left in a folder.
 
-    What is being written is locked by its writer and stays.
+    Files that are being written are locked by their writers and stay.
 
     Args:
-        folder: where to look; not below it.
-        name: only the temporary files of the file of that name.
+        folder: the folder to clean, without its subfolders.
+        name: remove only temporary files of the file with this name.
     """
     prefix = "." if name is None else f".{name}."
     try:
@@ -114,9 +114,9 @@ def _remove_unlocked(file: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder: gone under its name at once, then file by file.
+    """Remove a folder: rename it first, so that its name is free at once, then delete its files.
 
-    Killed in between, the rest is a leftover that `remove_leftovers` removes.
+    If the process is killed in between, `remove_leftovers` removes the rest.
     """
     if not folder.exists():
         return
@@ -127,7 +127,7 @@ def discard(folder: Path) -> None:
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write an array as `.npy`."""
-    import numpy as np  # what writes no array need not load it
+    import numpy as np  # imported here, because not every writer needs it
 
     with replacing(path) as temporary, temporary.open("wb") as file:
         np.save(file, array, allow_pickle=False)
@@ -135,11 +135,11 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the system's errors about writing `path` into one that says what to do."""
+    """Turn the system's errors when writing `path` into a StrapError that says what to do."""
     try:
         yield
     except (OSError, RuntimeError) as error:
-        if _full(error):
+        if _is_disk_full(error):
             raise StrapError(
                 f"no space left to write '{path}': free some space or choose another output, then "
                 "run the same command again (what was finished is kept)"
@@ -151,8 +151,9 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
-def _full(error: OSError | RuntimeError) -> bool:
-    # HDF5 reports a full disk as text, without an errno; when it closes a file, as RuntimeError.
+def _is_disk_full(error: OSError | RuntimeError) -> bool:
+    # HDF5 reports a full disk only in the text of its error, and as RuntimeError if it happens when
+    # a file is closed.
     code = re.search(r"errno = (\d+)", str(error))
     known = getattr(error, "errno", None) in FULL or (code and int(code[1]) in FULL)
     return bool(known or "No space left" in str(error))
@@ -169,7 +170,7 @@ def read_json(path: Path) -> Any:
     try:
         text = path.read_text()
         value = json.loads(text)
-        if "\\ud" in text.lower():  # half a character can be read, and never written
+        if "\\ud" in text.lower():  # a lone surrogate can be read, but not written again
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except FileNotFoundError as error:

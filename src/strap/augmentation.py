@@ -1,4 +1,4 @@
-"""The augmented dataset: target demonstrations, whole, and the retrieved segments."""
+"""The augmented dataset: the whole target demonstrations and the retrieved segments."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from strap.provenance import fingerprint_json
 from strap.types import Match, Matches, Segment, Trajectory, short_name
 
 Shape: TypeAlias = tuple[int, ...]
-"""of one frame's array"""
+"""Shape of the array of one frame."""
 VIDEO_SHARE = 0.02
-"""of its images' bytes that a video takes: LIBERO at 128 pixels 0.012; larger pictures less"""
+"""Size of a video relative to its raw images: 0.012 for LIBERO at 128 pixels, less if larger."""
 
 
 def augment(
@@ -37,24 +37,23 @@ def augment(
     chunk: int = CHUNK,
     progress: Progress = silent,
 ) -> Path:
-    """Write target ∪ retrieved as one dataset; returns its path.
+    """Write target ∪ retrieved as one dataset and return its path.
 
-    In robomimic's HDF5 the masks `target`, `retrieved` and `all` name the parts; in LeRobot's
-    v3.0 the episodes' provenance columns tell. A retrieved segment keeps `history` frames
-    before it and `chunk` after it from its trajectory; `is_pad` marks the frames repeated where the
-    trajectory ends. Where each came from is written as `source_*` attributes. In robomimic's
-    layout the demonstrations are padded alike, since its loader only takes windows that lie inside
-    a trajectory; LeRobot's pads by itself.
+    In robomimic's HDF5 the masks `target`, `retrieved` and `all` list the demonstrations; in
+    LeRobot v3.0 the episodes' provenance columns do. A retrieved segment is written with `history`
+    frames before it and `chunk` frames after it. If its trajectory ends sooner, the first or last
+    frame is repeated, and `is_pad` marks the repeated frames. `source_*` attributes record where
+    each segment is from. In robomimic's layout the target demonstrations are padded too, because
+    its loader only reads windows inside a trajectory; LeRobot's loader pads by itself.
 
     Args:
         target: the demonstrations, written whole.
         prior: the dataset or datasets that `matches` point into.
-        matches: what was retrieved; a segment found twice is written twice, on purpose.
-        out: the file to write (`.hdf5` is added where the name has no ending), or LeRobot's
-            folder.
+        matches: the retrieved segments; a segment that was found twice is written twice.
+        out: the file to write (`.hdf5` is added to a name without ending), or LeRobot's folder.
         format: `robomimic` or `lerobot`.
-        history: the policy's history.
-        chunk: how many actions the policy predicts at once.
+        history: frames to keep before a segment, for the policy's history.
+        chunk: frames to keep after a segment, for the actions that the policy predicts.
         progress: called with (what, done, total).
     """
     out = Path(out).expanduser()
@@ -94,9 +93,9 @@ def augmented(
     chunk: int = CHUNK,
     pad_target: bool = False,
 ) -> Iterator[Trajectory]:
-    """Target trajectories, whole, then the retrieved segments in the order of the matches.
+    """Yield the whole target trajectories, then the retrieved segments in the matches' order.
 
-    With `pad_target` the target's first and last frames are repeated as the segments' are. All have
+    With `pad_target` the target trajectories are padded like the segments. All trajectories have
     the same cameras and proprioception: those that target and prior share.
     """
     located = matches.locate(prior)
@@ -126,7 +125,7 @@ def augmented(
 def fetch_augmented(
     target: Dataset, prior: Sequence[Dataset], matches: Matches, progress: Progress
 ) -> None:
-    """Fetch what `augment` reads, where datasets are the hub's: all cameras that they share."""
+    """Download what `augment` reads from datasets on the hub: the cameras that they share."""
     located = matches.locate(prior)
     cameras = list(Common.of(target, located, matches).cameras)
     target.fetch(cameras, progress)
@@ -136,20 +135,20 @@ def fetch_augmented(
 
 
 def require_same_actions(target: Dataset, priors: Sequence[Dataset]) -> None:
-    """Raise where one policy cannot learn from both, by a trajectory of each."""
+    """Raise if target and prior have actions of different shapes, by one trajectory of each."""
     for prior in priors:
         if len(target) and len(prior):
             _check_actions(target[target.ids[0]], prior[prior.ids[0]])
 
 
 def own_format(target: Dataset) -> Format:
-    """Return the format for data beside the target's: its own, or LeRobot's, which is compact."""
+    """Return the target's own format if it can be written, else LeRobot's, which is compact."""
     return "robomimic" if target.format in ("robomimic", "libero") else "lerobot"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much an augmented dataset holds."""
+    """The size of an augmented dataset."""
 
     frames: int
     nbytes: int
@@ -167,7 +166,7 @@ def estimate_size(
     history: int = HISTORY,
     chunk: int = CHUNK,
 ) -> Size:
-    """Return about how much `augment` would write."""
+    """Estimate how much `augment` would write."""
     pads = history + chunk
     lengths = [trajectory.length for trajectory in target]
     demonstrations = sum(lengths) + (len(lengths) * pads if format == "robomimic" else 0)
@@ -193,13 +192,13 @@ def _in_units(nbytes: float) -> str:
 
 
 def masks(target: Dataset, matches: Matches) -> dict[str, range]:
-    """Return which of `augmented`'s trajectories are target and which retrieved, by index."""
+    """Return the indices of the target and of the retrieved trajectories of `augmented`."""
     size = len(target) + len(matches)
     return {"target": range(len(target)), "retrieved": range(len(target), size)}
 
 
 def provenance(match: Match) -> dict[str, Any]:
-    """Return where a retrieved segment comes from, as plain values."""
+    """Return the origin of a retrieved segment as plain values."""
     return {
         "dataset": match.dataset,
         "trajectory": match.segment.trajectory_id,
@@ -216,7 +215,7 @@ def provenance(match: Match) -> dict[str, Any]:
 def _origin(
     target: Dataset, priors: Sequence[Dataset], matches: Matches, history: int, chunk: int
 ) -> dict[str, Any]:
-    """Return everything that decides the augmented dataset's content, as JSON."""
+    """Return everything that determines the augmented dataset's content, as JSON values."""
     return {
         "target": [target.name, target.fingerprint()],
         "prior": [[prior.name, prior.fingerprint()] for prior in priors],
@@ -228,9 +227,9 @@ def _origin(
 
 @dataclass(frozen=True)
 class Common:
-    """The arrays that target and every prior share, as the target calls them, and their shapes.
+    """The arrays that target and every prior share, by the target's names, with their shapes.
 
-    Datasets of different formats spell proprioception differently: `ee_pos` in one is
+    Datasets of different formats name proprioception differently: `ee_pos` in one is
     `observation.ee_pos` in another.
     """
 
@@ -240,7 +239,7 @@ class Common:
 
     @classmethod
     def of(cls, target: Dataset, located: Mapping[str, Dataset], matches: Matches) -> Common:
-        """Look at one trajectory of each dataset; raise where they cannot be mixed."""
+        """Compare one trajectory of each dataset; raise if the datasets cannot be mixed."""
         first = target[target.ids[0]]
         one_each = {match.dataset: match for match in matches}.values()
         others = [located[match.dataset][match.segment.trajectory_id] for match in one_each]
@@ -259,7 +258,7 @@ class Common:
         return cls(cameras, states, first.actions.shape[1:])
 
     def restrict(self, trajectory: Trajectory) -> Trajectory:
-        """Return the trajectory with these arrays only, by the target's names."""
+        """Return the trajectory with only the shared arrays, by the target's names."""
         states = _respelled(trajectory.proprioception, self.proprioception)
         _require_shapes(trajectory.id, "camera", trajectory.cameras, self.cameras)
         _require_shapes(trajectory.id, "proprioception", states, self.proprioception)
@@ -317,7 +316,7 @@ def _shared(
 
 
 def _respelled(arrays: Mapping[str, LazyArray], names: Iterable[str]) -> dict[str, LazyArray]:
-    """Return those of the arrays that have these names, whether or not `observation.` is before."""
+    """Return the arrays with these names; a prefix `observation.` on either side is ignored."""
     by_short = {short_name(key): array for key, array in arrays.items()}
     found = {name: arrays.get(name, by_short.get(short_name(name))) for name in names}
     return {name: array for name, array in found.items() if array is not None}

@@ -1,4 +1,4 @@
-"""From any format that is read to any that is written, resumable by trajectory."""
+"""Conversion of a dataset to another format, resumable after each trajectory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strap.progress import Progress, silent
 
 
 def format_of(out: Path, format: Format | None = None) -> Format:
-    """Return the format to write: as said, else robomimic for `.hdf5` and LeRobot for a folder."""
+    """Return the output format: `format`, else robomimic for `.hdf5` and LeRobot for a folder."""
     if format is not None and format not in get_args(Format):
         raise unknown("output format", format, get_args(Format))
     if format is None and out.suffix == ".zarr":
@@ -36,19 +36,17 @@ def convert(
     codec: Codec = "h264",
     progress: Progress = silent,
 ) -> Path:
-    """Write a dataset in another format; a stopped conversion goes on when called again.
+    """Write a dataset in another format. The same call again resumes an interrupted conversion.
 
-    Skill labels go along, where there are any.
-
-    Called again when it is finished, it finds the output written and leaves it. An unfinished
-    output of another dataset or of other options is begun afresh.
+    Skill labels are copied, if the dataset has them. A finished output is left as it is. An
+    unfinished output of another dataset, or with other options, is started again.
 
     Args:
-        dataset: what to convert.
-        out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is whole.
-        format: `robomimic` or `lerobot`, instead of by the name.
-        ids: only these trajectories.
-        fps: the frame rate, instead of what the dataset says.
+        dataset: the dataset to convert.
+        out: a `.hdf5` file (robomimic) or a folder (LeRobot v3.0); it appears when it is complete.
+        format: `robomimic` or `lerobot`; by default chosen by the output's name.
+        ids: convert only these trajectories.
+        fps: the frame rate to write; by default the dataset's.
         codec: LeRobot: `h264` or `av1`.
         progress: called with (what, done, total).
     """

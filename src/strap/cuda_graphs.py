@@ -1,4 +1,4 @@
-"""A training step recorded once as a CUDA graph and replayed: a thousand launches become one."""
+"""A training step that is recorded as a CUDA graph: replaying it is one launch, not a thousand."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 WARMUP = 4
-"""Eager steps before a graph is recorded: cuDNN and the optimiser settle in them."""
+"""Eager steps before recording, in which cuDNN and the optimiser initialise their state."""
 AHEAD = 2
-"""steps that may wait on the GPU for those before them"""
+"""Largest number of unfinished replays on the GPU."""
 
 
 class RecordedStep:
-    """Eager at first, then recorded, then replayed.
+    """A step that runs eagerly at first, is then recorded, and after that replayed.
 
-    What `compute` reads besides its inputs, and what it changes, must stay where it is in memory.
+    All tensors that `compute` reads or changes, except its inputs, must keep their memory address.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RecordedStep:
         self._replayed: deque[torch.cuda.Event] = deque()
 
     def __call__(self, *inputs: Tensor) -> None:
-        """Do a step; its inputs lie in host memory and have the same shapes every time."""
+        """Run a step; its inputs are in host memory and have the same shapes in every call."""
         with torch.cuda.device(self.device):
             if not self._inputs:
                 self._inputs = [torch.zeros_like(given, device=self.device) for given in inputs]
@@ -51,7 +51,7 @@ class RecordedStep:
             self._steps += 1
 
     def _compute_aside(self) -> None:
-        """Do an eager step in a stream of its own, as recording wants it."""
+        """Run an eager step in a separate stream, as CUDA requires before a recording."""
         assert self._stream is not None
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
@@ -65,11 +65,11 @@ class RecordedStep:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             self.compute(*self._inputs)
-        # Recording runs nothing: this step's work is done by the first replay.
+        # Recording does not execute the step, so the first replay does.
         self._graph.replay()
 
     def _sleep_while_ahead(self) -> None:
-        """Wait for an earlier replay, asleep: CUDA itself waits for a full queue at full load."""
+        """Sleep until an earlier replay is done; CUDA would wait for its full queue busily."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record()
         self._replayed.append(event)

@@ -1,4 +1,4 @@
-"""Finding out what works on this machine by trying it."""
+"""Checks of what works on this machine, each by trying it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from strap.processors import processors
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was tried."""
+    """The result of one check."""
 
     name: str
     works: bool
     detail: str
-    """what was found, or what to do"""
+    """what was found, or how to fix it"""
     needed: bool
     """whether every command needs it"""
 
 
 def diagnose() -> list[Check]:
-    """Try everything; each check catches its own failure and says what to do."""
+    """Run all checks; a check that fails reports how to fix it."""
     return [
         Check("python", True, f"{platform.python_version()} on {platform.machine()}", True),
         Check("cores", True, str(processors()), True),
-        *(_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
-        _try("search", _search, needed=True),
-        _try("cache folder", _cache, needed=True),
-        _try("torch", _torch, needed=False),
-        _try("gpu", _gpu, needed=False),
-        _try("libero", _libero, needed=False),
+        *(_check_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
+        _try("search", _check_search, needed=True),
+        _try("cache folder", _check_cache, needed=True),
+        _try("torch", _check_torch, needed=False),
+        _try("gpu", _check_gpu, needed=False),
+        _try("libero", _check_libero, needed=False),
     ]
 
 
@@ -47,13 +47,12 @@ def _try(name: str, check: Callable[[], str], *, needed: bool) -> Check:
     try:
         return Check(name, True, check(), needed)
     except ModuleNotFoundError as error:
-        told = explain_missing(error, name) or error
-        return Check(name, False, str(told), needed)
-    except Exception as error:  # a doctor reports whatever it meets
+        return Check(name, False, str(explain_missing(error, name) or error), needed)
+    except Exception as error:  # a check must report any error, not stop the others
         return Check(name, False, str(error) or type(error).__name__, needed)
 
 
-def _package(name: str) -> Check:
+def _check_package(name: str) -> Check:
     def version() -> str:
         import_module({"pillow": "PIL"}.get(name, name))
         return metadata.version(name)
@@ -61,7 +60,7 @@ def _package(name: str) -> Check:
     return _try(name, version, needed=True)
 
 
-def _search() -> str:
+def _check_search() -> str:
     import numpy as np
 
     from strap import dtw
@@ -76,7 +75,7 @@ def _search() -> str:
     return f"{chosen.name}: {chosen.reason}"
 
 
-def _cache() -> str:
+def _check_cache() -> str:
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +89,7 @@ def _cache() -> str:
     return f"{folder}, {free:.0f} GB free"
 
 
-def _torch() -> str:
+def _check_torch() -> str:
     try:
         import torch
     except ImportError as error:
@@ -98,14 +97,14 @@ def _torch() -> str:
     return f"{torch.__version__}, {'cuda' if torch.cuda.is_available() else 'cpu only'}"
 
 
-def _libero() -> str:
+def _check_libero() -> str:
     from strap.libero import render_check
 
     seen = render_check()
     return f"renders by {seen.backend}; a frame of {seen.task} has brightness {seen.brightness:.0f}"
 
 
-def _gpu() -> str:
+def _check_gpu() -> str:
     tool = shutil.which("nvidia-smi")
     if tool is None or not Path(tool).exists():
         raise StrapError("no NVIDIA GPU was found; everything runs on the CPU")

@@ -1,11 +1,11 @@
-"""Other ways out of a retrieval, so that any trainer can use it without copying images.
+"""Exports of a retrieval without images, for any trainer.
 
-    manifest   one row per stretch of frames: dataset, episode, start, stop, weight
+    manifest   one row per span of frames: dataset, episode, start, stop, weight
     weights    one row per frame of one dataset: index, weight (for a sampler)
-    filter     per dataset the episodes and frame ranges to keep
+    filter     for each dataset the episodes and frame ranges to keep
 
-A segment that was retrieved twice weighs 2, as it would when it is copied twice; where matches have
-weights of their own, their sum. Target demonstrations weigh 1.
+The weight of a retrieved segment is the sum of the weights of its matches, by default 1 each: a
+segment that was retrieved twice has weight 2. Target demonstrations have weight 1.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ENDINGS = (".json", ".parquet")
-"""of a manifest's file"""
+"""Endings of a manifest's file."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Frames start … stop−1 of an episode, and how much they weigh."""
+    """Frames start … stop−1 of an episode, and their weight."""
 
     dataset: str
     episode: str
@@ -43,7 +43,7 @@ class Stretch:
 def stretches(
     target: Dataset, matches: Matches, weights: Sequence[float] | None = None
 ) -> list[Stretch]:
-    """Return target demonstrations, whole, then each retrieved segment once with its weight."""
+    """Return the whole target demonstrations, then each retrieved segment once with its weight."""
     targets = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
     found = _total_weights(matches, weights)
     ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
@@ -57,7 +57,7 @@ def stretches(
 def _total_weights(
     matches: Matches, weights: Sequence[float] | None
 ) -> dict[tuple[str, Segment], float]:
-    """Return the sum of the weights of the matches with each (dataset, segment)."""
+    """Return the total weight of the matches of each (dataset, segment)."""
     match_weights = [1.0] * len(matches) if weights is None else weights
     found: dict[tuple[str, Segment], float] = {}
     for match, weight in zip(matches, match_weights, strict=True):
@@ -69,7 +69,7 @@ def _total_weights(
 def write_manifest(
     out: str | Path, target: Dataset, matches: Matches, weights: Sequence[float] | None = None
 ) -> Path:
-    """Write the stretches as `.json` or `.parquet`."""
+    """Write the stretches of frames as `.json` or `.parquet`."""
     import pyarrow as pa
 
     out = Path(out)
@@ -90,18 +90,17 @@ def frame_weights(
     *,
     is_target: bool = False,
 ) -> pa.Table:
-    """Return each frame's `index` (over all of a dataset, as LeRobot counts) and `weight`.
+    """Return each frame's `index` (over the whole dataset, as in LeRobot) and `weight`.
 
-    Only matches that name this dataset count.
-
-    Frames that were not retrieved are listed with weight 0, because LeRobot takes frames that a
-    file does not name at weight 1; so are those of trajectories that a selection leaves out.
+    Only matches in this dataset count. Frames that were not retrieved, and frames of trajectories
+    that a selection leaves out, are listed with weight 0, because LeRobot gives weight 1 to frames
+    that are not listed.
 
     Args:
         dataset: the target or a prior.
-        matches: what was retrieved.
-        weights: of each match; by default 1.
-        is_target: whether the dataset's trajectories count 1 themselves.
+        matches: the retrieved segments.
+        weights: the weight of each match; by default 1.
+        is_target: whether the dataset is the target, whose own frames have weight 1.
     """
     import pyarrow as pa
 
@@ -136,7 +135,7 @@ def write_weights(
 
 
 def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
-    """Write, per dataset, the episodes to keep, and in each the frame ranges, merged, as JSON."""
+    """Write the episodes and merged frame ranges to keep in each dataset, as JSON."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for row in stretches(target, matches):
         spans.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
@@ -154,7 +153,7 @@ def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
 def _segments_in(
     dataset: Dataset, matches: Matches, weights: Sequence[float] | None
 ) -> dict[str, list[tuple[int, int, float]]]:
-    """Return (start, stop, weight) of what was retrieved of each trajectory."""
+    """Return the retrieved (start, stop, weight) of each trajectory."""
     rows: dict[str, list[tuple[int, int, float]]] = {}
     for (name, segment), weight in _total_weights(matches, weights).items():
         if name == dataset.name:
@@ -165,7 +164,8 @@ def _segments_in(
 def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
     """Yield (first frame's index over the whole dataset, trajectory id, length).
 
-    LeRobot says it; a file of another format that was made of a LeRobot dataset has its old one.
+    LeRobot stores the index. It is ignored in other formats, because a file that was converted from
+    a LeRobot dataset has the index in the original.
     """
     count = 0
     for trajectory in dataset:
@@ -176,7 +176,7 @@ def _numbered(dataset: Dataset) -> Iterator[tuple[int, str, int]]:
 
 
 def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Return the spans start … stop−1 in order, those that touch or overlap as one."""
+    """Return the spans (start, stop) in order; those that touch or overlap are merged."""
     merged: list[list[int]] = []
     for start, stop in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -187,7 +187,7 @@ def _merge_spans(spans: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def _episode_number(trajectory_id: str) -> int | str:
-    """Return the episode's number, as LeRobot's trainers take it; other formats keep their ids."""
+    """Return the episode's number, as LeRobot's trainers need it; for other formats the id."""
     number = trajectory_id.removeprefix("episode_")
     return int(number) if number.isdecimal() and len(number) < 19 else trajectory_id
 

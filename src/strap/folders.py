@@ -1,4 +1,4 @@
-"""Places of the user: folders that have a usual one, and where a command writes."""
+"""Checks of output paths, and the user's cache folder."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from strap.errors import StrapError
 
 
 def require_ending(out: Path, endings: Sequence[str]) -> None:
-    """Raise where a file to write has another ending, and so may be a file of another kind."""
+    """Raise if an output file's name has none of these endings: it could be another kind."""
     if out.suffix.lower() not in endings:
         raise StrapError(f"cannot write '{out}': its name must end in {' or '.join(endings)}")
 
 
 def require_apart(out: Path, inputs: Iterable[Path]) -> None:
-    """Raise where an output would replace one of these inputs, or lie inside it."""
+    """Raise if an output would replace one of these inputs, or be inside it."""
     place = out.expanduser().resolve()
     for path in inputs:
         if place.is_relative_to(path.expanduser().resolve()):
@@ -26,7 +26,7 @@ def require_apart(out: Path, inputs: Iterable[Path]) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where files go that were given no place: $STRAP_CACHE, else the user's cache."""
+    """Return the default folder for stores and caches: $STRAP_CACHE, else in the user's cache."""
     if chosen := os.environ.get("STRAP_CACHE"):
         return Path(chosen).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

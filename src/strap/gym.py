@@ -4,7 +4,7 @@
 
     env = gymnasium.make("strap.gym:strap/libero-10-v0", task=5)
 
-Gymnasium imports what stands before the colon. The simulator is loaded when an environment is made.
+Gymnasium imports the module before the colon. The simulator is loaded when an environment is made.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from strap.evaluation.simulators import (
 from strap.types import Array
 
 SUITES = ("libero_10", "libero_90", "libero_spatial", "libero_object", "libero_goal")
-"""those with an id of their own; any other is `LiberoGymEnv(suite, task)`"""
+"""Suites that are registered with an id; for others use `LiberoGymEnv(suite, task)`."""
 RATE = 20
-"""actions a second"""
+"""Actions per second."""
 ARM_NOISE = 0.02
-"""radians by which the joints vary where an episode begins, as in collected demonstrations"""
+"""How much the joints vary at the start of an episode, in radians, as in demonstrations."""
 LARGEST = {
     "ee_pos": 3.0,
     "ee_ori": 2 * np.pi,
@@ -43,7 +43,7 @@ LARGEST = {
     "joint_states": 2 * np.pi,
     "robot_states": 3.0,
 }
-"""no number of that proprioception is larger, in metres and radians: the arm reaches 0.9 m"""
+"""Bounds of the proprioception's values, in metres and radians; the arm reaches 0.9 m."""
 
 Seen = dict[str, Array]
 Command = npt.NDArray[np.float32]
@@ -59,10 +59,11 @@ def environment_id(suite: str) -> str:
 
 
 class LiberoGymEnv(gymnasium.Env[Any, Command]):
-    """A task of LIBERO at 20 Hz, as Gymnasium's tools expect an environment.
+    """A LIBERO task at 20 Hz as a Gymnasium environment.
 
-    Observations have the names of our datasets and policies: upright uint8 images by camera, and
-    the proprioception as float32. The reward is 1 when the task is solved, which ends the episode.
+    Observations have the same names as in our datasets and policies: upright uint8 images by
+    camera, and the proprioception as float32. The reward is 1 when the task is solved, which ends
+    the episode.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": RATE}  # noqa: RUF012
@@ -82,10 +83,10 @@ class LiberoGymEnv(gymnasium.Env[Any, Command]):
         Args:
             suite: `libero_10`, `libero_90` and so on.
             task: its number, or a part of its instruction that no other task of the suite has.
-            cameras: which are looked at; without any, nothing is rendered.
+            cameras: the cameras of the observations; with none, nothing is rendered.
             image_size: side of the images in pixels.
-            demos: an HDF5 file of this task's demonstrations: initial state i is then where
-                demonstration i begins, instead of the benchmark's.
+            demos: an HDF5 file with demonstrations of this task. Initial state i is then the start
+                of demonstration i, instead of the benchmark's state i.
             render_mode: `rgb_array`, or None.
         """
         from strap.libero.environment import LiberoEnv
@@ -108,10 +109,10 @@ class LiberoGymEnv(gymnasium.Env[Any, Command]):
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Seen, dict[str, Any]]:
-        """Begin an episode: from a fresh placement that follows from the seed.
+        """Start an episode from a random placement of the objects, drawn with the seed.
 
-        With `options={"initial_state": 3}` it begins from the benchmark's fixed initial state of
-        that number, or from where that demonstration of `demos` begins.
+        With `options={"initial_state": 3}` it starts from the benchmark's fixed initial state with
+        that number, or from the start of that demonstration in `demos`.
         """
         super().reset(seed=seed)
         state = _read_options(options)
@@ -122,12 +123,12 @@ class LiberoGymEnv(gymnasium.Env[Any, Command]):
         return _observe(seen), self._inform(seen)
 
     def step(self, action: Command) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        """Apply one action [7]; what lies outside −1 … 1 is clipped."""
+        """Apply one action [7]; values outside −1 … 1 are clipped."""
         seen = self._simulator.step(_read_action(action))
         return _observe(seen), float(seen.solved), seen.solved, False, self._inform(seen)
 
     def render(self) -> Array | None:
-        """Return what the camera before the robot sees, upright, where `render_mode` is set."""
+        """Return the upright image of the agent view; None if `render_mode` is not set."""
         if self.render_mode is None:
             gymnasium.logger.warn(
                 "render() shows nothing without a render_mode: make the environment with "
@@ -141,7 +142,7 @@ class LiberoGymEnv(gymnasium.Env[Any, Command]):
         self._env.close()
 
     def _inform(self, seen: TimeStep) -> dict[str, Any]:
-        """Return the instruction, whether the task is solved and which of its goals hold."""
+        """Return the instruction, whether the task is solved, and which of its goals hold."""
         return {
             "instruction": self.instruction,
             "is_success": seen.solved,
@@ -150,7 +151,7 @@ class LiberoGymEnv(gymnasium.Env[Any, Command]):
 
 
 def _describe_observation(cameras: Sequence[str], size: int) -> list[tuple[str, spaces.Box]]:
-    """Return each camera's space, then the proprioception's in the order of datasets."""
+    """Return the cameras' spaces, then the proprioception's in alphabetical order."""
     images = [(name, spaces.Box(0, 255, (size, size, 3), np.uint8)) for name in cameras]
     state = [
         (key, spaces.Box(-LARGEST[key], LARGEST[key], (LIBERO_STATES[key],), np.float32))
@@ -165,7 +166,7 @@ def _observe(seen: TimeStep) -> Seen:
 
 
 def _read_options(options: Mapping[str, Any] | None) -> int | None:
-    """Return the number of the initial state that `reset` is asked for."""
+    """Return the initial state's number from the options of `reset`; None if not given."""
     for name in options or {}:
         if name != "initial_state":
             raise unknown("option of reset", name, ["initial_state"])

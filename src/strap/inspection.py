@@ -1,4 +1,4 @@
-"""What is in a dataset, found in seconds from its descriptions and a sample of trajectories."""
+"""A summary of a dataset, made in seconds from its metadata and a sample of its trajectories."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from strap.progress import Progress, silent
 from strap.types import Array, Trajectory
 
 MAX_SAMPLED = 2000
-"""trajectories looked at, evenly spaced, where the format keeps no table of them"""
+"""Trajectories to read at most, evenly spaced, if the format has no table of them."""
 MAX_SECONDS = 5.0
-"""time for looking at trajectories; whatever was seen by then is what is reported"""
+"""Time limit for reading trajectories; the report covers those read by then."""
 BINS = 10
 DARK = 8
-"""grey level up to which a frame counts as black"""
+"""Grey level up to which a frame counts as black."""
 TEXT = 200
-"""characters of an instruction that are shown"""
+"""Characters of an instruction to show at most."""
 TILE = 160
-"""pixels of the longer side of a picture on the contact sheet"""
+"""Longer side of an image on the contact sheet, in pixels."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many trajectories have which length: counts[i] lie in edges[i] … edges[i+1]."""
+    """A histogram of trajectory lengths: counts[i] are between edges[i] and edges[i+1]."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -50,10 +50,10 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is in a dataset.
+    """A summary of a dataset.
 
-    Lengths are exact where `exact`; else they come from the `sampled` trajectories, and `frames`
-    is scaled up from them.
+    If `exact` is false, the lengths are those of the `sampled` trajectories, and `frames` is
+    estimated from them.
     """
 
     path: Path
@@ -69,14 +69,14 @@ class Inspection:
     instructions: Mapping[str, int]
     """instruction -> trajectories, most frequent first"""
     told: int
-    """how many trajectories these instructions are of"""
+    """how many trajectories the instructions were read from"""
     actions: tuple[int, ...]
     proprioception: Mapping[str, int]
     """name -> columns"""
     positions: Sequence[str]
-    """what may be the end-effector's position, best first"""
+    """columns that can be the end effector's position, most likely first"""
     joints: Sequence[str]
-    """what may be joint angles, best first"""
+    """columns that can be joint angles, most likely first"""
     lengths: Histogram
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -94,7 +94,7 @@ class Inspection:
             f"fps             {f'{self.fps:g}' if self.fps else 'unknown'}",
             f"actions         {list(self.actions)}",
             f"proprioception  {states or 'none'}",
-            f"position        {self._what_moves()}",
+            f"position        {self._describe_position()}",
             f"instructions    {len(self.instructions)}{told}",
             *(
                 f"  {count:5d} × {_cut(text) or '(none)'}"
@@ -106,7 +106,7 @@ class Inspection:
         ]
         return "\n".join(map(printable, lines))
 
-    def _what_moves(self) -> str:
+    def _describe_position(self) -> str:
         if self.positions:
             return ", ".join(self.positions)
         if self.joints:
@@ -127,12 +127,12 @@ def _top(instructions: Mapping[str, int], limit: int = 12) -> list[tuple[str, in
 def inspect(
     dataset: Dataset, *, sample: int = MAX_SAMPLED, seconds: float = MAX_SECONDS
 ) -> Inspection:
-    """Look at a dataset: a sample of its trajectories, and one frame per camera of a few of them.
+    """Summarise a dataset from a sample of trajectories, and for a few one frame per camera.
 
     Args:
-        dataset: of any format.
-        sample: how many trajectories to look at, evenly spaced.
-        seconds: when to stop looking.
+        dataset: a dataset of any format.
+        sample: how many trajectories to read at most, evenly spaced.
+        seconds: time limit for reading them.
     """
     if not len(dataset):
         raise StrapError(f"'{dataset.path}' holds no trajectories")
@@ -140,7 +140,7 @@ def inspect(
     lacking = {name for ids in missing.values() for name in ids}
     is_on_hub = bool(getattr(dataset.whole.reader, "commit", ""))
     whole = [name for name in dataset.ids if name not in lacking or is_on_hub]
-    seen = _look(dataset, whole or dataset.ids, sample, seconds)
+    seen = _open_sample(dataset, whole or dataset.ids, sample, seconds)
     first = seen[0]
     lengths = np.array([t.length for t in seen])
     exact = len(seen) == len(dataset)
@@ -169,16 +169,18 @@ def inspect(
         joints=joint_candidates(first),
         lengths=_histogram(lengths),
         notes=(
-            *(_not_fetched if is_on_hub else _missing)(missing, len(dataset)),
-            *_list_contradictions(seen),
-            *_dark_cameras([t for t in seen if t.id not in lacking]),
+            *(_note_not_fetched if is_on_hub else _note_missing)(missing, len(dataset)),
+            *_note_differences(seen),
+            *_note_dark_cameras([t for t in seen if t.id not in lacking]),
             *([summary] if summary else []),
         ),
     )
 
 
-def _look(dataset: Dataset, ids: Sequence[str], sample: int, seconds: float) -> list[Trajectory]:
-    """Return evenly spaced trajectories, opened in an order that stays even when time runs out."""
+def _open_sample(
+    dataset: Dataset, ids: Sequence[str], sample: int, seconds: float
+) -> list[Trajectory]:
+    """Open evenly spaced trajectories, in random order so that a time-out keeps them even."""
     places = np.unique(np.linspace(0, len(ids) - 1, max(1, sample)).round().astype(int))
     order = np.concatenate([places[:1], np.random.default_rng(0).permutation(places[1:])])
     stop = time.monotonic() + seconds
@@ -200,22 +202,22 @@ def _histogram(lengths: Array) -> Histogram:
 
 
 def _missing_files(dataset: Dataset) -> dict[str, list[str]]:
-    """Return, for each kind of file, which trajectories lack it here."""
+    """Return for each kind of file the trajectories whose file is not on this machine."""
     missing: Mapping[str, Sequence[str]] = getattr(dataset.whole.reader, "missing", {})
     chosen = set(dataset.ids)
     return {what: [name for name in ids if name in chosen] for what, ids in missing.items()}
 
 
-def _not_fetched(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
-    """Say how much of a dataset of the hub is here."""
+def _note_not_fetched(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Return a note on how much of a hub dataset has been downloaded."""
     here = [f"the {what} of {total - len(ids)}" for what, ids in missing.items()]
     return [
         f"in the hub's cache, of {total} trajectories: {', '.join(here)}; commands fetch the rest"
     ]
 
 
-def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
-    """Say how many trajectories lack which file."""
+def _note_missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
+    """Return notes on the trajectories with missing files."""
     found = [
         f"the {what} is missing in {len(ids)} of {total} trajectories ({name_some(ids)})"
         for what, ids in missing.items()
@@ -226,8 +228,8 @@ def _missing(missing: Mapping[str, Sequence[str]], total: int) -> list[str]:
     return found
 
 
-def _list_contradictions(seen: Sequence[Trajectory]) -> list[str]:
-    """Return what does not fit: trajectories unlike the first."""
+def _note_differences(seen: Sequence[Trajectory]) -> list[str]:
+    """Return notes on trajectories that differ from the first one or have no instruction."""
     first = seen[0]
     found = []
     for name, array in first.cameras.items():
@@ -247,8 +249,8 @@ def _list_contradictions(seen: Sequence[Trajectory]) -> list[str]:
     return found
 
 
-def _dark_cameras(seen: Sequence[Trajectory], n_sampled: int = 3) -> list[str]:
-    """Return the cameras that show nothing (Bridge's absent ones are black), or cannot be read."""
+def _note_dark_cameras(seen: Sequence[Trajectory], n_sampled: int = 3) -> list[str]:
+    """Return notes on cameras that are black (as Bridge's absent ones) or cannot be read."""
     sampled = [seen[place] for place in space_evenly(len(seen), n_sampled)] if seen else []
     found = []
     for name in seen[0].cameras if seen else ():
@@ -276,15 +278,15 @@ def write_contact_sheet(
     cameras: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write a PNG with a row per trajectory and camera: frames from first to last, upright.
+    """Write a PNG with one row of upright frames, from first to last, per trajectory and camera.
 
     Args:
-        dataset: of any format.
-        out: the picture to write.
-        trajectories: how many, evenly spaced over the dataset.
-        frames: how many of each, evenly spaced in time.
-        cameras: which; by default all.
-        progress: called with (what, done, total) while a dataset of the hub is fetched.
+        dataset: a dataset of any format.
+        out: the PNG file to write.
+        trajectories: number of trajectories, evenly spaced over the dataset.
+        frames: number of frames per trajectory, evenly spaced in time.
+        cameras: the cameras to show; by default all.
+        progress: called with (what, done, total) while a dataset is fetched from the hub.
     """
     from PIL import Image, ImageDraw
 

@@ -1,4 +1,4 @@
-"""numba's decorator with our settings and a type that survives mypy."""
+"""numba's decorators with our settings, and with types that mypy understands."""
 
 from __future__ import annotations
 
@@ -17,64 +17,64 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def njit(function: F) -> F:
-    """Compile on first use, keep the result on disk, release the interpreter lock.
+    """Compile a function on first use, cache the result on disk, and release the GIL in it.
 
-    Threads come from our own pool, not from numba's: its layers differ between machines, and
-    some abort when two Python threads or a forked child enter them.
+    Threads come from our own pool, not from numba's. numba's threading layers differ between
+    machines, and some abort if two Python threads or a forked process use them.
     """
     return _compiled(function)
 
 
 def njit_reordered(function: F) -> F:
-    """Compile as `njit`, but sums may be taken in any order: for norms, never a returned cost."""
+    """Compile as `njit`, but allow sums in any order: for norms, never for returned costs."""
     return _compiled(function, fastmath={"reassoc", "contract", "nsz"})
 
 
 def _compiled(function: F, **options: Any) -> F:
-    """Return numba's function, whose kept code is out of date when a module of `dtw` changes.
+    """Return numba's function, whose cached code is invalid as soon as a module of `dtw` changes.
 
-    numba itself looks at the function's own file alone, and not at what it calls in others.
+    numba itself checks only the function's own file, not the files of the functions that it calls.
     """
     compiled = numba.njit(cache=True, nogil=True, **options)(function)
-    kept = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if hasattr(kept, "_index_path"):  # not where numba is told to compile nothing
-        _name_by_stamp(kept)
+    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if hasattr(cache_file, "_index_path"):  # absent if numba is configured not to compile
+        _name_by_stamp(cache_file)
     return cast("F", compiled)
 
 
-def _name_by_stamp(kept: Any) -> None:
-    """Let the modules' stamp begin the names of a function's files; remove those of older stamps.
+def _name_by_stamp(cache_file: Any) -> None:
+    """Prefix a function's cache files with the modules' stamp; remove files with older stamps.
 
-    A stamp inside them would not do: numba writes an index before the code that it names, so a
-    process that is killed in between would leave one that names older code.
+    A stamp inside the files would not be enough: numba writes an index before the code that it
+    names, so a process killed in between would leave an index that names older code.
     """
-    stamp, folder = _stamp_modules(), Path(kept._cache_path)
-    index = folder / f"{stamp}.{kept._index_name}"
+    stamp, folder = _stamp_modules(), Path(cache_file._cache_path)
+    index = folder / f"{stamp}.{cache_file._index_name}"
     if not index.exists():
-        name = kept._index_name.rpartition("-")[0]  # without the line
+        name = cache_file._index_name.rpartition("-")[0]  # without the line number
         for file in folder.glob(f"{'?' * len(stamp)}.{name}-*"):
             if not file.name.startswith(stamp):
                 with suppress(OSError):
                     file.unlink()
-    kept._index_path = str(index)
-    kept._data_name_pattern = f"{stamp}.{kept._data_name_pattern}"
+    cache_file._index_path = str(index)
+    cache_file._data_name_pattern = f"{stamp}.{cache_file._data_name_pattern}"
 
 
 @cache
 def _stamp_modules() -> str:
-    """Return a hash of names, times and sizes of the modules whose functions call each other."""
+    """Return a hash of the names, times and sizes of all modules of `dtw`."""
     folder, states = Path(__file__).parent / "dtw", []
     for file in sorted(folder.rglob("*.py")):
-        with suppress(FileNotFoundError):  # an editor's link to nothing
+        with suppress(FileNotFoundError):  # a broken link, as some editors create
             state = file.stat()
             states.append([file.relative_to(folder).as_posix(), state.st_mtime_ns, state.st_size])
     return fingerprint_json(states)[:12]
 
 
 def intrinsic(function: Callable[..., object]) -> Any:
-    """Return numba's decorator for what is written as instructions of its compiler."""
+    """Decorate a function that generates compiler instructions (numba's `intrinsic`)."""
     return numba.extending.intrinsic(function)
 
 
 carray = numba.carray  # type: ignore[attr-defined]
-"""(address, shape, dtype) -> an array, in compiled loops."""
+"""(address, shape, dtype) -> array, for use in compiled functions."""

@@ -1,4 +1,4 @@
-"""Recorded arrays that are read only where they are indexed."""
+"""Recorded arrays whose rows are read when they are indexed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, eq=False)
 class LazyArray:
-    """One recorded array, first axis time, read only where it is indexed.
+    """A recorded array whose rows are read when they are indexed. Its first axis is time.
 
-    `array[10:20]` reads those ten rows and nothing else; `array[:]` reads all.
+    `array[10:20]` reads only these ten rows; `array[:]` reads all.
     """
 
     shape: tuple[int, ...]
@@ -44,5 +44,5 @@ class LazyArray:
 
 
 def lazy(array: npt.NDArray[Any]) -> LazyArray:
-    """Return an array already in memory, in the lazy interface."""
+    """Wrap an array in memory as a LazyArray."""
     return LazyArray(array.shape, array.dtype, lambda start, stop: array[start:stop])

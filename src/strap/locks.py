@@ -1,4 +1,4 @@
-"""Locks that die with their holder: `flock` on an open file."""
+"""File locks by `flock`, which are released when their process ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from strap.atomic import remove_leftovers, writing
 from strap.errors import StrapError
 
 LOCK = ".lock"
-"""the file by which one process holds a folder"""
+"""Name of the lock file of a folder that only one process can write."""
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Lock:
-    """A lock file, held until `release` or until the process ends, however it ends."""
+    """A locked file. The lock is held until `release`, or until the process ends."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -27,30 +27,30 @@ class Lock:
         self.release()
 
     def fileno(self) -> int:
-        """Return the open file's descriptor: a process that inherits it holds the lock too."""
+        """Return the file's descriptor; a process that inherits it holds the lock too."""
         return self._descriptor
 
     def is_current(self) -> bool:
-        """Return whether the file of that name is still the one that is locked."""
+        """Return whether the locked file still has its name, and was not removed or replaced."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self.path.stat())
         except FileNotFoundError:
             return False
 
     def release(self) -> None:
-        """Let go; twice does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def try_lock(path: Path) -> Lock | None:
-    """Take the lock, or None when somebody holds it."""
+    """Take the lock and return it; None if another process holds it."""
     return _lock(path, wait=False)
 
 
 def is_held(path: Path) -> bool:
-    """Return whether somebody holds the lock; asking creates nothing."""
+    """Return whether a process holds the lock; no file is created."""
     if not path.is_file():
         return False
     lock = try_lock(path)
@@ -61,13 +61,13 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def alone(lock_file: Path, doing: str) -> Iterator[None]:
-    """Hold a lock for the block, and remove its file afterwards; an error where it is held.
+    """Hold a lock for the block and remove its file afterwards; raise if another process holds it.
 
     Args:
         lock_file: `.lock` in the folder that is written, or a hidden file beside the output.
-        doing: what the holder does, for the message: "training into 'policy'".
+        doing: what the holder does, for the error message: "training into 'policy'".
     """
-    made = not lock_file.parent.exists()
+    is_new_folder = not lock_file.parent.exists()
     while True:
         lock = try_lock(lock_file)
         if lock is None:
@@ -76,19 +76,19 @@ def alone(lock_file: Path, doing: str) -> Iterator[None]:
             )
         if lock.is_current():
             break
-        lock.release()  # its last holder removed the file while this one waited for it
+        lock.release()  # the previous holder removed the file before we locked it
     try:
         yield
     finally:
         lock_file.unlink(missing_ok=True)
         lock.release()
-        if made:  # a call that failed before it wrote anything leaves no empty folder
+        if is_new_folder:  # a call that fails before it writes anything leaves no empty folder
             with suppress(OSError):
                 lock_file.parent.rmdir()
 
 
 def is_free(folder: Path) -> bool:
-    """Return whether nothing but leftovers of killed writers lies there; those are removed."""
+    """Return whether a folder is absent or empty; leftovers of killed writers are removed first."""
     if not folder.is_dir():
         return not folder.exists()
     remove_leftovers(folder)
@@ -97,7 +97,7 @@ def is_free(folder: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Wait for the lock and hold it for the block."""
+    """Wait for the lock, and hold it for the block."""
     lock = _lock(path, wait=True)
     assert lock is not None
     try:
@@ -107,7 +107,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _lock(path: Path, *, wait: bool) -> Lock | None:
-    import fcntl  # here: reading a store must work where there is no flock
+    import fcntl  # imported here, because reading a store must work without flock
 
     with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

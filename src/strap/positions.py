@@ -1,4 +1,4 @@
-"""Which proprioception is the end effector's position, or else the joints', and its values."""
+"""The proprioception to measure movement by: the end effector's position, or joint angles."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from strap.lazy_arrays import LazyArray
 from strap.types import Array, Trajectory
 
 Kind = Literal["end effector", "joints", "columns"]
-"""what moves: an end effector's position, joints, or columns of which only the name is known"""
+"""What the columns are: an end effector's position, joint angles, or unknown columns."""
 PREFIXES = ("observation.", "observations.", "obs.")
-"""what may stand before any of the names below"""
+"""Optional prefixes of the names below."""
 POSITIONS = (
     "ee_pos",
     "robot0_eef_pos",
@@ -25,9 +25,9 @@ POSITIONS = (
     "cartesian_position[0:3]",
     "state.cartesian_position[0:3]",
 )
-"""Names under which datasets keep the end-effector's position, tried in this order."""
+"""Usual names of the end effector's position in datasets, tried in this order."""
 JOINTS = ("joint", "qpos")
-"""parts of the names of joint angles"""
+"""Parts of the names of joint angles."""
 STATES = (
     "state",
     "states",
@@ -37,18 +37,18 @@ STATES = (
     "proprioception",
     "agent_pos",
 )
-"""names of states that are taken for joint angles where nothing else is known to move"""
+"""Names of states that are used as joint angles if no position or joints are found."""
 NOT_ARM = ("grip", "hand", "finger", "thumb", "claw", "jaw")
-"""parts of the names of columns that move while an arm rests: these are what it rests for"""
+"""Parts of the names of columns that move while the arm rests, such as the gripper's."""
 NOT_ANGLES = ("vel", "acc", "torque", "effort", "current", "force")
-"""parts of the names of what is no angle"""
+"""Parts of the names of columns that are not angles."""
 
 
 def positions(trajectory: Trajectory, position: str | None = None) -> Array:
     """Return the position columns of a trajectory, [t p] float64.
 
     Args:
-        trajectory: whose proprioception is read.
+        trajectory: the trajectory to read.
         position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`; by default the first of
             `POSITIONS` that the trajectory has, or columns that the dataset itself names x, y, z.
     """
@@ -79,9 +79,10 @@ def position_name(trajectory: Trajectory, position: str | None = None) -> str:
 
 
 def moving_columns(trajectory: Trajectory, position: str | None = None) -> tuple[str, Kind]:
-    """Return the columns whose movement tells rests, as `--position` takes them, and what they are.
+    """Return the columns to measure movement by, in the form of `--position`, and their kind.
 
-    They are those that `position` names, else the end effector's position, else joint angles.
+    These are the columns that `position` names, else the end effector's position, else joint
+    angles.
     """
     found = position_candidates(trajectory)
     joints = joint_candidates(trajectory)
@@ -121,7 +122,7 @@ def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str
 
 
 def _named_arrays(trajectory: Trajectory) -> dict[str, LazyArray]:
-    """Return what a position may name: proprioception, and other rows of numbers per frame."""
+    """Return the arrays that a position can name: proprioception and other vectors per frame."""
     others = trajectory.extras.items()
     rows = {n: a for n, a in others if len(a.shape) == 2 and a.dtype.kind in "biuf"}
     return {**trajectory.proprioception, **rows}
@@ -132,10 +133,10 @@ def _width(trajectory: Trajectory, name: str) -> int:
 
 
 def position_candidates(trajectory: Trajectory) -> list[str]:
-    """Return proprioception that may be the end-effector's position, best first.
+    """Return the columns that can be the end effector's position, most likely first.
 
-    By what the dataset itself says, by usual names, by column names x, y, z; a state whose columns
-    have no telling names is not offered: it may be joint angles.
+    They are found by the dataset's own attribute, by usual names, and by columns named x, y, z. A
+    state whose columns have no such names is left out, because it can hold joint angles.
     """
     found = [str(trajectory.attributes["position"])] if "position" in trajectory.attributes else []
     names = trajectory.attributes.get("feature_names") or {}
@@ -157,10 +158,10 @@ def position_candidates(trajectory: Trajectory) -> list[str]:
 
 
 def joint_candidates(trajectory: Trajectory) -> list[str]:
-    """Return proprioception that may be joint angles, best first.
+    """Return the columns that can be joint angles, most likely first.
 
-    By names such as `joint_states`, then states, then the only proprioception there is. Columns
-    that the dataset itself names after a gripper, a hand or a velocity are left out.
+    These are names such as `joint_states`, then states, then the only proprioception of the
+    dataset. Columns named after a gripper, a hand or a velocity are left out.
     """
     wide = {k: a for k, a in trajectory.proprioception.items() if math.prod(a.shape[1:]) > 0}
     named = [key for key in wide if _is_joints(key)]
@@ -179,7 +180,7 @@ def _is_joints(name: str) -> bool:
 
 
 def _arm_columns(names: Any, width: int) -> str:
-    """Return `[0:5]` where names of six columns tell that the last is a gripper; else nothing."""
+    """Return the arm's columns, such as `[0:5]` if the last of six is the gripper's; "" for all."""
     labels = _flat_names(names)
     if labels is None or len(labels) != width:
         return ""
@@ -197,7 +198,7 @@ def _without_prefix(name: str) -> str:
 
 
 def _flat_names(names: Any) -> list[str] | None:
-    """Return the names of columns, where they are a list of texts; writers also nest them."""
+    """Return the columns' names as a flat list, which some writers nest; None if they are not."""
     while isinstance(names, list) and len(names) == 1 and not isinstance(names[0], str):
         names = names[0]
     if isinstance(names, dict):
@@ -207,7 +208,7 @@ def _flat_names(names: Any) -> list[str] | None:
 
 
 def _xyz(names: Any) -> list[int] | None:
-    """Return the columns named x, y, z (alone or at the end: `eef_x`), each once."""
+    """Return the columns named x, y, z (also as an ending: `eef_x`); None unless each is unique."""
     labels = _flat_names(names)
     if labels is None:
         return None
@@ -217,7 +218,7 @@ def _xyz(names: Any) -> list[int] | None:
 
 
 def _split_position(text: str, known: Collection[str]) -> tuple[str, str | None]:
-    """Return (name, columns or None) of `name[0:3]`; a known name may hold brackets."""
+    """Split `name[0:3]` into name and columns (or None); a known name can contain brackets."""
     name, bracket, selection = text.rpartition("[")
     if text in known or not bracket or not name or not selection.endswith("]"):
         return text, None
@@ -225,10 +226,10 @@ def _split_position(text: str, known: Collection[str]) -> tuple[str, str | None]
 
 
 def _select_columns(selection: str, width: int) -> list[int]:
-    """Return the columns that `0:3`, `1:`, `-1` or `0,2` select of `width`, as in Python.
+    """Return the columns that `0:3`, `1:`, `-1` or `0,2` select out of `width`, as in Python.
 
-    What Python would cut short (`0:9` of 3) or leave empty raises `ValueError`, which says what
-    the selection does.
+    A range beyond the columns (`0:9` of 3) or an empty selection raises `ValueError`. Its text
+    continues a sentence that starts with the selection.
     """
     if ":" in selection:
         columns = _slice_columns(selection, width)

@@ -1,4 +1,4 @@
-"""How many processors there are for us."""
+"""The number of CPU cores that this process can use."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ _sharing = 1
 
 
 def processors() -> int:
-    """Return how many processors this process may use.
+    """Return the number of CPU cores for this process.
 
-    Fewer than the machine has where it is confined, or one of several that share them.
+    These are fewer than the machine's if the process is confined to some cores (CPU affinity), or
+    shares them with other processes (`share`).
     """
-    confined = hasattr(os, "sched_getaffinity")
-    available = len(os.sched_getaffinity(0)) if confined else os.cpu_count() or 1
+    has_affinity = hasattr(os, "sched_getaffinity")
+    available = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     return max(1, available // _sharing)
 
 
 def share(processes: int) -> None:
-    """Say that this process is one of so many that work at the same time."""
+    """Divide the cores: this process is one of `processes` that work at the same time."""
     global _sharing
     _sharing = processes

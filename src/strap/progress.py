@@ -1,4 +1,4 @@
-"""How long jobs tell what they have done, and how long each part took."""
+"""Progress of long jobs, and the time that their parts take."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[str, int, int], None]
-"""Called as (what is being done, how many done, of how many)."""
+"""A callback, called with (name of the task, number done, total number)."""
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Show nothing."""
+    """Ignore the progress."""
 
 
 class Clock:
-    """Seconds spent in each part of a job, by the part's name."""
+    """The seconds spent in each part of a job, by the part's name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
-        """Count the seconds of a `with` block as those of a part."""
+        """Measure the seconds of a `with` block under the name of a part."""
         start = time.perf_counter()
         yield
         self.seconds[part] = round(time.perf_counter() - start, 3)

@@ -1,4 +1,4 @@
-"""What an artefact was made from: fingerprints of its inputs, versions of the packages."""
+"""Fingerprints of inputs and versions of packages, which artefacts record as their origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strap.errors import StrapError
 
 
 def fingerprint_files(files: Iterable[Path], root: Path) -> str:
-    """Return a hash of names, sizes and modification times: cheap, and changes when a file does."""
+    """Return a hash of the files' names, sizes and modification times, without reading them."""
     digest = hashlib.blake2b(digest_size=16)
     for file in sorted(files):
         try:
@@ -27,7 +27,7 @@ def fingerprint_files(files: Iterable[Path], root: Path) -> str:
 
 
 def fingerprint_content(file: Path) -> str:
-    """Return a hash of what a file holds; empty where there is none."""
+    """Return a hash of a file's content; "" if the file does not exist."""
     if not file.is_file():
         return ""
     with file.open("rb") as stream:
@@ -35,13 +35,13 @@ def fingerprint_content(file: Path) -> str:
 
 
 def fingerprint_json(value: Any) -> str:
-    """Return a hash of a JSON-able value."""
+    """Return a hash of a value that can be written as JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of what decides results: Python, platform and packages."""
+    """Return the versions of Python, the platform and the packages that influence results."""
     found = {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",

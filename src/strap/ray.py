@@ -1,4 +1,4 @@
-"""Ray: the one place that starts it or connects to it, and that touches what it keeps private."""
+"""Connections to Ray. Only this module starts Ray or uses its private interfaces."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from strap.extras import missing_extra
 
 ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 RETRIES = 10
-"""of a task whose worker is lost"""
+"""How often a task whose worker is lost is started again."""
 
 
 def require_ray() -> None:
-    """Raise an error where Ray is not installed."""
+    """Raise an error if Ray is not installed."""
     if find_spec("ray") is None:
         raise missing_extra("--engine ray needs Ray", "ray")
 
 
 @contextmanager
 def connect(address: str | None, workers: int) -> Iterator[Any]:
-    """Yield Ray: the cluster at `address`, or one on this machine's loopback for the block."""
+    """Yield Ray, connected to `address`, or to a new cluster on this machine's loopback."""
     if address is None:
-        # Ray on one machine still listens on all of its interfaces, unless it believes that
-        # clusters are not supported here; it reads this when it is imported.
+        # Even on one machine Ray listens on all network interfaces, unless it believes that
+        # clusters are not supported here. It reads this variable when it is imported.
         os.environ[ONE_MACHINE] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     require_ray()
@@ -43,7 +43,7 @@ def connect(address: str | None, workers: int) -> Iterator[Any]:
     try:
         ray.init(address=address or "local", **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        # The log that would tell an unanswered address from a refused token is Ray's own.
+        # Only Ray's own log distinguishes an unreachable address from a refused token.
         hint = "" if address is None else "; a cluster with a token needs RAY_AUTH_MODE=token here"
         raise StrapError(f"cannot reach Ray at '{address or 'local'}': {error}{hint}") from error
     try:
@@ -56,9 +56,9 @@ def connect(address: str | None, workers: int) -> Iterator[Any]:
 
 
 def _stay_on_loopback() -> None:
-    """Do what `ONE_MACHINE` does where Ray was imported before that was set.
+    """Do what `ONE_MACHINE` does, in case Ray was imported before the variable was set.
 
-    A Ray without this constant is found out by `_require_loopback`.
+    For a version of Ray without this constant, `_require_loopback` raises if needed.
     """
     try:
         from ray._private import ray_constants
@@ -79,7 +79,7 @@ def _require_loopback(nodes: Sequence[Mapping[str, Any]]) -> None:
 
 
 def place_near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
-    """Return Ray's options for a task that should run on a machine; soft: or elsewhere if lost."""
+    """Return Ray's options to run a task on a machine; if `soft`, elsewhere if that one is lost."""
     if machine is None:
         return {}
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -88,7 +88,7 @@ def place_near(machine: str | None, *, soft: bool = True) -> dict[str, Any]:
 
 
 def get_result(ray: Any, task: object) -> Any:
-    """Return a task's result; raise a StrapError of its own in its own words."""
+    """Return a task's result; a StrapError in the task is raised with its own text."""
     try:
         return ray.get(task)
     except Exception as error:

@@ -35,28 +35,29 @@ PAPER_EPSILON = 5e-3
 
 @dataclass(frozen=True)
 class Segmentation:
-    """How to cut. The defaults are the paper's, as its released code runs them."""
+    """The options for cutting demonstrations. The defaults are those of the paper's code."""
 
     method: Method = "stops"
-    """stops: where the end effector, or else the joints, rest; window: equal spans; full: whole
-    demonstrations; manual: boundaries from a file"""
+    """where to cut. stops: where the end effector rests (or the joints, if the dataset has no
+    end-effector position); window: segments of equal length; full: nowhere; manual: at the
+    boundaries in a file"""
     epsilon: Epsilon = None
-    """stops: a frame whose movement to the next is below this is a stop; `auto` chooses it from
-    the demonstrations; by default 0.005, as in the released code, for joints auto"""
+    """stops: a frame that moves less than this to the next frame is a stop; `auto` chooses it from
+    the demonstrations; None: 0.005, as in the released code, for joints `auto`"""
     unit: Unit = "step"
-    """epsilon is a movement per step, or per second (then the dataset's frame rate is used)"""
+    """whether epsilon is a movement per step, or per second (by the dataset's frame rate)"""
     norm: Norm = "l1"
-    """how a movement is measured over the position columns"""
+    """the norm of a movement over the position columns"""
     min_length: int = 20
     """stops: shorter segments are merged with the next one"""
     window: int = 30
-    """window: frames of a segment"""
+    """window: frames per segment"""
     position: str | None = None
-    """which proprioception is the position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`, with
-    columns as Python counts them"""
+    """the proprioception to use as position: `name`, `name[0:3]`, `name[1:]` or `name[0,2,5]`,
+    columns as in a Python index"""
     boundaries: Path | None = None
-    """manual: a JSON file, {trajectory id: [first frame of each further segment, …]}, or one that
-    `strap segment` wrote"""
+    """manual: a JSON file, {trajectory id: [first frame of each segment after the first, …]}, or
+    one that `strap segment` wrote"""
 
     def __post_init__(self) -> None:
         for kind, value, known in (
@@ -83,15 +84,15 @@ def _is_epsilon(value: Epsilon) -> bool:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Segments of a dataset, and what they were cut by."""
+    """The segments of a dataset, and how they were cut."""
 
     segments: list[Segment]
     segmentation: Segmentation
-    """as it was asked for, with the epsilon that was chosen"""
+    """the requested options, with the epsilon that was chosen"""
     movements: Movements | None = None
-    """stops: of every demonstration that is long enough to be cut"""
+    """stops: the movements of all demonstrations that are long enough to be cut"""
     notes: tuple[str, ...] = ()
-    """which joints were taken, and which epsilon was chosen"""
+    """which joints were used, and which epsilon was chosen"""
 
 
 def segment(
@@ -113,7 +114,7 @@ def segment(
 
 
 def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> Cuts:
-    """Cut every trajectory of a dataset; what is odd about its stops is a warning."""
+    """Cut every trajectory of a dataset, and warn about implausible stops."""
     if segmentation.method == "stops":
         cuts = _cut_at_stops(dataset, segmentation)
     else:
@@ -122,22 +123,22 @@ def cut_dataset(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentat
         cuts = Cuts(found, segmentation)
     if not cuts.segments:
         raise StrapError("the target dataset is empty: it needs at least one demonstration")
-    for note in (*cuts.notes, *_odd_stops(cuts)):
+    for note in (*cuts.notes, *_note_odd_stops(cuts)):
         warnings.warn(note, stacklevel=2)
     return cuts
 
 
 def _check_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segmentation) -> None:
-    """Raise where boundaries name trajectories that the whole dataset has not.
+    """Raise if the boundaries name trajectories that the whole dataset does not have.
 
-    Where they were made for a dataset of another place, whose ids may be alike, that is a warning.
+    Warn if the boundaries were made for a dataset at another path, which can have the same ids.
     """
     file = segmentation.boundaries
     if segmentation.method != "manual" or file is None or not isinstance(dataset, Dataset):
         return
     content = read_json(file)
     known = dict.fromkeys(dataset.whole.ids)
-    skipped = getattr(dataset.whole.reader, "skipped", ())  # known, and not there
+    skipped = getattr(dataset.whole.reader, "skipped", ())  # their files are missing
     for key in _named_trajectories(content, file):
         if key not in known and key not in skipped:
             raise StrapError(
@@ -163,8 +164,8 @@ def _named_trajectories(content: Any, file: Path) -> list[str]:
 def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:
     """Cut one trajectory."""
     if segmentation.method == "manual":
-        assert segmentation.boundaries is not None  # __post_init__ saw to it
-        return _manual(trajectory, segmentation.boundaries)
+        assert segmentation.boundaries is not None  # checked in __post_init__
+        return _cut_manually(trajectory, segmentation.boundaries)
     if segmentation.method == "stops":
         return _cut_at_stops([trajectory], segmentation).segments
     _require_frames(trajectory)
@@ -173,16 +174,16 @@ def cut(trajectory: Trajectory, segmentation: Segmentation) -> list[Segment]:
 
 
 def with_default_epsilon(segmentation: Segmentation, dataset: Dataset) -> Segmentation:
-    """Return the segmentation with the epsilon that it has where none is given.
+    """Return the segmentation with the default epsilon if none is given.
 
-    That is the paper's, except where joints are what moves: then it is `auto`.
+    The default is the paper's value; for joints it is `auto`.
     """
     if segmentation.epsilon is not None:
         return segmentation
     is_auto = False
     if segmentation.method == "stops" and len(dataset):
         first = dataset[dataset.ids[0]]
-        with suppress(StrapError):  # cutting will tell, where that trajectory is to be cut
+        with suppress(StrapError):  # cutting reports the error, if it cuts that trajectory
             is_auto = moving_columns(first, segmentation.position)[1] == "joints"
     return replace(segmentation, epsilon="auto" if is_auto else PAPER_EPSILON)
 
@@ -191,24 +192,24 @@ def _cut_at_stops(trajectories: Iterable[Trajectory], segmentation: Segmentation
     """Cut where each trajectory rests; those of at most `min_length` frames stay whole."""
     lengths: dict[str, int] = {}
     movements = measure_movements(
-        _long_ones(trajectories, segmentation, lengths),
+        _select_long(trajectories, segmentation, lengths),
         position=segmentation.position,
         norm=segmentation.norm,
         unit=segmentation.unit,
     )
     if movements is None:
         return Cuts([s for key, n in lengths.items() for s in _tile(key, n, [])], segmentation)
-    epsilon, chosen = _threshold(segmentation, movements)
+    epsilon, chosen = _resolve_epsilon(segmentation, movements)
     starts = {
         key: first_frames(moved, epsilon, segmentation.min_length)
         for key, moved in movements.values.items()
     }
     found = [s for key, n in lengths.items() for s in _tile(key, n, starts.get(key, []))]
-    notes = [note for note in (_about_joints(segmentation, movements), chosen) if note]
+    notes = [note for note in (_note_joints(segmentation, movements), chosen) if note]
     return Cuts(found, replace(segmentation, epsilon=epsilon), movements, tuple(notes))
 
 
-def _about_joints(segmentation: Segmentation, movements: Movements) -> str:
+def _note_joints(segmentation: Segmentation, movements: Movements) -> str:
     if segmentation.position is not None or movements.kind != "joints":
         return ""
     unit = movements.unit.partition(" ")[0]
@@ -218,8 +219,8 @@ def _about_joints(segmentation: Segmentation, movements: Movements) -> str:
     )
 
 
-def _odd_stops(cuts: Cuts) -> list[str]:
-    """Return what is odd about stops, one line each; raise where nothing ever moves."""
+def _note_odd_stops(cuts: Cuts) -> list[str]:
+    """Return notes about implausible stops, one line each; raise if nothing ever moves."""
     if cuts.segmentation.method != "stops":
         return []
     longest = max(segment.stop for segment in cuts.segments)
@@ -230,21 +231,21 @@ def _odd_stops(cuts: Cuts) -> list[str]:
     return [note for note in found if note]
 
 
-def _long_ones(
+def _select_long(
     trajectories: Iterable[Trajectory], segmentation: Segmentation, lengths: dict[str, int]
 ) -> Iterator[Trajectory]:
-    """Yield the trajectories that may be cut; note the length of each in `lengths`."""
+    """Yield the trajectories that are long enough to cut; store all lengths in `lengths`."""
     for trajectory in trajectories:
         _require_frames(trajectory)
         if segmentation.position is not None:
-            position_name(trajectory, segmentation.position)  # wrong in short ones is wrong too
+            position_name(trajectory, segmentation.position)  # raises for short trajectories too
         lengths[trajectory.id] = trajectory.length
         if trajectory.length > segmentation.min_length:
             yield trajectory
 
 
-def _threshold(segmentation: Segmentation, movements: Movements) -> tuple[float, str]:
-    """Return epsilon as a number, and a note about one that was chosen."""
+def _resolve_epsilon(segmentation: Segmentation, movements: Movements) -> tuple[float, str]:
+    """Return epsilon as a number, and a note if it was chosen automatically."""
     epsilon = segmentation.epsilon
     if epsilon is None:
         epsilon = "auto" if movements.kind == "joints" else PAPER_EPSILON
@@ -260,18 +261,18 @@ def _require_frames(trajectory: Trajectory) -> None:
 
 
 def _tile(trajectory_id: str, length: int, bounds: Iterable[int]) -> list[Segment]:
-    """Return segments from their first frames (the leading 0 included or not)."""
+    """Return the segments that start at these frames; frame 0 is always a start."""
     edges = [0, *(b for b in bounds if b > 0), length]
     return [Segment(trajectory_id, start, stop) for start, stop in pairwise(edges)]
 
 
 def is_tiled(segments: Sequence[Segment], length: int) -> bool:
-    """Return whether a trajectory's segments follow each other from its first frame to its last."""
+    """Return whether the segments, in this order, cover a trajectory without gap or overlap."""
     edges = [0, *(segment.stop for segment in segments)]
     return edges == [*(segment.start for segment in segments), length]
 
 
-def _manual(trajectory: Trajectory, file: Path) -> list[Segment]:
+def _cut_manually(trajectory: Trajectory, file: Path) -> list[Segment]:
     content = read_json(file)
     if isinstance(content, dict) and "segments" in content:
         segments = [s for s in _segments_of(content, file) if s.trajectory_id == trajectory.id]
@@ -312,7 +313,7 @@ def _boundaries_of(content: Any, trajectory: Trajectory, file: Path) -> list[int
 def write_segments(
     path: Path, segments: Iterable[Segment], *, dataset: Dataset, segmentation: Segmentation
 ) -> None:
-    """Write segments with how they were made; `read_segments` and `manual` take the file."""
+    """Write segments and their options as JSON, for `read_segments` and the method `manual`."""
     options = {key: str(v) if isinstance(v, Path) else v for key, v in asdict(segmentation).items()}
     rows = [{"trajectory": s.trajectory_id, "start": s.start, "stop": s.stop} for s in segments]
     write_json(path, {"dataset": dataset.name, "segmentation": options, "segments": rows})

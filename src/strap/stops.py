@@ -1,4 +1,4 @@
-"""Where a robot rests: its movement from frame to frame, the threshold, and the cuts."""
+"""Stops of a robot: its movement from frame to frame, the threshold, and the cuts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Norm = Literal["l1", "l2"]
 Unit = Literal["step", "second"]
 
 QUARTILE_SHARE = 0.45
-"""the threshold that `auto` tries first, as a share of the upper quartile of movement; on LIBERO's
-demonstrations that is 4.9 to 5.3 mm per step, where the paper takes 5 mm"""
+"""The threshold that `auto` tries first, as a share of the upper quartile of movement. On LIBERO's
+demonstrations it is 4.9 to 5.3 mm per step; the paper uses 5 mm."""
 SENSIBLE_LENGTHS = (1, 3)
-"""mean frames of a segment, as multiples of the least length: at the paper's settings 20 to 60"""
+"""Sensible mean length of a segment, as multiples of the least length: in the paper 20 to 60."""
 NEARLY_ALL = 0.9
-"""the share of frames from which on stops tell nothing"""
+"""Share of frames that are stops from which on the threshold counts as too high."""
 SHOWN_PERCENTILES = (5, 25, 50, 75, 95)
-"""per cent, of the movement that messages show"""
+"""Percentiles of the movement that messages show."""
 MAX_RADIANS = 2 * math.pi
-"""in radians; joints that go further are in degrees"""
+"""Joint values beyond this are assumed to be in degrees."""
 MAX_METRES = 10.0
-"""in metres; end effectors that go further are in millimetres"""
+"""End-effector positions beyond this are assumed to be in millimetres."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Movements:
     """How much each demonstration moves from one frame to the next."""
 
     columns: str
-    """what moves, as `--position` takes it"""
+    """the columns that are measured, in the form of `--position`"""
     kind: Kind
     unit: str
-    """of a movement: `m per step`"""
+    """unit of a movement: `m per step`"""
     values: Mapping[str, Floats]
     """trajectory id -> movement from frame i to i + 1, [length - 1]"""
 
@@ -59,25 +59,25 @@ class Movements:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A movement below which a robot rests, and why that."""
+    """A movement below which a robot counts as resting, and the reason for its value."""
 
     epsilon: float
     reason: str
     is_sensible: bool
-    """whether it gives segments of sensible length"""
+    """whether the segments have a sensible mean length"""
     mean_length: float
-    """frames of the segments that it gives, on average"""
+    """mean number of frames of the segments"""
 
 
 def measure_movements(
     trajectories: Iterable[Trajectory], *, position: str | None, norm: Norm, unit: Unit
 ) -> Movements | None:
-    """Measure how the same columns move in each trajectory; None where there is no trajectory.
+    """Measure the movement of the same columns in each trajectory; None without trajectories.
 
     Args:
         trajectories: demonstrations of one dataset.
         position: the columns; by default the end effector's position, else the joints.
-        norm: how a movement is measured over the columns.
+        norm: the norm of a movement over the columns.
         unit: movement per step, or per second.
     """
     values: dict[str, Floats] = {}
@@ -104,7 +104,7 @@ def _frame_rate(trajectory: Trajectory) -> float:
 
 
 def _unit_of(kind: Kind, largest_position: float) -> str:
-    """Return the unit that values of this size have; datasets seldom tell it."""
+    """Return the likely unit of values of this size; datasets seldom name it."""
     if kind == "end effector":
         return "m" if largest_position <= MAX_METRES else "mm"
     if kind == "joints":
@@ -113,15 +113,15 @@ def _unit_of(kind: Kind, largest_position: float) -> str:
 
 
 def first_frames(moved: Floats, epsilon: float, min_length: int) -> list[int]:
-    """Return the first frame of each segment of a demonstration that moves like this."""
+    """Return the first frame of each segment of a demonstration with these movements."""
     return merge_forward(np.flatnonzero(moved < epsilon) + 1, len(moved) + 1, min_length)
 
 
 def merge_forward(cuts: npt.NDArray[np.int64], length: int, min_length: int) -> list[int]:
     """Return the first frames of the merged chunks.
 
-    A chunk shorter than `min_length` swallows the next one; a short last chunk joins the one
-    before:
+    A chunk shorter than `min_length` is merged with the next one; a short last chunk is merged with
+    the one before:
 
         cuts    |--|-|-----|------|--|      min_length 6
         merged  |----------|---------|
@@ -135,10 +135,10 @@ def merge_forward(cuts: npt.NDArray[np.int64], length: int, min_length: int) -> 
 
 
 def choose_threshold(movements: Movements, min_length: int) -> Threshold:
-    """Choose a threshold from the movements themselves.
+    """Choose a threshold from the movements.
 
-    It is `QUARTILE_SHARE` of the upper quartile of all movements that are not 0, where that gives
-    segments of sensible length, else the percentile of movement nearest to it that does.
+    It is `QUARTILE_SHARE` of the upper quartile of all movements that are not 0. If that does not
+    give segments of sensible length, it is the nearest percentile of movement that does.
     """
     pooled = movements.pooled
     if not pooled.any():
@@ -159,7 +159,7 @@ def choose_threshold(movements: Movements, min_length: int) -> Threshold:
 
 
 def _rounded(value: float) -> float:
-    """Return the value with the three digits that are shown, so that typing it does the same."""
+    """Return the value with the three digits that are shown, so that users can reproduce it."""
     return float(f"{value:.3g}")
 
 
@@ -182,10 +182,10 @@ def _mean_length(movements: Movements, epsilon: float, min_length: int) -> float
 
 
 def explain_stops(movements: Movements, epsilon: float, min_length: int) -> str:
-    """Return what is odd about the stops below `epsilon`, and what to give instead; else "".
+    """Return why the stops below `epsilon` are implausible, and a better option; else "".
 
-    Odd is where fewer than half of the demonstrations that are long enough are cut, and where
-    nearly every frame is a stop. Raise where nothing ever moves.
+    Stops are implausible if fewer than half of the demonstrations that are long enough are cut, or
+    if nearly every frame is a stop. Raise if nothing ever moves.
     """
     pooled = movements.pooled
     if not pooled.any():
@@ -228,7 +228,7 @@ def _never_moves(movements: Movements) -> StrapError:
 
 
 def explain_length(longest: int, min_length: int) -> str:
-    """Return a note where no demonstration is long enough to be cut in two; else ""."""
+    """Return a note if no demonstration is long enough to be cut in two; else ""."""
     if longest >= 2 * min_length:
         return ""
     return (

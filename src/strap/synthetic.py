@@ -1,9 +1,9 @@
 """Generated datasets with planted matches at known places, for tests, docs and benchmarks.
 
-Each demonstration is a path through a smooth random world: the image is a bright disc on a textured
-ground, its place and shade given by a few slowly changing numbers, and the end effector moves with
-it, resting between sub-tasks. A planted match is a time-warped, noisy copy of a target segment
-somewhere inside a prior trajectory that otherwise wanders elsewhere.
+Each demonstration is a random path of a few slowly changing numbers. They give the place and colour
+of a bright disc on a textured background, and the position of the end effector, which rests between
+sub-tasks. A planted match is a time-warped, noisy copy of a target segment inside a prior
+trajectory that is otherwise unrelated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Plant:
 
 @dataclass(frozen=True)
 class Planted:
-    """Two generated datasets and where the copies lie."""
+    """Two generated datasets, and the places of the planted copies."""
 
     target: Path
     prior: Path
@@ -64,7 +64,7 @@ def make_planted(
         size: image height and width.
         noise: standard deviation of the pixel noise, in grey levels.
         dialect: `libero` (images stored flipped) or `robomimic`.
-        seed: everything random follows from it.
+        seed: seed of all random choices.
     """
     if prior < demos * sub_tasks:
         raise StrapError(
@@ -100,15 +100,15 @@ def make_planted(
 def warp(rng: np.random.Generator, length: int, *, stretch: float = 0.3) -> npt.NDArray[np.int64]:
     """Return 0 … length−1 in order, some twice: a slower copy that step (1, 2) can follow."""
     doubled = rng.random(length) < stretch
-    # The borders stay single so that where the copy starts and stops is beyond doubt, and no two
-    # neighbours are doubled: the recurrence may skip one frame at a time, not two.
+    # The first and last frames stay single, so that start and stop of the copy are unambiguous. No
+    # two neighbours are doubled, because a step of the path can skip one frame, not two.
     doubled[[0, -1]] = False
     doubled[1:] &= ~doubled[:-1]
     return np.repeat(np.arange(length), 1 + doubled)
 
 
 def _walk(rng: np.random.Generator, length: int, start: Floats | None = None) -> Floats:
-    """Return a path [length 4] (x, y, shade, tone in 0 … 1) over random points, never at rest."""
+    """Return a path [length 4] (x, y, shade, tone in 0 … 1) over random points, without stops."""
     knots = [rng.random(4) if start is None else start]
     while len(knots) < 4:
         point = rng.random(4)
@@ -121,7 +121,7 @@ def _walk(rng: np.random.Generator, length: int, start: Floats | None = None) ->
 
 
 def _demonstration(rng: np.random.Generator, sub_tasks: int, length: int) -> list[Floats]:
-    """Return walks that each begin where the one before ended, with a step of rest between."""
+    """Return walks that each start where the one before ended, so with a stop between them."""
     walks: list[Floats] = []
     for _ in range(sub_tasks):
         walks.append(_walk(rng, length, walks[-1][-1] if walks else None))
@@ -142,9 +142,9 @@ class _World:
         disc = np.exp(-near / 0.02)[..., None]
         colour = np.stack([path[:, 2], path[:, 3], 1 - path[:, 2]], axis=1)[:, None, None]
         tone = 60 * path[:, 3, None, None, None]
-        picture = self.ground + tone + 150 * disc * (0.3 + 0.7 * colour)
-        picture = picture + self.noise * self.rng.standard_normal(picture.shape)
-        return np.asarray(picture.clip(0, 255), np.uint8)
+        image = self.ground + tone + 150 * disc * (0.3 + 0.7 * colour)
+        image = image + self.noise * self.rng.standard_normal(image.shape)
+        return np.asarray(image.clip(0, 255), np.uint8)
 
     def positions(self, path: Floats) -> Floats:
         """Return the positions [t 3], in metres, of states [t 4]."""
@@ -152,7 +152,7 @@ class _World:
 
 
 def _smooth(coarse: Floats, size: int) -> Floats:
-    """Return a coarse picture enlarged to size×size, straight lines between its points."""
+    """Return a coarse image enlarged to size×size by bilinear interpolation."""
     at = np.linspace(0, len(coarse) - 1, size)
     low = at.astype(int).clip(max=len(coarse) - 2)
     part = (at - low)[:, None, None]

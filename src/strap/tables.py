@@ -1,4 +1,4 @@
-"""Parquet tables with known columns: their rows, or an error that says which column is none."""
+"""Reading of Parquet tables with known columns; an error names a wrong or missing column."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 Kind = Literal["string", "int64", "float64"]
 MAX_ROWS = 1_000_000
-"""the most rows that are read: a small file may declare any number of equal ones"""
+"""Limit of the rows that are read: a small file can declare any number of equal rows."""
 ROWS_PER_BATCH = 10_000
 
 
 def read_rows(path: Path, columns: Mapping[str, Kind], what: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file; other columns than those asked for are left alone.
+    """Yield the rows of a Parquet file with the requested columns; other columns are ignored.
 
     Args:
-        path: the file, by whichever tool it was written.
-        columns: name -> kind. Narrower numbers and other encodings of texts are taken too.
-        what: of what the table is, for the errors.
+        path: the file, written by any tool.
+        columns: name -> type. Narrower numbers and other encodings of texts are accepted.
+        what: what the rows are, for error messages: "matches".
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        # Not memory-mapped: a file that is cut off meanwhile would end the process.
+        # Not memory-mapped: truncating a mapped file would crash this process.
         with pq.ParquetFile(path) as file:
             _require_columns(file, columns, path, what)
             for batch in file.iter_batches(ROWS_PER_BATCH, columns=list(columns)):
@@ -68,7 +68,7 @@ def _require_columns(file: Any, columns: Mapping[str, Kind], path: Path, what: s
 
 
 def _suits(found: pa.DataType, kind: Kind) -> bool:
-    """Return whether values of a type are surely the texts or numbers that a column needs."""
+    """Return whether all values of a type can be converted to the type that a column needs."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(found):

@@ -1,7 +1,8 @@
-"""Processes that work for this one: started, spoken to over a line, replaced when they are lost.
+"""Worker processes: starting them, sending them messages, and replacing them when they are killed.
 
-A worker is a program of its own, so that a script which starts workers is not run again in each of
-them. Its standard input is a lifeline: it ends with this process, however this process ends.
+A worker is a new Python process that does not import the parent's script, so a script that starts
+workers is not run again in each of them. A worker ends when its standard input is closed: when this
+process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
 
 MAX_ATTEMPTS = 4
-"""of `run_each` at a job whose processes are killed"""
+"""How often `run_each` starts a job whose processes are killed."""
 
 
 class WorkerError(Exception):
-    """A worker that does not answer as it should."""
+    """An error of a worker process."""
 
 
 class WorkerLostError(WorkerError):
-    """A worker whose process has ended."""
+    """The worker's process has ended."""
 
 
 class WorkerFailedError(WorkerError):
-    """A worker that met an error which is not the user's; the notes have its traceback."""
+    """The worker raised an error other than a StrapError; the notes have its traceback."""
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """An error in a worker, on its way to who asked."""
+    """An error in a worker, in the form in which it is sent to the parent."""
 
     text: str
     trace: str
@@ -66,7 +67,7 @@ class _Failure:
 
 
 class Worker:
-    """A process that runs `target(line, *arguments)`; `send` does not wait, `receive` does."""
+    """A process that runs `target(connection, *arguments)`; `receive` waits, `send` does not."""
 
     def __init__(
         self, target: Callable[..., None], *arguments: Any, descriptors: Sequence[int] = ()
@@ -74,9 +75,9 @@ class Worker:
         """Start the process.
 
         Args:
-            target: a function that can be imported; its first argument is the line to this process.
-            arguments: what else it is given.
-            descriptors: open files that the process is to have under the same numbers.
+            target: an importable function; its first argument is the connection to this process.
+            arguments: its other arguments.
+            descriptors: open files that the process inherits under the same numbers.
         """
         ours, theirs = socket.socketpair()
         paths = [str(path) for path in sys.path]
@@ -86,27 +87,30 @@ class Worker:
                 [sys.executable, "-c", f"{code}; main({theirs.fileno()})"],
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs.fileno(), *descriptors],
-                start_new_session=True,  # Ctrl-C is this process's to handle
+                start_new_session=True,  # only this process handles Ctrl-C
             )
-        self._line = Connection(ours.detach())
+        self._connection = Connection(ours.detach())
         self._task: bytes | None = pickle.dumps((target, arguments))
 
     def fileno(self) -> int:
-        """Return the number of the line, to wait for."""
-        return self._line.fileno()
+        """Return the descriptor of the connection, to wait on."""
+        return self._connection.fileno()
 
     def send(self, message: object) -> None:
-        """Send a message; the first brings the target along. `receive` tells where none is read."""
+        """Send a message; the target is sent before the first one.
+
+        If the worker has ended, the next `receive` raises the error.
+        """
         with suppress(OSError):
-            if self._task is not None:  # not at the start, when nobody reads yet
-                self._line.send_bytes(self._task)
+            if self._task is not None:  # not in __init__, where sending would block
+                self._connection.send_bytes(self._task)
                 self._task = None
-            self._line.send(message)
+            self._connection.send(message)
 
     def receive(self) -> Any:
         """Return the next message, or raise the worker's error, or `WorkerLostError`."""
         try:
-            message = self._line.recv()
+            message = self._connection.recv()
         except (EOFError, OSError) as error:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=5)
@@ -117,8 +121,8 @@ class Worker:
         return message
 
     def close(self) -> None:
-        """End the process; twice does nothing."""
-        self._line.close()
+        """End the process; a second call does nothing."""
+        self._connection.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process.kill()
@@ -126,41 +130,41 @@ class Worker:
 
 
 def main(descriptor: int) -> None:
-    """Run a worker's target: the first thing that comes over the line."""
+    """Run a worker's target, which is the first message on its connection."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    line = Connection(descriptor)
-    with suppress(EOFError, OSError):  # nobody asks any more
-        task = line.recv_bytes()
+    connection = Connection(descriptor)
+    with suppress(EOFError, OSError):  # the parent has closed the connection
+        task = connection.recv_bytes()
         try:
-            target, arguments = pickle.loads(task)  # the parent's own, not a file's
-            target(line, *arguments)
+            target, arguments = pickle.loads(task)  # trusted: sent by the parent process
+            target(connection, *arguments)
         except Exception as error:
-            line.send(_Failure.of(error))
+            connection.send(_Failure.of(error))
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent has closed its end of our input, or was killed."""
+    """End this process when its parent has closed our standard input or has ended."""
     while os.read(0, 1):
         pass
     os._exit(1)
 
 
-def serve(line: Connection, answer: Callable[[Any], object]) -> None:
-    """Answer what comes over the line until nobody asks any more; an error is an answer."""
+def serve(connection: Connection, answer: Callable[[Any], object]) -> None:
+    """Answer requests until the parent closes the connection; errors are sent as answers."""
     while True:
         try:
-            request = line.recv()
+            request = connection.recv()
         except EOFError:
             return
         try:
             message = answer(request)
         except Exception as error:
             message = _Failure.of(error)
-        line.send(message)
+        connection.send(message)
 
 
 def wait_for(workers: Sequence[Worker], timeout: float | None = None) -> list[Worker]:
-    """Return the workers that have said something or ended, as soon as there is one."""
+    """Wait until a worker has sent a message or ended; return all such workers."""
     ready = set(wait([worker.fileno() for worker in workers], timeout))
     return [worker for worker in workers if worker.fileno() in ready]
 
@@ -172,12 +176,12 @@ class Assignment(Generic[JobT]):
     job: JobT
     worker: Worker
     slot: int
-    """0 … workers−1: which of those that work at the same time"""
+    """0 … workers−1; workers that run at the same time have different slots"""
     attempt: int
 
 
 class Supervisor(Generic[JobT]):
-    """Gives jobs to workers, and those of lost workers to others, a limited number of times."""
+    """Assigns jobs to workers, and a limited number of times again when a worker is lost."""
 
     def __init__(
         self, start: Callable[[], Worker], jobs: Iterable[JobT], *, workers: int, attempts: int
@@ -197,29 +201,29 @@ class Supervisor(Generic[JobT]):
 
     @property
     def n_unfinished(self) -> int:
-        """How many jobs wait or are being done."""
+        """The number of jobs that are waiting or running."""
         return len(self._waiting) + len(self._running)
 
     def assign(self) -> list[Assignment[JobT]]:
-        """Give waiting jobs to free workers; return them, to be begun."""
-        begun = []
+        """Assign waiting jobs to free workers; return the assignments, for the caller to start."""
+        assigned = []
         while self._waiting and self._free:
             job, attempt = self._waiting.popleft()
             slot = min(self._free)
             worker = self._free.pop(slot) or self._start()
             self._running[slot] = Assignment(job, worker, slot, attempt)
-            begun.append(self._running[slot])
-        return begun
+            assigned.append(self._running[slot])
+        return assigned
 
     def wait(self, timeout: float | None = None) -> list[Assignment[JobT]]:
-        """Return the assignments whose workers have said something or ended, slot by slot."""
+        """Wait for messages or ends of workers; return their assignments, in order of slots."""
         by_worker = {
             self._running[slot].worker: self._running[slot] for slot in sorted(self._running)
         }
         return [by_worker[worker] for worker in wait_for(list(by_worker), timeout)]
 
     def finish(self, done: Assignment[JobT], *, keep_worker: bool = False) -> None:
-        """Take a job as done; its worker is kept for another, or ended."""
+        """Mark a job as done; keep its worker for another job, or end it."""
         keeps = keep_worker and bool(self._waiting)
         if not keeps:
             done.worker.close()
@@ -227,7 +231,7 @@ class Supervisor(Generic[JobT]):
         self._free[done.slot] = done.worker if keeps else None
 
     def retry(self, lost: Assignment[JobT]) -> bool:
-        """End a worker and let another begin its job anew; False where that was the last time."""
+        """End a worker and queue its job again; return False if it has no attempts left."""
         self.finish(lost)
         if lost.attempt >= self._attempts:
             return False
@@ -238,16 +242,16 @@ class Supervisor(Generic[JobT]):
 def run_each(
     function: Callable[[JobT], ResultT], jobs: Iterable[JobT], workers: int
 ) -> Iterator[tuple[JobT, ResultT]]:
-    """Yield each job with its result as it ends.
+    """Yield each job with its result when it is done.
 
-    A process does one job and ends: environments hold on to memory, processes give it back. When
-    a process is killed, its job is started again; an error in one ends them all.
+    Each job runs in a new process, because environments do not release their memory before the
+    process ends. If a process is killed, its job is started again. An error in one job ends all.
     """
     start = partial(Worker, serve, function)
     with Supervisor(start, jobs, workers=workers, attempts=MAX_ATTEMPTS) as supervisor:
         while supervisor.n_unfinished:
-            for begun in supervisor.assign():
-                begun.worker.send(begun.job)
+            for assigned in supervisor.assign():
+                assigned.worker.send(assigned.job)
             for ready in supervisor.wait():
                 try:
                     result: ResultT = ready.worker.receive()
