@@ -1,6 +1,6 @@
 """LIBERO: the simulator, scripted demonstrations and their recording (needs the `libero` extra).
 
-Importing this package loads neither the simulator nor a renderer; the names below do, on first use.
+Importing this package loads neither the simulator nor a renderer; using the names below does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `strap doctor` reports about the simulator: one rendered frame of one task."""
+"""Check the simulator for `strap doctor` by rendering one frame of one task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strap.libero.tasks import find_task
 
 @dataclass(frozen=True)
 class RenderCheck:
-    """The OpenGL backend that rendered a frame of a task, and how bright the frame is."""
+    """The result of rendering a frame: the OpenGL backend, the task and the frame's brightness."""
 
     backend: str
     task: str
@@ -20,7 +20,7 @@ class RenderCheck:
 
 
 def render_check(*, suite: str = "libero_90", task: int = 0, size: int = 128) -> RenderCheck:
-    """Render one frame of one task; raise StrapError when that fails or the frame is black."""
+    """Render one frame of one task; raise StrapError if rendering fails or the frame is black."""
     backend = select_backend()
     chosen = find_task(suite, task)
     with LiberoEnv(chosen, size=size) as env:

@@ -1,8 +1,8 @@
-"""One LIBERO task as an environment: placements, steps, observations; with or without cameras.
+"""One LIBERO task as an environment: placements, steps and observations, with or without cameras.
 
-Images are kept as LIBERO's files keep them, bottom row first; `SimulatorObservation.upright` turns
-one the right way up. Placements are drawn from the task's regions by seed (`sample`) or taken from
-the benchmark's fixed list (`fixed`), and either is followed by ten settling steps.
+Images have the bottom row first, as in LIBERO's files; `SimulatorObservation.upright` flips one.
+Placements are drawn from the task's regions with a seed (`sample`) or come from the benchmark's
+fixed list (`fixed`). Ten settling steps follow in both cases.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IDLE = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, OPEN])
 
 @dataclass(frozen=True)
 class SimulatorObservation:
-    """What a policy sees at one moment."""
+    """The observation of a policy at one moment."""
 
     images: dict[str, Image]  # camera -> [size, size, 3], bottom row first as LIBERO stores them
     ee_pos: Array  # [3]
@@ -57,10 +57,10 @@ class SimulatorObservation:
 class LiberoEnv:
     """A task in the simulator, at 20 Hz under the benchmark's OSC_POSE controller.
 
-    `cameras=False` gives physics alone: no OpenGL is touched. `antialias=True` renders with four
-    samples per pixel as the original demonstrations were; without, edges are harder and a frame
+    `cameras=False` only simulates physics, without OpenGL. `antialias=True` renders with four
+    samples per pixel, like the original demonstrations. Without it, edges are harder and a frame
     costs about a quarter less. Train and evaluate with the same setting. `arm_noise` is the
-    standard deviation (radians) of the joints where a sampled placement begins; the benchmark's
+    standard deviation (radians) of the initial joint angles of sampled placements; the benchmark's
     fixed states have about 0.02.
     """
 
@@ -89,10 +89,10 @@ class LiberoEnv:
                 ignore_done=True,
                 initialization_noise={"magnitude": arm_noise, "type": "gaussian"},
             )
-        # Observations are computed on request; the 40 observables of robosuite cost a tenth of
-        # every step and, after `restore`, lag behind the state.
+        # Observations are computed on request: the 40 observables of robosuite cost a tenth of
+        # every step, and they are out of date after `restore`.
         self.world._observables = {}
-        # robosuite hides the gripper's markers when it resets; `restore` alone must not show them.
+        # robosuite hides the gripper's markers in a reset: hide them for `restore` without one.
         self.world.visualize(dict.fromkeys(self.world._visualizations, False))
         self._renderer: Renderer | None = None
         self._loaded_poses = self._fixture_poses()
@@ -101,24 +101,24 @@ class LiberoEnv:
 
     @property
     def world(self) -> Any:
-        """The robosuite environment underneath."""
+        """The underlying robosuite environment."""
         return self._control.env
 
     @property
     def model(self) -> Any:
-        """MuJoCo's mjModel underneath."""
+        """The underlying MuJoCo mjModel."""
         return self.world.sim.model._model
 
     @property
     def data(self) -> Any:
-        """MuJoCo's mjData underneath."""
+        """The underlying MuJoCo mjData."""
         return self.world.sim.data._data
 
     def sample(self, seed: int) -> None:
-        """Place everything afresh in the task's regions, always alike for one task and seed.
+        """Place all objects at random in the task's regions, determined by task and seed.
 
-        Tasks that share a scene get different placements: else a demonstration of the one would be
-        the beginning of a demonstration of the other.
+        Tasks that share a scene get different placements. Otherwise a demonstration of one task
+        could equal the beginning of a demonstration of another.
         """
         errors = import_libero("robosuite.utils.errors")
         name = f"{self.task.suite}/{self.task.name}/{seed}"
@@ -137,10 +137,10 @@ class LiberoEnv:
         self._settle()
 
     def fixed(self, index: int) -> None:
-        """Place everything as in one of the benchmark's fixed initial states, for evaluation.
+        """Place all objects as in one of the benchmark's fixed initial states, for evaluation.
 
-        Fixtures take the place that reset gives them with seed 0: the fixed states hold joints
-        only, as in the benchmark's evaluation.
+        Fixtures are placed by a reset with seed 0, because the fixed states only contain joints.
+        The benchmark's evaluation does the same.
         """
         states = load_fixed_states(self.task)
         if not 0 <= index < len(states):
@@ -153,14 +153,14 @@ class LiberoEnv:
         self._settle()
 
     def restore(self, state: Array) -> None:
-        """Continue from a flattened state, exactly: nothing of what went before has an effect."""
+        """Continue from a flattened state; earlier states and commands have no effect."""
         sim = self.world.sim
         sim.reset()
         sim.set_state_from_flattened(np.asarray(state, dtype=np.float64))
         sim.forward()
         for robot in self.world.robots:
             robot.gripper.current_action = np.zeros(robot.gripper.dof)
-            # The pose that the arm leans to where the task leaves it free: not the sampled one.
+            # The controller's null space pulls towards this pose: not the sampled initial one.
             robot.controller.update_initial_joints(np.asarray(robot.init_qpos))
             robot.controller.reset_goal()
         self.world.timestep = 0
@@ -168,24 +168,24 @@ class LiberoEnv:
         self.world._post_process()
 
     def show(self, state: Array) -> None:
-        """Put the scene into a flattened state for looking at, without stepping from it."""
+        """Put the scene into a flattened state for rendering; do not step from it."""
         sim = self.world.sim
         sim.set_state_from_flattened(np.asarray(state, dtype=np.float64))
         sim.forward()
         self.world._post_process()
 
     def step(self, action: Array) -> bool:
-        """Apply one action [7] for a twentieth of a second; return whether the task is solved.
+        """Apply one action [7] for 1/20 of a second; return whether the task is solved.
 
         robosuite computes the forward dynamics three times per time step: before the controller,
-        in it, and in stepping. Once is enough, with the controller between the two halves of
-        MuJoCo's step: the motion differs by no more than the solver's tolerance, in little more
-        than half the time.
+        in it, and in stepping. Here the controller runs between the two halves of MuJoCo's step,
+        which compute it once. The motion differs by no more than the solver's tolerance, and the
+        step takes little more than half the time.
         """
         world, model, data = self.world, self.model, self.data
         command = np.asarray(action, dtype=np.float64)
         sim = world.sim
-        sim.forward = lambda: None  # the controller calls it; the first half has done it
+        sim.forward = lambda: None  # the controller calls it, but mj_step1 has done its work
         try:
             for number in range(round(world.control_timestep / world.model_timestep)):
                 mujoco.mj_step1(model, data)
@@ -193,7 +193,7 @@ class LiberoEnv:
                 mujoco.mj_step2(model, data)
         finally:
             del sim.forward
-        # Positions have been integrated; bring what is derived from them up to date.
+        # Update the quantities that are derived from the integrated positions.
         mujoco.mj_forward(model, data)
         world.timestep += 1
         world._post_process()
@@ -212,9 +212,9 @@ class LiberoEnv:
         return np.asarray(self._control.get_sim_state(), dtype=np.float64)
 
     def model_xml(self) -> str:
-        """Return the model with the poses of this episode's fixtures, as LIBERO's files store it.
+        """Return the model's XML with this episode's fixture poses, as LIBERO's files store it.
 
-        Fixtures have no joints: a state doesn't hold their poses.
+        Fixtures have no joints, so a state does not contain their poses.
         """
         tree = ElementTree.fromstring(self._xml)
         for body, element in self._fixture_elements(tree):
@@ -223,17 +223,17 @@ class LiberoEnv:
         return ElementTree.tostring(tree, encoding="unicode")
 
     def place_fixtures(self, model_xml: str) -> None:
-        """Put the fixtures where they are in a stored model."""
+        """Place the fixtures as in a stored model."""
         for body, element in self._fixture_elements(ElementTree.fromstring(model_xml)):
             self.model.body_pos[body], self.model.body_quat[body] = _read_pose(element)
 
     def observe(self, cameras: Iterable[str] = CAMERAS) -> SimulatorObservation:
-        """Return the present observation; images only where the environment has cameras."""
+        """Return the current observation, with images if the environment has cameras."""
         images = {name: self.render(name) for name in cameras} if self.cameras else {}
         return replace(self.proprioception(), images=images)
 
     def proprioception(self) -> SimulatorObservation:
-        """Return the present observation without images."""
+        """Return the current observation without images."""
         data, robot = self.world.sim.data, self.world.robots[0]
         transform = import_libero("robosuite.utils.transform_utils")
         position = np.array(data.site_xpos[robot.eef_site_id])
@@ -256,7 +256,7 @@ class LiberoEnv:
 
     @property
     def renderer(self) -> Renderer:
-        """The renderer of the cameras, made on first use."""
+        """The renderer of the cameras, created on first use."""
         if not self.cameras:
             raise StrapError("this environment has no cameras: make it with cameras=True")
         if self._renderer is None:
@@ -271,7 +271,7 @@ class LiberoEnv:
         if self._control is not None:
             self._control.close()
             self._control = None
-            gc.collect()  # robosuite's objects refer to each other in circles
+            gc.collect()  # robosuite's objects are in reference cycles
 
     def __enter__(self) -> LiberoEnv:
         return self
@@ -280,8 +280,8 @@ class LiberoEnv:
         self.close()
 
     def _reset(self) -> None:
-        # Objects that stand on a fixture are placed relative to where the fixture was in the
-        # loaded model, so a reset without loading has to put it back there first.
+        # Objects on a fixture are placed relative to the fixture's pose in the loaded model. A
+        # reset without loading must restore this pose first.
         for body, (position, quaternion) in self._loaded_poses.items():
             self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
         self.world.reset()
@@ -310,7 +310,7 @@ class LiberoEnv:
 
 @contextlib.contextmanager
 def _numpy_seed(seed: int) -> Iterator[None]:
-    """Seed numpy's global generator, from which robosuite draws; then leave it as it was."""
+    """Seed numpy's global generator, which robosuite uses, and restore its state afterwards."""
     before = np.random.get_state()
     np.random.seed(seed)
     try:
@@ -327,7 +327,7 @@ def _read_pose(element: ElementTree.Element) -> tuple[Array, Array]:
 
 
 def _free_last_model() -> None:
-    """Free what MuJoCo keeps of the last model it has read: half a gigabyte with LIBERO's."""
+    """Free MuJoCo's copy of the last model it has parsed: half a gigabyte for LIBERO."""
     mujoco.MjModel.from_xml_string("<mujoco/>")
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:

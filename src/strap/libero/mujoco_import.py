@@ -1,6 +1,6 @@
-"""MuJoCo, with an error that says what to do where its OpenGL backend does not load.
+"""Import MuJoCo, with a helpful error if its OpenGL backend does not load.
 
-With MUJOCO_GL set, `import mujoco` loads that backend's library at once.
+If MUJOCO_GL is set, `import mujoco` immediately loads the library of that backend.
 """
 
 from __future__ import annotations

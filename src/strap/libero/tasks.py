@@ -1,4 +1,4 @@
-"""The benchmark's suites and tasks: names, instructions, goals and fixed initial states."""
+"""List the benchmark's suites and tasks: names, instructions, goals, fixed initial states."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Task:
 
     @property
     def file_name(self) -> str:
-        """The name that LIBERO gives to the file of this task's demonstrations."""
+        """LIBERO's name for the file of this task's demonstrations."""
         return f"{self.bddl.stem}_demo.hdf5"
 
 
 def list_suites() -> tuple[str, ...]:
-    """Return the names of all suites that the installed distribution has."""
+    """Return the names of all suites in the installed distribution."""
     return tuple(import_libero("libero.libero.benchmark").get_benchmark_dict())
 
 
@@ -70,7 +70,7 @@ def list_tasks(suite: str) -> tuple[Task, ...]:
 
 
 def find_task(suite: str, task: str | int) -> Task:
-    """Return a task by its index, name or instruction, or a part of them that only it has."""
+    """Return a task by its index, name or instruction, or by a unique part of its name."""
     tasks = list_tasks(suite)
     if isinstance(task, int) or task.isdigit():
         index = int(task)
@@ -91,14 +91,14 @@ def find_task(suite: str, task: str | int) -> Task:
 
 
 def select_tasks(suite: str, names: Iterable[str | int] | None) -> tuple[Task, ...]:
-    """Return the named tasks of a suite, or all of them where no names are given."""
+    """Return the named tasks of a suite; all tasks if `names` is None."""
     if names is None:
         return list_tasks(suite)
     return tuple(dict.fromkeys(find_task(suite, name) for name in names))
 
 
 def load_fixed_states(task: Task) -> NDArray[np.float64]:
-    """Return the benchmark's fixed initial states [50, state] of a task: for evaluation only."""
+    """Return the benchmark's fixed initial states [50, state] of a task, for evaluation only."""
     states = _benchmark(task.suite).get_task_init_states(task.index)
     return np.asarray(states, dtype=np.float64)
 

@@ -1,1 +1,1 @@
-"""Demonstrations by the scripted expert: collected, recorded, replayed and surveyed."""
+"""Collect, record and replay demonstrations of the scripted expert, and survey its success."""

@@ -1,8 +1,8 @@
-"""Collecting scripted demonstrations: several processes, resumable, one file per task.
+"""Collect scripted demonstrations in several processes; resumable, one file per task.
 
-Demonstration k of a task has a sequence of placement seeds that belongs to k, so what is collected
-depends neither on the number of workers nor on interruptions. Physics comes first; only what
-succeeded is rendered.
+Demonstration k of a task has its own sequence of placement seeds, so the result depends neither on
+the number of workers nor on interruptions. Attempts only simulate physics; images are rendered
+afterwards, and only for successful attempts.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from strap.locks import LOCK, alone
 from strap.progress import Progress, silent
 from strap.workers import run_each
 
-PLACEMENTS = 4  # placements to try for one demonstration before giving it up
+PLACEMENTS = 4  # placements to try for one demonstration before it is given up
 DEFAULT_ARM_NOISE = 0.02  # radians; robosuite's default, and that of the benchmark's fixed states
-SLOTS_PER_JOB = 10  # a process ends after this many: environments hold on to memory
-SEED_STRIDE = 10_000  # placement seeds of one --seed; also the most demonstrations per task
+SLOTS_PER_JOB = 10  # demonstrations per process, because environments do not free all memory
+SEED_STRIDE = 10_000  # placement seeds per --seed and try; also the most demonstrations per task
 
 
 @dataclass(frozen=True)
 class CollectionJob:
-    """Some demonstrations of one task, made in one process."""
+    """Several demonstrations of one task to make in one process."""
 
     task: Task
     slots: tuple[int, ...]
@@ -54,9 +54,9 @@ class CollectionJob:
 
 @dataclass(frozen=True)
 class CollectionReport:
-    """What one job made."""
+    """The result of one job."""
 
-    recorded: int  # demonstrations, also those of its processes that were killed
+    recorded: int  # demonstrations, including those of killed earlier processes
     failed_placements: int
     given_up: tuple[int, ...]  # slots without a demonstration
     peak_memory: int  # bytes
@@ -64,12 +64,12 @@ class CollectionReport:
 
 @dataclass(frozen=True)
 class Collection:
-    """What `collect` did."""
+    """The result of `collect`."""
 
     out: Path
     files: tuple[Path, ...]
     recorded: int  # demonstrations made in this call
-    kept: int  # demonstrations that were there already
+    kept: int  # demonstrations that existed already
     failed_placements: int
     given_up: dict[str, int]  # task -> demonstrations that could not be made
     seconds: float
@@ -98,12 +98,13 @@ def collect(
 ) -> Collection:
     """Record `demos` demonstrations of each task into `out`, in LIBERO's HDF5 layout.
 
-    Started again after an interruption, or with more demonstrations, it goes on where it was.
-    `arm_noise` is how much (radians) the joints vary where a demonstration begins, by default as
-    in the benchmark's fixed states: a policy that has always begun in one pose fails from others.
-    With `labels="intended"` the actions are those the expert meant, and `noise` moves the arm off
-    its way: a policy learns how to come back instead of the noise. Replaying them doesn't solve
-    the task; what was executed is kept beside them. `progress` is called with (what, done, total).
+    A call after an interruption, or with more demonstrations, only adds the missing ones.
+    `arm_noise` is the standard deviation (radians) of the initial joint angles, by default as in
+    the benchmark's fixed states: a policy trained from a single pose fails from others. `noise`
+    disturbs the expert's actions. With `labels="intended"`, the recorded actions are those without
+    the disturbance, so that a policy learns to recover from the noise instead of imitating it.
+    Replaying intended actions does not solve the task; the executed ones are stored next to them.
+    `progress` is called with (what, done, total).
     """
     if labels not in get_args(Labels):
         raise unknown("labels", labels, get_args(Labels))
@@ -118,13 +119,13 @@ def collect(
             f"arm noise {arm_noise}: joints may vary by 0 to 0.1 radians; try {DEFAULT_ARM_NOISE}"
         )
     select_backend()  # once, before the workers start
-    begin = time.monotonic()
+    start = time.monotonic()
     folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise, labels)
     chosen = select_tasks(suite, tasks)
     total = demos * len(chosen)
     with alone(folder / LOCK, f"collecting into '{folder}'"):
         remove_leftovers(folder)
-        missing = {task: _missing(task, folder, settings, demos) for task in chosen}
+        missing = {task: _prepare_missing(task, folder, settings, demos) for task in chosen}
         kept = total - sum(len(slots) for slots in missing.values())
         jobs = split_jobs(missing, folder, settings, workers)
         reports = _run_jobs(jobs, workers, lambda n: progress("demonstrations", kept + n, total))
@@ -139,7 +140,7 @@ def collect(
         kept=kept,
         failed_placements=sum(report.failed_placements for _, report in reports),
         given_up={name: count for name, count in given_up.items() if count},
-        seconds=time.monotonic() - begin,
+        seconds=time.monotonic() - start,
         peak_memory=max((report.peak_memory for _, report in reports), default=0),
     )
 
@@ -147,7 +148,7 @@ def collect(
 def _run_jobs(
     jobs: Sequence[CollectionJob], workers: int, report_done: Callable[[int], None]
 ) -> list[tuple[Task, CollectionReport]]:
-    """Run all jobs, assembling each task's file as its last job ends."""
+    """Run all jobs; assemble each task's file when its last job ends."""
     reports: list[tuple[Task, CollectionReport]] = []
     n_waiting, done = Counter(job.task for job in jobs), 0
     for job, report in run_each(run_job, jobs, workers):
@@ -163,7 +164,7 @@ def _run_jobs(
 def run_job(job: CollectionJob) -> CollectionReport:
     """Make the demonstrations of one job in this process."""
     task, settings = job.task, job.settings
-    # A process that was killed may have made some of them.
+    # A killed process might have made some of them.
     slots = sorted(set(job.slots) - recorded_slots(task, job.out))
     if not slots:
         return CollectionReport(len(job.slots), 0, (), 0)
@@ -191,11 +192,11 @@ def placement_seeds(seed: int, slot: int) -> Iterator[int]:
         yield (seed * PLACEMENTS + number) * SEED_STRIDE + slot
 
 
-def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int, ...]:
-    """Return the slots of a task that have no demonstration yet."""
+def _prepare_missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int, ...]:
+    """Return the slots of a task that have no demonstration yet; write the settings of new ones."""
     check_settings(task, out, settings)
-    there = recorded_slots(task, out)
-    missing = tuple(slot for slot in range(demos) if slot not in there)
+    recorded = recorded_slots(task, out)
+    missing = tuple(slot for slot in range(demos) if slot not in recorded)
     if missing:
         write_settings(task, out, settings)
     return missing
@@ -204,10 +205,10 @@ def _missing(task: Task, out: Path, settings: Settings, demos: int) -> tuple[int
 def split_jobs(
     missing: Mapping[Task, Sequence[int]], out: Path, settings: Settings, workers: int
 ) -> list[CollectionJob]:
-    """Split the missing slots into large jobs first, smaller ones at the end.
+    """Split the missing slots into jobs, large ones first and smaller ones at the end.
 
-    So no worker waits long for the others. Jobs don't get tiny: a process takes as long to begin
-    as a demonstration takes to make.
+    So no worker waits long for the others at the end. Jobs have at least two slots if possible,
+    because starting a process takes as long as making a demonstration.
     """
     jobs = []
     n_remaining = sum(len(slots) for slots in missing.values())

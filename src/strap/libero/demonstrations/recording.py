@@ -1,9 +1,10 @@
-"""Demonstrations on disk in LIBERO's HDF5 layout, one file per task.
+"""Write and replay demonstrations in LIBERO's HDF5 layout, one file per task.
 
-A finished demonstration is first a file of its own in `.<task>_demo.parts/`, put there by a rename:
-a process that dies leaves none half written. `settings.json` beside them says how they are made.
-`assemble` makes the task's file of the parts, again by a rename. Skill labels lie beside the
-observations, in `data/demo_i/skills`, where training code doesn't look.
+A finished demonstration is first written to its own file in `.<task>_demo.parts/` and renamed, so
+that a killed process leaves no unfinished one. `settings.json` in this folder contains the options
+of the collection. `assemble` joins the parts in the task's file, which is also renamed when it is
+complete. Skill labels are in `data/demo_i/skills`, next to the observations; training code ignores
+them.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from strap.libero.rendering.renderer import SequenceRenderer
 from strap.libero.tasks import Task
 
 Labels: TypeAlias = Literal["executed", "intended"]
-"""What is recorded as actions: the executed ones, or those without the error added to them."""
+"""the recorded actions: the executed ones, or those without the noise added to them"""
 SETTINGS_FILE = "settings.json"
 COMPRESSION = {"compression": "gzip", "compression_opts": 2, "shuffle": False}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options that all demonstrations of a file have in common."""
+    """The options that all demonstrations of a file share."""
 
     seed: int
     noise: float
@@ -48,7 +49,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recording:
-    """One demonstration, ready to be written; T frames."""
+    """One demonstration of T frames, ready to be written."""
 
     attempt: Attempt
     slot: int  # the demonstration's number in the collection
@@ -62,13 +63,13 @@ class Recording:
 def record(
     env: LiberoEnv, solved: Attempt, *, slot: int, failures: int, labels: Labels = "executed"
 ) -> Recording:
-    """Render a solved attempt by showing its states again; the placement must still be in `env`.
+    """Render the states of a solved attempt; `env` must still have its placement.
 
-    Observation t is made before action t, as state t is.
+    Observation t, like state t, is from before action t.
     """
     states = [frame.state for frame in solved.frames]
     columns: dict[str, list[NDArray[Any]]] = {}
-    # One camera after the other: what doesn't move before a camera stays compiled for it.
+    # One camera after the other, so that static meshes stay compiled for its view.
     for name, camera in CAMERAS.items():
         renderer = SequenceRenderer(env.renderer, camera, states)
         for state in states:
@@ -88,9 +89,9 @@ def record(
 
 
 def replay(env: LiberoEnv, file: str | Path, demo: str) -> bool:
-    """Return whether the actions of `data/<demo>` solve the task again; physics only.
+    """Return whether the actions of `data/<demo>` solve the task again; simulate only physics.
 
-    Where a file holds intended actions, the executed ones beside them are played.
+    If a file has intended actions, the executed ones are replayed.
     """
     with h5py.File(file, "r") as stored:
         if demo not in stored["data"]:
@@ -108,7 +109,7 @@ def replay(env: LiberoEnv, file: str | Path, demo: str) -> bool:
 
 
 def write_part(recording: Recording, folder: Path) -> Path:
-    """Write one demonstration as a file of its own, whole or not at all."""
+    """Write one demonstration to its own file, completely or not at all."""
     final = folder / f"{recording.slot:05d}.hdf5"
     with creating_hdf5(final) as file:
         _write_demo(file.create_group("demo"), recording)
@@ -116,12 +117,12 @@ def write_part(recording: Recording, folder: Path) -> Path:
 
 
 def parts_folder(out: Path, task: Task) -> Path:
-    """Return the folder of a task's parts until they are assembled."""
+    """Return the folder of a task's parts before they are assembled."""
     return out / f".{task.bddl.stem}_demo.parts"  # hidden: not part of the dataset yet
 
 
 def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
-    """Make a task's file of its parts and of the file there is; None when there are neither."""
+    """Join a task's parts and its existing file in a new file; return None if there are neither."""
     final, folder = out / task.file_name, parts_folder(out, task)
     parts = sorted(folder.glob("[0-9]*.hdf5"))
     if not parts:
@@ -141,7 +142,7 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
 
 
 def recorded_slots(task: Task, out: Path) -> frozenset[int]:
-    """Return the numbers of the demonstrations that are there, assembled or not."""
+    """Return the numbers of the recorded demonstrations, assembled or not."""
     final, folder = out / task.file_name, parts_folder(out, task)
     slots = {int(path.stem) for path in folder.glob("[0-9]*.hdf5")}
     if final.exists():
@@ -151,7 +152,7 @@ def recorded_slots(task: Task, out: Path) -> frozenset[int]:
 
 
 def check_settings(task: Task, out: Path, settings: Settings) -> None:
-    """Refuse to mix demonstrations that were made differently, assembled or not."""
+    """Raise if recorded demonstrations, assembled or not, have other settings."""
     final, folder = out / task.file_name, parts_folder(out, task)
     if final.exists():
         with h5py.File(final, "r") as file:
@@ -172,12 +173,12 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
 
 
 def write_settings(task: Task, out: Path, settings: Settings) -> None:
-    """Write how a task's parts are made, before there is one."""
+    """Write the settings of a task's parts, before the first part is written."""
     write_json(parts_folder(out, task) / SETTINGS_FILE, asdict(settings))
 
 
 def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
-    defaults = {"arm_noise": 0.0, "labels": "executed"}  # of files that don't say
+    defaults = {"arm_noise": 0.0, "labels": "executed"}  # for files without them
     if {**defaults, **stored} != asdict(settings):
         raise StrapError(
             f"{where} was collected with {json.dumps(stored)}, not "
@@ -186,7 +187,7 @@ def _check(where: Path, stored: dict[str, Any], settings: Settings) -> None:
 
 
 def _open_sources(paths: Sequence[Path], opened: ExitStack) -> dict[int, Any]:
-    """Return every demonstration of some files, by its number."""
+    """Return the HDF5 groups of all demonstrations in some files, by number."""
     sources = {}
     for path in paths:
         file = opened.enter_context(h5py.File(path, "r"))
@@ -232,7 +233,7 @@ def _write_header(data: Any, task: Task, settings: Settings) -> None:
     info = parser.get_problem_info(str(task.bddl))
     problem = str(info["problem_name"])
     name = envs.TASK_MAPPING[problem].__name__
-    # The path within the distribution: where it is installed is no property of the data.
+    # The path within the distribution: the place of installation is not a property of the data.
     bddl = f"libero/libero/bddl_files/{task.bddl.parent.name}/{task.bddl.name}"
     data.attrs["env_name"] = name
     data.attrs["problem_info"] = json.dumps({**info, "language_instruction": task.instruction})

@@ -1,4 +1,4 @@
-"""How often the expert succeeds, task by task, on fresh placements: the table of docs/libero.md."""
+"""Measure the expert's success rate on new placements of each task, as in docs/libero.md."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from strap.progress import Progress, silent
 from strap.workers import run_each
 
 SURVEYED_SUITES = ("libero_90", "libero_10")
-# Far from the seeds that `collect` starts from, so that a survey measures other placements.
+# Far from the seeds of `collect`, so that a survey uses other placements.
 FIRST_SEED = 1_000_000
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the rows of one table have in common."""
+    """The options that all rows of a table share."""
 
     attempts: int
     noise: float
@@ -32,7 +32,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class TaskScore:
-    """How often the expert solved one task."""
+    """The success counts of the expert on one task."""
 
     suite: str
     index: int
@@ -41,8 +41,8 @@ class TaskScore:
     attempts: int
     solved: int
     first_try: int  # placements solved without a second plan
-    steps: float  # mean length of the solved ones
-    reasons: tuple[str, ...]  # of the placements that were not solved
+    steps: float  # mean length of the solved attempts
+    reasons: tuple[str, ...]  # reasons of the placements that were not solved
 
 
 def survey(
@@ -57,11 +57,11 @@ def survey(
     also: Iterable[str | Path] = (),
     progress: Progress = silent,
 ) -> tuple[TaskScore, ...]:
-    """Measure the expert on `attempts` fresh placements of each task, writing as it goes.
+    """Measure the expert on `attempts` new placements of each task, and write every result.
 
-    A survey that is interrupted goes on where it was when started again. `also` names folders of
-    other surveys: a task in one of them is not measured, and the last folder's row counts.
-    `progress` is called with (what, done, total).
+    The same call resumes an interrupted survey. `also` names folders of other surveys: tasks in
+    them are not measured again, and the last folder's row counts. `progress` is called with
+    (what, done, total).
     """
     if attempts < 1 or workers < 1:
         raise StrapError(f"attempts={attempts}, workers={workers}: both must be at least 1")
@@ -79,24 +79,24 @@ def survey(
                 "written with these options"
             )
         scores |= rows
-    wanted = [task for task in chosen if (task.suite, task.index) not in scores]
+    remaining = [task for task in chosen if (task.suite, task.index) not in scores]
     _write(folder, scores, conditions)
     measure = partial(score_task, conditions)
-    for done, (_, score) in enumerate(run_each(measure, wanted, workers), start=1):
+    for done, (_, score) in enumerate(run_each(measure, remaining, workers), start=1):
         scores[score.suite, score.index] = score
         _write(folder, scores, conditions)
-        progress("tasks", len(chosen) - len(wanted) + done, len(chosen))
+        progress("tasks", len(chosen) - len(remaining) + done, len(chosen))
     return tuple(scores[task.suite, task.index] for task in chosen)
 
 
 def score_task(conditions: Conditions, task: Task) -> TaskScore:
     """Measure one task in this process."""
     with LiberoEnv(task, cameras=False, arm_noise=conditions.arm_noise) as env:
-        ends = [
+        results = [
             solve(env, FIRST_SEED + number, noise=conditions.noise)
             for number in range(conditions.attempts)
         ]
-    lengths = [len(end.frames) for end in ends if end.solved]
+    lengths = [len(result.frames) for result in results if result.solved]
     return TaskScore(
         suite=task.suite,
         index=task.index,
@@ -104,14 +104,14 @@ def score_task(conditions: Conditions, task: Task) -> TaskScore:
         goals=tuple(goal.predicate for goal in task.goals),
         attempts=conditions.attempts,
         solved=len(lengths),
-        first_try=sum(end.solved and end.variation == 0 for end in ends),
+        first_try=sum(result.solved and result.variation == 0 for result in results),
         steps=round(sum(lengths) / max(len(lengths), 1), 1),
-        reasons=tuple(end.failure for end in ends if not end.solved),
+        reasons=tuple(result.failure for result in results if not result.solved),
     )
 
 
 def format_table(scores: Iterable[TaskScore]) -> str:
-    """Return the documentation's table in Markdown, with a heading per suite."""
+    """Return the Markdown table of the documentation, with a heading per suite."""
     lines = []
     ordered = sorted(scores, key=lambda score: (score.suite, score.index))
     for suite in dict.fromkeys(score.suite for score in ordered):
@@ -133,7 +133,7 @@ def format_table(scores: Iterable[TaskScore]) -> str:
 
 
 def _read(file: Path, conditions: Conditions) -> dict[tuple[str, int], TaskScore]:
-    """Return the rows of a survey's file by (suite, index); none that were measured differently."""
+    """Return the rows of a survey by (suite, index); none if it has other conditions."""
     if not file.exists():
         return {}
     stored = read_json(file)

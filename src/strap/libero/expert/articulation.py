@@ -1,4 +1,4 @@
-"""Opening, closing and turning what a goal names: a drawer, a door or a knob."""
+"""Open, close or turn the drawer, door or knob of a goal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strap.libero.tasks import Goal
 
 
 def operate(arm: Arm, goal: Goal) -> None:
-    """Open, close or turn what a goal names."""
+    """Open, close or turn the subject of a goal."""
     joint = arm.scene.joint(goal.subject)
     if goal.predicate in ("turnon", "turnoff"):
         turn_knob(arm, goal)
@@ -26,7 +26,7 @@ def operate(arm: Arm, goal: Goal) -> None:
 
 
 def turn_knob(arm: Arm, goal: Goal) -> None:
-    """Take a knob by its bar and turn it."""
+    """Grasp a knob by its bar and turn it."""
     joint = arm.scene.joint(goal.subject)
     top = max(float(high[2]) for _, high in arm.scene.boxes(joint.body))
     start = wrap_yaw(joint.position)

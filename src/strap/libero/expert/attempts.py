@@ -1,4 +1,4 @@
-"""Attempts at a task: its goals put in order and reached one after the other."""
+"""Attempt a task: put its goals in order and reach one after the other."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class Attempt:
     seed: int
     variation: int  # 0 for the first plan from this placement, 1 for the second, …
     frames: tuple[Frame, ...]
-    failure: str  # why it failed; empty when it solved the task
+    failure: str  # the reason of a failure; empty if the task was solved
 
     @property
     def solved(self) -> bool:
-        """Whether the task was solved and stayed so."""
+        """Whether the task was solved and stayed solved."""
         return not self.failure
 
 
 def solve(env: LiberoEnv, seed: int, *, noise: float = DEFAULT_NOISE, tries: int = 3) -> Attempt:
-    """Return the first attempt that solves the placement of a seed, or the last that fails."""
+    """Return the first attempt that solves the seed's placement, or else the last attempt."""
     for variation in range(tries):
         last = attempt(env, seed, noise=noise, variation=variation)
         if last.solved:
@@ -46,12 +46,12 @@ def solve(env: LiberoEnv, seed: int, *, noise: float = DEFAULT_NOISE, tries: int
 def attempt(
     env: LiberoEnv, seed: int, *, noise: float = DEFAULT_NOISE, variation: int = 0
 ) -> Attempt:
-    """Try the task once on the placement of a seed; physics only.
+    """Try the task once on the placement of a seed; simulate only physics.
 
-    variation: another number plans and moves differently from that placement.
+    variation: with another number, plans and motions from the same placement differ.
     """
     env.sample(seed)
-    # Continuing from the flattened state alone makes the attempt repeatable from its first state.
+    # Continue from the flattened state alone, so that a replay from the first state is exact.
     env.restore(env.state())
     rng = np.random.default_rng([seed, variation])
     goals = order_goals(env.task.goals)
@@ -59,7 +59,7 @@ def attempt(
     style = Style(speed=speed, noise=noise, hover=hover)
     arm = Arm(Scene(env), rng, style, max_steps=STEPS_PER_GOAL * max(1, len(goals)))
     try:
-        for goal in (*goals, *goals):  # a later goal may have undone an earlier one
+        for goal in (*goals, *goals):  # a later goal might undo an earlier one
             if not env.holds(goal):
                 _reach_goal(arm, goal)
         arm.begin_skill("retreat", goals[-1].subject)
@@ -74,7 +74,7 @@ def attempt(
 
 
 def order_goals(goals: tuple[Goal, ...]) -> tuple[Goal, ...]:
-    """Return the goals in an order in which none stands in the way of another."""
+    """Return the goals in an order in which none obstructs another."""
     filled = {goal.target for goal in goals if goal.predicate == "in"}
     moved = {goal.subject for goal in goals if goal.target}
 
@@ -92,7 +92,7 @@ def order_goals(goals: tuple[Goal, ...]) -> tuple[Goal, ...]:
 
 
 def _reach_goal(arm: Arm, goal: Goal) -> None:
-    """Do what makes one goal hold."""
+    """Make one goal hold."""
     if goal.predicate not in ("in", "on"):
         operate(arm, goal)
     elif needs_tilt(arm.scene, goal):

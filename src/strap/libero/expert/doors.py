@@ -1,4 +1,4 @@
-"""Doors that swing on an upright hinge."""
+"""Open and close doors with an upright hinge."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from strap.libero.expert.pick_and_place import travel
 from strap.libero.expert.scene import UP, Array, Joint
 from strap.libero.tasks import Goal
 
-DOOR_PULL_TILT = np.radians((68, 78))  # of the hand that pulls a door open: 0 is pointing down
+DOOR_PULL_TILT = np.radians((68, 78))  # range of the pulling hand's tilt; 0 points down
 AJAR = 0.55  # radians by which a door is pulled at its handle, then pushed from inside
-FOLLOW = 0.4  # of the door's turn that the hand makes while it pulls
+FOLLOW = 0.4  # share of the door's turn that the hand follows while it pulls
 
 
 def open_door(arm: Arm, goal: Goal) -> None:
@@ -33,7 +33,7 @@ def open_door(arm: Arm, goal: Goal) -> None:
 
 
 def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
-    """Take a handle from the front and pull it round the hinge."""
+    """Grasp a handle from the front and pull it round the hinge."""
     sense = _opening_sense(joint)
     ready = handle - hand.as_matrix()[:, 2] * 0.10
     arm.begin_skill("reach", joint.fixture)
@@ -57,7 +57,7 @@ def _pull(arm: Arm, joint: Joint, handle: Array, hand: Rotation) -> None:
 
 
 def _push_from_inside(arm: Arm, goal: Goal) -> None:
-    """Push a door that stands ajar open with the fingers behind it."""
+    """Push an ajar door open with the fingers behind it."""
     joint = arm.scene.joint(goal.subject)
     sense, top, edge = _opening_sense(joint), _top(arm, joint), _free_edge(arm, joint)
 
@@ -104,9 +104,9 @@ def _push(
 ) -> None:
     """Push a door round its hinge with closed fingers until the goal holds.
 
-    point: returns where the fingers are when the door has turned by an angle, a gap before it;
-    gap, above: metres before the door and over its top from where the fingers go down, to within
-    a tolerance; rest: steps to stand still at the end.
+    point: returns the position of the fingers at a gap from the door, turned by an angle; gap,
+    above: metres from the door and over its top at which the fingers go down; tolerance: of their
+    position after that; rest: number of steps to stand still at the end.
     """
     joint = arm.scene.joint(goal.subject)
     arm.begin_skill("reach", joint.fixture)
@@ -135,7 +135,7 @@ def _find_handle(arm: Arm, joint: Joint) -> tuple[Array, Array]:
 
 
 def _opening_sense(joint: Joint) -> float:
-    """Return the sense, 1 or −1 about the vertical, in which a door opens."""
+    """Return the direction, 1 or −1 about the vertical, in which a door opens."""
     return float(joint.opening * np.sign(joint.axis[2]))
 
 

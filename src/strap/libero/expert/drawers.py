@@ -1,4 +1,4 @@
-"""Drawers: pulled or hooked open, and pushed shut, at their handle bars."""
+"""Open drawers by pulling or hooking their handle bars, and push them shut."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from strap.libero.expert.scene import UP, Array, Joint
 from strap.libero.expert.tilted_transfer import swap_fingers
 from strap.libero.tasks import Goal
 
-BAR_PULL_TILT = np.radians((70, 82))  # of the hand when it pulls a handle: 0 is pointing down
-OPEN_WIDE = 0.155  # metres by which a drawer is pulled, of 0.16 that it can be
+BAR_PULL_TILT = np.radians((70, 82))  # range of the pulling hand's tilt; 0 points down
+OPEN_WIDE = 0.155  # metres by which a drawer is pulled; at most 0.16 is possible
 PUSH_TILT = np.radians(52)  # of the hand when it pushes a handle below others
-LOW_BAR = 0.09  # metres above the table, below which a bar is hooked: nothing fits under it
+LOW_BAR = 0.09  # metres above the table below which a bar is hooked: fingers do not fit under it
 HOOK_TILT, HOOK_TILT_FREE = np.radians((60, 40))  # of the hooking hand: below other bars, or not
-CROWDED = (0.15, 0.50)  # metres before a drawer: what stands there is in the way of a level hand
-HOOK_BEHIND = 0.009  # metres behind the bar's inner side for the tips, which lie
-HOOK_TIP = 0.010  # this far before the grip point
-PRESS = 0.03  # metres by which the hook is pressed down while it pulls
+CROWDED = (0.15, 0.50)  # metres before a drawer: objects there obstruct a level hand
+HOOK_BEHIND = 0.009  # metres from the bar's inner side to the finger tips behind it
+HOOK_TIP = 0.010  # metres between the grip point and the finger tips
+PRESS = 0.03  # metres by which the fingers press down while they pull
 
 
 def close_drawer(arm: Arm, goal: Goal) -> None:
@@ -29,7 +29,7 @@ def close_drawer(arm: Arm, goal: Goal) -> None:
     outward = _outward(joint)
     low, high = arm.scene.foremost_box(joint.body, outward)  # its handle bar
     handle = (low + high) / 2
-    # Below other handles the hand tilts back, or its palm would meet them first.
+    # Below other handles the hand tilts back: its palm would hit them first.
     tilt = PUSH_TILT if _height_above(arm, joint.fixture, handle) > 0.06 else 0.0
     yaw = wrap_yaw(yaw_along(outward) + np.pi / 2)
     hand = _tilt_inward(outward, tilt, yaw)
@@ -77,7 +77,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
             speed=0.5,
             max_steps=14,
         )
-        # A little farther than the goal asks for: putting something in pushes the drawer back.
+        # Farther than the goal requires: putting an object in pushes the drawer back.
         if abs(arm.scene.joint(goal.subject).position - joint.closed) > OPEN_WIDE:
             break
     arm.pause(3)
@@ -89,7 +89,7 @@ def open_drawer(arm: Arm, goal: Goal) -> None:
 
 
 def _is_crowded(arm: Arm, joint: Joint, outward: Array, bar: Array) -> bool:
-    """Return whether something before a drawer, as high as its bar, is in a level hand's way."""
+    """Return whether an object before a drawer, as high as its bar, obstructs a level hand."""
     offset = arm.scene.obstacles(without=[joint.fixture]) - bar
     ahead = offset @ outward
     aside = np.abs(offset @ np.cross(UP, outward))
@@ -142,7 +142,7 @@ def _hook_bar(arm: Arm, joint: Joint, outward: Array, low: Array, high: Array) -
 
 
 def _tilt_inward(outward: Array, angle: float, yaw: float) -> Rotation:
-    """Return the hand's rotation from pointing down towards pointing against `outward`."""
+    """Return the rotation of a hand tilted from pointing down towards `-outward`."""
     return tilt_towards(-outward, angle) * point_down(yaw)
 
 

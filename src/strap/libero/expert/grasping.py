@@ -1,4 +1,4 @@
-"""Where to take hold of an object, and where the open hand would fit.
+"""Find grasps of an object, and check where the open hand fits.
 
 The hand's frame: u along which the fingers close, v across, w up from the finger tips.
 
@@ -18,7 +18,7 @@ from scipy.spatial.transform import Rotation
 
 from strap.libero.expert.scene import Array
 
-MAX_WIDTH = 0.074  # widest object to take between the fingers, metres
+MAX_WIDTH = 0.074  # widest object that fits between the fingers, metres
 FINGER_IN, FINGER_OUT, FINGER_HALF = 0.037, 0.060, 0.013
 PALM_LENGTH, PALM_HALF, PALM_LOW = 0.105, 0.036, 0.045
 WRIST_LENGTH, WRIST_HALF, WRIST_LOW = 0.060, 0.048, 0.14
@@ -26,14 +26,14 @@ TIP_LENGTH = 0.012  # metres by which the finger tips extend below the grip poin
 DEPTHS = (0.032, 0.024, 0.016, 0.010)  # grip point below the local top of the object
 N_YAWS = 24
 MAX_SLANT = 0.010
-YAW_COST = 0.04  # of turning the hand by a radian
-EASY_YAW = -0.3  # the yaw to turn from: not 0, so that of left and right it is always the same
+YAW_COST = 0.04  # cost per radian of turning the hand
+EASY_YAW = -0.3  # the cheapest yaw; not 0, so that turns to the left and right differ in cost
 PAD_HALF = 0.012  # half of a finger pad's side, a little more than the distance between points
 
 
 @dataclass(frozen=True)
 class Grasp:
-    """A pose of the hand, pointing down, in which its fingers close on an object."""
+    """A pose of the downward hand in which its fingers close on an object."""
 
     position: Array  # [3] of the grip point
     yaw: float
@@ -50,20 +50,20 @@ def to_hand_frame(points: Array, position: Array, yaw: float) -> Array:
 
 
 def count_hits(points: Array, position: Array, yaw: float, *, margin: float = 0.0) -> int:
-    """Return how many points the open hand would touch on its way straight down to a pose."""
+    """Return the number of points that the open hand would touch on its way straight down."""
     return _count_hits(to_hand_frame(points, position, yaw), margin)
 
 
 def count_tilted_hits(
     points: Array, position: Array, hand: Rotation, *, margin: float = 0.0
 ) -> int:
-    """Return how many points the open hand would touch as it moves to a pose along its axis."""
-    # The hand's axes: along which it closes, across, and where it points, which is down in w.
+    """Return the number of points that the open hand would touch as it moves along its axis."""
+    # The hand's axes are closing, across and pointing; pointing is −w.
     return _count_hits(hand.inv().apply(points - position) * [1.0, 1.0, -1.0], margin)
 
 
 def is_firm(cloud: Array, position: Array, hand: Rotation) -> bool:
-    """Return whether a closing hand's pads meet an object with their whole faces, and squarely."""
+    """Return whether the pads of a closing hand touch an object with whole, parallel faces."""
     u, v, w = hand.inv().apply(cloud - position).T
     between = (np.abs(u) < MAX_WIDTH / 2) & (np.abs(v) < PAD_HALF) & (np.abs(w) < PAD_HALF)
     u, v, w = u[between], v[between], w[between]
@@ -75,7 +75,7 @@ def is_firm(cloud: Array, position: Array, hand: Rotation) -> bool:
 
 
 def _count_hits(local: Array, margin: float = 0.0) -> int:
-    """Return how many points [point, 3] in the hand's frame it touches from there upwards."""
+    """Return the number of points [point, 3] in the hand's frame that the hand touches."""
     u, v, w = local.T
     u, v = np.abs(u) - margin, np.abs(v) - margin
     fingers = (
@@ -89,10 +89,10 @@ def _count_hits(local: Array, margin: float = 0.0) -> int:
 def find_grasps(
     cloud: Array, obstacles: Array, centre: Array, base: Array, rng: np.random.Generator
 ) -> list[Grasp]:
-    """Return the grasps of an object that the hand fits at, cheapest first.
+    """Return the grasps of an object at which the hand fits, cheapest first.
 
     cloud: [point, 3] of the object; obstacles: [point, 3] of everything else; centre: [3] the
-    object's centre of mass; base: [3] where the robot stands.
+    object's centre of mass; base: [3] position of the robot's base.
     """
     middle = (cloud[:, :2].min(0) + cloud[:, :2].max(0)) / 2
     near = obstacles[np.linalg.norm(obstacles[:, :2] - middle, axis=1) < 0.3]
@@ -118,8 +118,8 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
     across = np.array([np.cos(yaw), np.sin(yaw)])
     closing = np.array([-np.sin(yaw), np.cos(yaw)])
     grasps = []
-    # Through the centre too: a round object then costs the same at every yaw but for the turning,
-    # and is always taken at one yaw.
+    # A slab through the centre too: then grasps of a round object only differ in the cost of
+    # turning, and it is always grasped at the same yaw.
     for v in (*np.arange(low + 0.004, high, 0.01), local_centre[1]):
         slab = local[np.abs(local[:, 1] - v) < FINGER_HALF]
         if len(slab) == 0:
@@ -136,7 +136,7 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
                 if _count_hits(beside - [u, v, height]):
                     continue
                 position = np.array([*(closing * u + across * v), height])
-                # What hangs across the fingers turns between them; along them it is held.
+                # Off-centre in v, an object turns between the fingers; off-centre in u, it does not.
                 away = 2.0 * abs(u - local_centre[0]) + 6.0 * abs(v - local_centre[1])
                 cost = away + 0.5 * (right - left) + YAW_COST * abs(yaw - EASY_YAW)
                 cost += 0.02 * (DEPTHS[0] - depth) / DEPTHS[0]  # deep grasps hold better

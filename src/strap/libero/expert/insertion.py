@@ -1,4 +1,4 @@
-"""Where a tilted hand brings an object: under a cover from the front, or down between things."""
+"""Plan where a tilted hand brings an object: under a cover from the front, or down from above."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from strap.libero.expert.placing import MARGIN, find_spots
 from strap.libero.expert.scene import UP, Array, Region, Scene
 from strap.libero.expert.tilted_transfer import ReleasePose, Tilt, TiltedTransfer, TransferSearch
 
-COVERED = 0.8  # share of the middle of a region, from which on it is entered from the front
-INSERTION_TURNS = np.linspace(-np.pi / 2, np.pi / 2, 7)  # of the object about the vertical
+COVERED = 0.8  # covered share of a region's middle above which it is entered from the front
+INSERTION_TURNS = np.linspace(-np.pi / 2, np.pi / 2, 7)  # of the object about the vertical, radians
 # Tilts of the hand before the grasp, and of hand and object after it, radians; under a cover …
 TILTS = ((0.6, 0.0), (0.85, 0.0), (1.1, 0.0), (1.35, 0.0), (0.0, 0.75), (0.0, 1.0), (0.0, 1.35))
-# … and down between things, where an upright hand does not fit or an upright object is too tall
+# … and from above, if an upright hand does not fit or an upright object is too tall
 TILTS_DOWN, TILTS_TALL = ((0.4, 0.0), (0.7, 0.0)), ((0.0, 0.8), (0.0, 1.1))
 N_DIRECTIONS = 8
 N_UPRIGHT_SPOTS = 6
 LOWERING_DROPS = (0.0, 0.03, 0.06, 0.10)  # metres above its place at which to let go
-MARGIN_TILTED = 0.035  # as MARGIN, where an object is let go tilted and slides as it falls
+MARGIN_TILTED = 0.035  # as MARGIN, for an object that is let go tilted and slides as it falls
 LIFT = 0.008  # metres above its place at which an object is brought in and let go
 
 
@@ -38,7 +38,7 @@ def is_covered(scene: Scene, region: Region) -> bool:
 
 
 def find_entry_direction(scene: Scene, region: Region) -> Array:
-    """Return the horizontal direction [3] into a covered region, against its open side."""
+    """Return the horizontal direction [3] into a covered region, from its open side."""
     cloud = scene.point_cloud(str(region.owner))
     level = cloud[np.abs(cloud[:, 2] - region.centre[2]) < 0.6 * region.half[2]]
     offset = level[:, :2] - region.centre[:2]
@@ -91,7 +91,7 @@ def is_too_tall(scene: Scene, name: str, target: str) -> bool:
 
 
 def _poses_inside(scene: Scene, name: str, region: Region, tilt: Tilt) -> Iterator[ReleasePose]:
-    """Yield where the object may be let go under a cover, from its front to its back."""
+    """Yield poses at which the object can be let go under a cover, from front to back."""
     shape = tilt.carried_turn.apply(scene.point_cloud(name) - scene.origin(name))
     weight = tilt.carried_turn.apply(scene.centre_of_mass(name) - scene.origin(name))
     floor = _floor_height(scene, region)
@@ -110,13 +110,13 @@ def _poses_inside(scene: Scene, name: str, region: Region, tilt: Tilt) -> Iterat
         if is_raised and (offset - middle + weight) @ inwards < -depth:
             continue  # it would fall out
         cost = 0.6 * abs(float(offset @ inwards)) + 0.3 * abs(float(offset @ aside))
-        # What is let go tilted, neither upright nor lying, falls over.
+        # A tilted object, neither upright nor lying, falls over when it is let go.
         cost += 0.03 * abs(tilt.turn) + 0.06 * tilt.after + 0.08 * np.sin(2 * tilt.after)
         yield ReleasePose(origin, shape, cost)
 
 
 def _poses_upright(scene: Scene, name: str, target: str, inside: bool) -> Iterator[ReleasePose]:
-    """Yield where the object may be put down as it stands."""
+    """Yield poses at which the object can be put down upright."""
     shape = scene.point_cloud(name) - scene.origin(name)
     spots = [
         spot for spot in find_spots(scene, name, target, inside=inside) if abs(spot.turn) < 0.01
@@ -126,7 +126,7 @@ def _poses_upright(scene: Scene, name: str, target: str, inside: bool) -> Iterat
 
 
 def _poses_tilted(scene: Scene, name: str, region: Region, tilt: Tilt) -> Iterator[ReleasePose]:
-    """Yield where an object may be let go tilted, so that it comes to lie in the region."""
+    """Yield poses at which a tilted object can be let go, so that it ends up in the region."""
     shape = tilt.carried_turn.apply(scene.point_cloud(name) - scene.origin(name))
     middle = (shape.min(0) + shape.max(0)) / 2
     allowed = np.maximum(region.half[:2] - MARGIN_TILTED, 0.0)
@@ -138,7 +138,7 @@ def _poses_tilted(scene: Scene, name: str, region: Region, tilt: Tilt) -> Iterat
 
 
 def _floor_height(scene: Scene, region: Region) -> float:
-    """Return the height of what a region's objects stand on."""
+    """Return the height of the surface on which objects in a region stand."""
     cloud = scene.point_cloud(str(region.owner))
     within = np.all(np.abs(cloud[:, :2] - region.centre[:2]) < 0.6 * region.half[:2], axis=1)
     below = cloud[within & (cloud[:, 2] < region.low[2] + 0.02)][:, 2]

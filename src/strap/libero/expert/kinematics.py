@@ -1,4 +1,4 @@
-"""Whether the arm can follow a path of hand poses, and how far its joints are from their limits."""
+"""Compute whether the arm can follow hand poses, and its joints' distances from their limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from strap.libero.mujoco_import import mujoco
 
 ITERATIONS = 60
 DAMPING = 0.03
-REST_PULL = 0.05  # share of the way to its resting pose that the arm takes where it is free to
+REST_PULL = 0.05  # share of the way to the resting pose that each null-space step takes
 POSITION_TOLERANCE, ANGLE_TOLERANCE = 0.01, 0.08  # metres, radians: a pose counts as reached
-STRETCHED = -0.45  # radians of the elbow, at 0 when the arm is straight
+STRETCHED = -0.45  # largest angle of the elbow in radians; at 0 the arm is straight
 
 
 class Kinematics:
-    """The arm without the rest of the world: joints follow the hand as the controller's do."""
+    """The arm alone: its joints follow the hand as under the controller."""
 
     def __init__(self, scene: Scene) -> None:
         env = scene.env
@@ -32,9 +32,9 @@ class Kinematics:
         self._site = self._model.site(GRIP_SITE).id
 
     def joint_margin(self, path: Iterable[tuple[Array, Rotation]]) -> float:
-        """Return the least distance (radians) of any joint from its limit along a path of poses.
+        """Return the smallest distance (radians) of any joint from its limit along a path of poses.
 
-        It is negative where a pose can't be reached.
+        It is negative if a pose cannot be reached.
         """
         self._data.qpos[:] = self._start
         margin = np.inf

@@ -1,7 +1,7 @@
-"""Moving the arm as a teleoperator would: bounded speed, smooth starts, small errors put right.
+"""Move the arm like a teleoperator: bounded speed, smooth starts, small errors corrected.
 
 Every action of a demonstration passes through `Arm.step`, which records it with the state before
-it and what it was for. The arm stops the attempt by raising `Solved` or `Failed`.
+it and its skill. The arm ends an attempt by raising `Solved` or `Failed`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from strap.libero.environment import CLOSED, OPEN
 from strap.libero.expert.scene import Array, Scene
 
 SKILLS = ("reach", "grasp", "carry", "place", "open", "close", "turn", "retreat")
-"""what a step may be for; demonstrations keep it beside each frame"""
+"""the skills of steps, which demonstrations store for each frame"""
 HOLD_STEPS = 10  # the original recordings end once success has held for ten steps
-METRES_PER_UNIT = 0.05  # OSC_POSE: what an action of 1 asks for
+METRES_PER_UNIT = 0.05  # OSC_POSE: the translation of an action of 1
 RADIANS_PER_UNIT = 0.5
 MAX_TURN = 0.6  # largest rotation command
 MAX_CHANGE = 0.35  # largest change of a command from step to step
-# The Panda's lengths: shoulder above the base, wrist to the hand's axis, wrist to the grip point.
+# The Panda's lengths: base to shoulder, wrist to the hand's axis, wrist to the grip point.
 SHOULDER, WRIST_OFFSET, HAND_LENGTH = 0.333, 0.088, 0.204
 STRETCH = 0.68  # metres from shoulder to wrist, of 0.70 at full stretch
 MAX_TILT = 0.7
@@ -31,29 +31,30 @@ _DOWN = Rotation.from_matrix(np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0
 
 
 class Solved(Exception):  # noqa: N818 - not an error: the attempt has reached its end
-    """The task has been solved and has stayed so."""
+    """The task has been solved and has stayed solved."""
 
 
 class Failed(Exception):  # noqa: N818
-    """This attempt can't succeed any more."""
+    """This attempt can no longer succeed."""
 
 
 class Unreachable(Failed):
-    """No plan was found that the hand could follow."""
+    """No plan was found that the hand can follow."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one demonstration is carried out.
+    """The style of one demonstration's motions.
 
-    Nothing in it waits: fingers close where the hand arrives and the hand moves on once they have
-    stopped. A policy with a short memory can't see how long it has stood still, and learns to stay.
+    No step waits: fingers close as soon as the hand arrives, and the hand moves on as soon as they
+    stop. A policy with a short history cannot see how long it has stood still, and would learn to
+    stay there.
     """
 
     speed: float = 0.9  # largest translation command, in units of the action
     noise: float = 0.04  # standard deviation of the error added to each command
     hover: float = 0.08  # metres above the object at which the approach ends
-    sway: float = 0.015  # metres by which waypoints vary
+    sway: float = 0.015  # largest random shift of waypoints in metres
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Frame:
     action: Array  # [7] as executed
     intended: Array  # [7] without the error
     skill: str
-    object_name: str  # what the skill is done to
+    object_name: str  # the object of the skill
 
 
 def point_down(yaw: float) -> Rotation:
@@ -83,14 +84,14 @@ def wrap_yaw(angle: float) -> float:
 
 
 def tilt_towards(direction: Array, angle: float) -> Rotation:
-    """Return the turn from pointing down towards pointing in a horizontal direction [3]."""
+    """Return the rotation by an angle from pointing down towards a horizontal direction [3]."""
     return Rotation.from_rotvec(np.cross([0.0, 0.0, -1.0], direction) * angle)
 
 
 def relieve_stretch(base: Array, position: Array) -> Rotation:
-    """Return the least outward tilt of the hand with which the arm isn't stretched at a position.
+    """Return the smallest outward tilt of the hand at which the arm is not stretched at a position.
 
-    Near full stretch the arm can't move inwards at once: it has to be kept bent.
+    A nearly straight arm cannot move inwards immediately, so it must stay bent.
     """
     outward = position[:2] - base[:2]
     radius = float(np.linalg.norm(outward))
@@ -121,11 +122,11 @@ class Arm:
         self._n_solved_steps = 0
 
     def begin_skill(self, skill: str, object_name: str) -> None:
-        """Label the following steps with what they are for, one of `SKILLS`."""
+        """Label the following steps with one of `SKILLS` and its object."""
         self._label = (skill, object_name)
 
     def position(self) -> Array:
-        """Return the point between the finger tips [3]."""
+        """Return the position [3] of the point between the finger tips."""
         return self.scene.hand_pose()[0]
 
     def rotation(self) -> Rotation:
@@ -133,7 +134,7 @@ class Arm:
         return Rotation.from_matrix(self.scene.hand_pose()[1])
 
     def step(self, command: Array) -> None:
-        """Send one translation and rotation command [6], smoothed and with a little error."""
+        """Send one translation and rotation command [6], after smoothing it and adding an error."""
         self._error = 0.7 * self._error + self.style.noise * self.rng.normal(size=6)
         change = np.clip(command - self._command, -MAX_CHANGE, MAX_CHANGE)
         self._command = self._command + change
@@ -160,9 +161,9 @@ class Arm:
         max_steps: int = 80,
         until: Callable[[], bool] | None = None,
     ) -> bool:
-        """Move to a position [3] and orientation; return whether the hand got there.
+        """Move to a position [3] and orientation; return whether the hand arrived or `until` holds.
 
-        The move ends early when `until` holds, and when the hand has stopped getting nearer.
+        The motion ends early when `until` holds, or when the hand stops getting nearer.
         """
         self._yaw = self._yaw if yaw is None else yaw
         tilt = relieve_stretch(self.scene.base_position(), np.asarray(target))
@@ -201,7 +202,7 @@ class Arm:
         self._wait_for_fingers(12)
 
     def open_fingers(self) -> None:
-        """Open the fingers and wait until they have parted."""
+        """Open the fingers and wait until they have stopped."""
         self._grip = OPEN
         self._wait_for_fingers(8)
 

@@ -1,4 +1,4 @@
-"""Picking an object up and putting it down with a hand that points down."""
+"""Pick an object up and put it down with a hand that points down."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from strap.libero.tasks import Goal
 
 PlanT = TypeVar("PlanT")
 
-OBSTACLE_DISTANCE = 0.12  # metres either side of the hand's path within which obstacles count
+OBSTACLE_DISTANCE = 0.12  # metres from the hand's path within which obstacles count
 MAX_SLIP = 0.08  # metres by which a held object may shift in the hand
-HELD_SPEED = 0.7  # of the full speed, when something could be dropped
+HELD_SPEED = 0.7  # share of the full speed while the hand holds an object
 MAX_TRIES = 3
-MIN_LIFT = 0.04  # metres by which a grasped object must have risen
+MIN_LIFT = 0.04  # metres by which a grasped object must rise
 
 
 def transfer(arm: Arm, goal: Goal, *, shared: bool = False) -> None:
-    """Take an object to where an `in` or `on` goal wants it; shared: with others beside it."""
+    """Move an object to the target of an `in` or `on` goal; shared: other objects go there too."""
     make_plan = partial(
         plan_transfer,
         arm.scene,
@@ -43,7 +43,7 @@ def move_to_goal(
     pick: Callable[[Arm, str, PlanT], bool],
     place: Callable[[Arm, str, PlanT], bool],
 ) -> None:
-    """Plan, pick the object up and place it, three times at most, until the goal holds."""
+    """Plan, pick the object up and place it until the goal holds, at most MAX_TRIES times."""
     for _ in range(MAX_TRIES):
         plan = make_plan()
         if plan is None:
@@ -54,7 +54,7 @@ def move_to_goal(
 
 
 def pick(arm: Arm, name: str, plan: Transfer) -> bool:
-    """Reach, grasp and lift; return whether the object came along."""
+    """Reach, grasp and lift; return whether the object was lifted."""
     grasp = plan.grasp
     start = arm.scene.origin(name)
     arm.begin_skill("reach", name)
@@ -78,7 +78,7 @@ def pick(arm: Arm, name: str, plan: Transfer) -> bool:
 
 
 def place(arm: Arm, name: str, plan: Transfer) -> bool:
-    """Carry a held object to its spot, let go, draw back; return whether it was held throughout."""
+    """Carry an object to its spot and let go; return whether it was held until then."""
     scene = arm.scene
     arm.begin_skill("carry", name)
     hand, origin = arm.position(), scene.origin(name)
@@ -93,7 +93,7 @@ def place(arm: Arm, name: str, plan: Transfer) -> bool:
         release(arm, name)
         return False
     arm.begin_skill("place", name)
-    # The object may have slipped or turned in the hand: aim anew with the offset it has there.
+    # The object might have slipped or turned in the hand: aim again with its current offset.
     final = spot + (arm.position() - scene.origin(name))
     high = np.array([final[0], final[1], max(arm.position()[2], final[2])])
     arm.move(high, tolerance=0.006, speed=0.5, max_steps=25)
@@ -112,9 +112,9 @@ def release(arm: Arm, name: str) -> None:
 def travel(
     arm: Arm, target: Array, *, yaw: float, clearance: float, held: str | None = None
 ) -> bool:
-    """Move to a point over all obstacles on the way; return whether the hand got there.
+    """Move to a point over all obstacles on the way; return whether the hand arrived.
 
-    clearance: how far above the obstacles the grip point must stay.
+    clearance: smallest height of the grip point above the obstacles.
     """
     here, speed = arm.position(), 1.0 if held is None else HELD_SPEED
     height = max(here[2], target[2], obstacle_height(arm.scene, here, target, held) + clearance)

@@ -1,4 +1,4 @@
-"""Where to put an object down so that a goal holds, and which grasp allows it."""
+"""Plan where to put an object down so that a goal holds, and how to grasp it for that."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from strap.libero.expert.grasping import Grasp, count_hits, find_grasps
 from strap.libero.expert.scene import Array, Region, Scene
 
 TURNS = np.linspace(-np.pi / 2, np.pi / 2, 13)
-DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above its spot at which to let go
-N_GRASPS = 40  # cheapest grasps that are combined with spots
-N_SPOTS = 60  # cheapest spots
+DROPS = (0.0, 0.02, 0.04, 0.07, 0.10, 0.13)  # metres above the spot at which to let go
+N_GRASPS = 40  # number of cheapest grasps to combine with spots
+N_SPOTS = 60  # number of cheapest spots to try
 MAX_YAW = 1.9
-POINT_STRIDE = 3  # of an object's points, how many to step over in testing for contacts
-MARGIN = 0.012  # metres that the object's origin stays inside a region
-NARROW = 0.035  # half of a compartment's width, below which things go in only one way round
+POINT_STRIDE = 3  # tests for contacts use every third point of an object
+MARGIN = 0.012  # metres between the object's origin and a region's border
+NARROW = 0.035  # half width of a compartment below which objects only fit along its axes
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A pose for an object at its goal."""
+    """A pose of an object at its goal."""
 
-    origin: Array  # [3] of the object's origin once it stands there
+    origin: Array  # [3] of the object when it stands there
     turn: float  # by which to turn it about the vertical
     cost: float
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A grasp and the spot to carry to; `drop` is how far above the spot to let go."""
+    """A grasp and a spot for the object; `drop` is the height above the spot at which to let go."""
 
     grasp: Grasp
     spot: Spot
@@ -51,7 +51,7 @@ def plan_transfer(
 ) -> Transfer | None:
     """Return the cheapest transfer of `name` to `target` that the hand can follow, or None.
 
-    inside: the goal is `in`, not `on`; shared: other objects have to fit there too.
+    inside: the goal is `in`, not `on`; shared: other objects must fit there too.
     """
     cloud, origin = scene.point_cloud(name), scene.origin(name)
     obstacles = scene.obstacles(without=[name])
@@ -70,7 +70,7 @@ def plan_transfer(
 
 
 def _combine(grasp: Grasp, spot: Spot, origin: Array, obstacles: Array) -> Transfer | None:
-    """Return the transfer of a grasp to a spot with the least drop at which the hand fits."""
+    """Return the transfer with the smallest drop at which the hand fits, or None."""
     yaw = grasp.yaw + spot.turn
     if abs(yaw) > MAX_YAW:
         return None
@@ -107,13 +107,13 @@ def find_spots(
 
 
 def penalize_height(spots: list[Spot]) -> list[Spot]:
-    """Make spots cost more that lie across a compartment's walls, not down in it."""
+    """Add cost to spots on top of a compartment's walls instead of inside it."""
     floor = min(float(spot.origin[2]) for spot in spots)
     return [replace(spot, cost=spot.cost + 2.0 * (spot.origin[2] - floor)) for spot in spots]
 
 
 def align_turns(shape: Array) -> Array:
-    """Return the turns [4 or 5] that bring an object's long side along one of the world's axes."""
+    """Return the turns [4 or 5] that align an object's long side with one of the world's axes."""
     covariance = np.cov(shape[:, :2].T)
     long_axis = np.linalg.eigh(covariance)[1][:, 1]
     turns = np.pi / 2 * np.arange(-2, 3) - np.arctan2(long_axis[1], long_axis[0])
@@ -128,7 +128,7 @@ def rotate(points: Array, angle: float) -> Array:
 
 def _places(region: Region, shape: Array, inside: bool, shared: bool) -> list[Array]:
     """Return candidate positions [2] of the origin: a grid over the region's allowed part."""
-    if region.is_object:  # one origin above the other
+    if region.is_object:  # `on` an object: one origin above the other
         return [region.centre[:2]]
     middle = (shape[:, :2].min(0) + shape[:, :2].max(0)) / 2
     allowed = np.maximum(region.half[:2] - MARGIN, 0.0)
@@ -149,7 +149,7 @@ def _places(region: Region, shape: Array, inside: bool, shared: bool) -> list[Ar
 def _support_height(
     scene: Scene, region: Region, shape: Array, place: Array, obstacles: Array, inside: bool
 ) -> float:
-    """Return the height of what the object will stand on at a place."""
+    """Return the height of the surface on which the object will stand at a place."""
     floor = scene.table_height()
     foot = np.unique(shape[shape[:, 2] < shape[:, 2].min() + 0.012][:, :2].round(3), axis=0) + place
     ceiling = region.high[2] - 0.01 if inside else np.inf
@@ -161,7 +161,7 @@ def _support_height(
     gaps, _ = cKDTree(foot).query(below[:, :2], distance_upper_bound=0.006)
     under = below[np.isfinite(gaps)]
     if region.is_object and len(under):
-        # A plate or bowl: what counts is its middle, not a rim that the foot may touch.
+        # A plate or bowl: its middle counts, not a rim that the foot might touch.
         inner = under[np.linalg.norm(under[:, :2] - place, axis=1) < 0.03]
         under = inner if len(inner) else under
     return max(floor, float(under[:, 2].max())) if len(under) else floor
@@ -170,11 +170,11 @@ def _support_height(
 def _cost(
     region: Region, shape: Array, resting: Array, tree: cKDTree | None, origin: Array, inside: bool
 ) -> float:
-    """Return a pose's cost: for being off-centre, far away, on or against other things."""
+    """Return a pose's cost: for being off-centre, far away, on or against other objects."""
     middle = resting[:2] + ((shape[:, :2].min(0) + shape[:, :2].max(0)) / 2 if inside else 0.0)
     cost = 0.5 * float(np.linalg.norm(middle - region.centre[:2]))
     cost += 0.05 * float(np.linalg.norm(resting[:2] - origin[:2]))
-    # Standing on something that stands there already isn't what is meant.
+    # Standing on top of another object in the region is not intended.
     cost += 3.0 * max(0.0, float(resting[2] + shape[:, 2].min()) - float(region.high[2]) - 0.035)
     if tree is not None:
         body = shape[shape[:, 2] > shape[:, 2].min() + 0.008][::POINT_STRIDE] + resting
@@ -184,7 +184,7 @@ def _cost(
 
 
 def select_distinct(grasps: Iterable[Grasp], count: int) -> list[Grasp]:
-    """Return the first `count` grasps that aren't near-copies of one before them."""
+    """Return the first `count` grasps, without near-copies of earlier ones."""
     selected: list[Grasp] = []
     for grasp in grasps:
         if all(

@@ -1,7 +1,7 @@
-"""Privileged knowledge of the simulated scene: shapes, joints, regions.
+"""Query the simulated scene's privileged state: shapes, joints, regions.
 
-LIBERO's collision shapes are boxes (and a few cylinders), so a body is known exactly by a cloud of
-points filling them; every geometric question of the expert is asked of such clouds.
+LIBERO's collision shapes are boxes (and a few cylinders). A cloud of points that fills them
+represents a body well, so the expert's geometry uses such clouds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SLIDE = int(mujoco.mjtJoint.mjJNT_SLIDE)
 
 @dataclass(frozen=True)
 class Region:
-    """A box that a goal speaks of, axis-aligned in the world."""
+    """The box of a goal's target, axis-aligned in the world."""
 
-    owner: str | None  # the object or fixture that it belongs to; None for a zone of the table
+    owner: str | None  # the object or fixture it belongs to; None for a zone of the table
     is_object: bool  # the region is the whole owner, not a part of it
     centre: Array  # [3]
     half: Array  # [3] half of its sides
@@ -60,12 +60,12 @@ class Joint:
 
     @property
     def opening(self) -> float:
-        """The sense, 1 or −1, in which the joint's position changes when it opens."""
+        """The sign, 1 or −1, of the change of the joint's position when it opens."""
         return float(np.sign(self.opened - self.closed))
 
 
 class Scene:
-    """Queries about the present state of one environment."""
+    """Answers queries about the current state of one environment."""
 
     def __init__(self, env: LiberoEnv) -> None:
         self.env = env
@@ -77,7 +77,7 @@ class Scene:
         return site.xpos.copy(), site.xmat.reshape(3, 3).copy()
 
     def base_position(self) -> Array:
-        """Return where the robot stands [3]."""
+        """Return the position of the robot's base [3]."""
         return np.array(self.env.data.body("robot0_base").xpos)
 
     def finger_gap(self) -> float:
@@ -87,7 +87,7 @@ class Scene:
         return float(gap)
 
     def origin(self, name: str) -> Array:
-        """Return the point [3] of an object or fixture by which LIBERO's predicates judge it."""
+        """Return the origin [3] of an object or fixture, which LIBERO's predicates use."""
         return np.array(self.env.data.xpos[self._root_body(name)])
 
     def centre_of_mass(self, name: str) -> Array:
@@ -126,14 +126,14 @@ class Scene:
         return boxes[int(np.argmax(extents))]
 
     def obstacles(self, without: Iterable[str] = ()) -> Array:
-        """Return points [point, 3] that fill everything but the named, tables and the robot."""
+        """Return points [point, 3] that fill all objects and fixtures but tables and `without`."""
         world, excluded = self.env.world, set(without)
         names = (*world.objects_dict, *world.fixtures_dict)
         clouds = [self.point_cloud(name) for name in names if name not in excluded]
         return np.concatenate(clouds) if clouds else np.zeros((0, 3))
 
     def region(self, name: str) -> Region:
-        """Return where a goal's target is: a site of a fixture, a zone of the table, an object."""
+        """Return the region of a target: a fixture's site, a zone of the table or an object."""
         sites = self.env.world.object_sites_dict
         if name in sites:
             site = self.env.data.site(name)
@@ -147,7 +147,7 @@ class Scene:
         return Region(name, True, centre, half)
 
     def joint(self, target: str) -> Joint:
-        """Return the joint behind an open, close or turn goal."""
+        """Return the joint of an open, close or turn goal."""
         world, model, data = self.env.world, self.env.model, self.env.data
         if target in world.object_sites_dict:
             site = world.object_sites_dict[target]

@@ -1,4 +1,4 @@
-"""Picking up and placing with a tilted hand: into a microwave, under a shelf, beside a drawer."""
+"""Pick and place with a tilted hand: into a microwave, under a shelf, beside a drawer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from strap.libero.expert.scene import UP, Array, Scene
 from strap.libero.expert.tilted_transfer import TiltedTransfer
 from strap.libero.tasks import Goal
 
-ENTRANCE = 0.17  # metres before its place from which on an object moves straight in
-MAX_RAISE = 0.03  # metres by which an object is brought in higher when it hangs askew
-DRAW_BACK = 0.2  # metres by which a hand draws back as it lifts an object, if it were level
-APPROACH = 0.09  # metres along the hand over which it nears and leaves an object
+ENTRANCE = 0.17  # metres before its place from which an object moves straight in
+MAX_RAISE = 0.03  # largest extra height in metres for an object that hangs askew
+DRAW_BACK = 0.2  # metres by which a level hand draws back while it lifts an object
+APPROACH = 0.09  # metres along the hand's axis over which it approaches and leaves an object
 
 
 def needs_tilt(scene: Scene, goal: Goal) -> bool:
-    """Return whether a goal's place is under a cover, or too low for the object upright."""
+    """Return whether a goal's place is under a cover, or too low for the upright object."""
     if goal.predicate != "in" or goal.target is None:
         return False
     return is_covered(scene, scene.region(goal.target)) or is_too_tall(
@@ -37,7 +37,7 @@ def needs_tilt(scene: Scene, goal: Goal) -> bool:
 
 
 def transfer_tilted(arm: Arm, goal: Goal) -> None:
-    """Take an object to where an `in` or `on` goal wants it, with a tilted hand."""
+    """Move an object to the target of an `in` or `on` goal, with a tilted hand."""
     move_to_goal(arm, goal, partial(_plan, arm, goal), pick_tilted, place_tilted)
 
 
@@ -49,7 +49,7 @@ def _plan(arm: Arm, goal: Goal) -> TiltedTransfer | None:
 
 
 def pick_tilted(arm: Arm, name: str, plan: TiltedTransfer) -> bool:
-    """Grasp with a tilted hand and lift; return whether the object came along."""
+    """Grasp with a tilted hand and lift; return whether the object was lifted."""
     ahead, start = plan.hand.as_matrix()[:, 2], arm.scene.origin(name)
     ready = plan.position - ahead * APPROACH
     arm.begin_skill("reach", name)
@@ -61,7 +61,7 @@ def pick_tilted(arm: Arm, name: str, plan: TiltedTransfer) -> bool:
     arm.begin_skill("carry", name)
     here = arm.position()
     lift = UP * 0.08
-    if plan.approach[2] < 0:  # out from under what kept an upright hand away
+    if plan.approach[2] < 0:  # out from under the obstacle to an upright hand
         lift = lift - ahead * [1, 1, 0] * DRAW_BACK
     arm.move(here + lift, rotation=plan.hand, tolerance=0.02, speed=0.6, max_steps=40)
     if arm.scene.origin(name)[2] > start[2] + MIN_LIFT:
@@ -71,7 +71,7 @@ def pick_tilted(arm: Arm, name: str, plan: TiltedTransfer) -> bool:
 
 
 def place_tilted(arm: Arm, name: str, plan: TiltedTransfer) -> bool:
-    """Carry to the entrance, move straight in, let go; return whether it was held throughout."""
+    """Carry an object to the entrance, move it in and let go; return whether it was held."""
     scene, hand = arm.scene, plan.carried_turn * plan.hand
     held = arm.position() - scene.origin(name)
     below = float(arm.position()[2] - scene.point_cloud(name)[:, 2].min())
@@ -82,8 +82,8 @@ def place_tilted(arm: Arm, name: str, plan: TiltedTransfer) -> bool:
         release_tilted(arm, name, hand)
         return False
     arm.begin_skill("place", name)
-    # The object may have slipped or turned in the hand: aim anew with the offset it has there, and
-    # higher where a side of it hangs down.
+    # The object might have slipped or turned in the hand: aim again with its current offset, and
+    # higher if a side of it hangs down.
     held = arm.position() - scene.origin(name)
     sag = plan.bottom - float(scene.point_cloud(name)[:, 2].min() - scene.origin(name)[2])
     held += UP * np.clip(sag, 0.0, MAX_RAISE)
@@ -110,7 +110,7 @@ def carry(arm: Arm, target: Array, hand: Rotation, below: float, name: str) -> N
 
 
 def release_tilted(arm: Arm, name: str, hand: Rotation) -> None:
-    """Open the fingers and draw back against the direction in which the hand points."""
+    """Open the fingers and draw back along the hand's axis."""
     arm.open_fingers()
     arm.begin_skill("retreat", name)
     back = arm.position() - hand.as_matrix()[:, 2] * APPROACH

@@ -1,7 +1,7 @@
-"""Planning to hold an object with a tilted hand, and to bring it to a pose that way.
+"""Plan how a tilted hand grasps an object and brings it to a pose.
 
-The hand is turned from pointing down towards pointing ahead. Part of that tilt may be made before
-the object is grasped, which is then carried upright, and part after, which tilts the object:
+The hand tilts from pointing down towards pointing ahead. It can tilt before the grasp, and then the
+object stays upright, or after the grasp, which tilts the object too:
 
     grasped with a tilt: a mug stays upright        tilted when held: a book goes in foot first
 
@@ -27,17 +27,17 @@ from strap.libero.expert.motion import point_down, tilt_towards
 from strap.libero.expert.placing import MAX_YAW, rotate, select_distinct
 from strap.libero.expert.scene import UP, Array, Scene
 
-N_TILTED_GRASPS = 16  # cheapest grasps that are combined with poses, for each tilt
-MAX_PAIRS = 8  # of grasp and pose for which the arm's joints are checked, cheapest first
-SWEEP = np.arange(0.0, 0.2, 0.03)  # metres before its place at which the way is checked
-MIN_JOINT_MARGIN = 0.12  # radians by which the arm's joints stay away from their limits
-CONTACT, CLEAR = 0.004, 0.018  # metres from other things: too close, and far enough
+N_TILTED_GRASPS = 16  # number of cheapest grasps to combine with poses, for each tilt
+MAX_PAIRS = 8  # cheapest pairs of grasp and pose for which the arm's joints are checked
+SWEEP = np.arange(0.0, 0.2, 0.03)  # metres before its place at which the path is checked
+MIN_JOINT_MARGIN = 0.12  # smallest distance in radians of the arm's joints from their limits
+CONTACT, CLEAR = 0.004, 0.018  # metres from obstacles: too close, and far enough
 BACKWARDS = -0.3  # cosine to the direction away from its base below which the arm can't tilt
 
 
 @dataclass(frozen=True)
 class Tilt:
-    """How far the hand tilts, in radians, and which way."""
+    """The tilts of the hand, in radians, and their direction."""
 
     ahead: Array  # [3] the horizontal direction at the place
     before: float  # tilt of the hand before the grasp
@@ -52,7 +52,7 @@ class Tilt:
 
 @dataclass(frozen=True)
 class ReleasePose:
-    """Where an object is let go."""
+    """A pose in which an object is let go."""
 
     origin: Array  # [3]
     shape: Array  # [point, 3] the object's points, relative to its origin
@@ -61,14 +61,14 @@ class ReleasePose:
 
 @dataclass(frozen=True)
 class TiltedTransfer:
-    """A grasp with a tilted hand, and how hand and object get from it to their place."""
+    """A grasp with a tilted hand, and the motion of hand and object to their place."""
 
     position: Array  # [3] of the grip point at the grasp
     hand: Rotation  # at the grasp
     carried_turn: Rotation  # of hand and object between grasp and place
-    origin: Array  # [3] of the object where it is let go
+    origin: Array  # [3] of the object when it is let go
     bottom: float  # height of the object's lowest point above its origin there
-    approach: Array  # [3] the direction of the last stretch
+    approach: Array  # [3] the direction of the last part of the motion
     cost: float
 
     def path(self, origin: Array) -> list[tuple[Array, Rotation]]:
@@ -102,7 +102,7 @@ class TransferSearch:
         self.best: TiltedTransfer | None = None
 
     def consider(self, tilt: Tilt, poses: Iterable[ReleasePose]) -> None:
-        """Replace the best transfer if one with this tilt to one of the poses is cheaper."""
+        """Search transfers with this tilt to these poses; keep the cheapest so far in `best`."""
         free = self._free_poses(poses)
         if not free or (self.best is not None and free[0].cost >= self.best.cost):
             return
@@ -111,7 +111,7 @@ class TransferSearch:
             self.best = found
 
     def _free_poses(self, poses: Iterable[ReleasePose]) -> list[ReleasePose]:
-        """Return the poses to which the object has a free way, cheapest first; narrow ways cost."""
+        """Return the poses with a free path, cheapest first; narrow paths cost more."""
         free = []
         for pose in poses:
             points = pose.shape[:: max(1, len(pose.shape) // 250)] + pose.origin
@@ -127,7 +127,7 @@ class TransferSearch:
         return sorted(free, key=lambda pose: pose.cost)
 
     def _grasps(self, tilt: Tilt) -> list[tuple[Array, Rotation, float]]:
-        """Return grasps with the hand tilted as it must be: position, hand, cost."""
+        """Return grasps with the given tilt of the hand: position, hand, cost."""
         scene, ahead = self.scene, rotate(tilt.ahead, -tilt.turn)
         cloud, centre = scene.point_cloud(self.name), scene.centre_of_mass(self.name)
         base = scene.base_position()
@@ -135,7 +135,7 @@ class TransferSearch:
         if tilt.before > 0 and ahead[:2] @ outwards < BACKWARDS:
             return []
         around = _near_and_table(scene, self.obstacles, centre)
-        # Seen from the tilted hand, the world tilts and the hand points down.
+        # In the frame of the tilted hand, the world is tilted and the hand points down.
         tilted = tilt_towards(ahead, tilt.before)
         cloud, around, base = (
             tilted.inv().apply(points - centre) for points in (cloud, around, base[None])
@@ -159,7 +159,7 @@ class TransferSearch:
     def _combine(
         self, grasps: list[tuple[Array, Rotation, float]], poses: list[ReleasePose], tilt: Tilt
     ) -> TiltedTransfer | None:
-        """Return the cheapest grasp and pose for which hand and arm pass along the whole way."""
+        """Return the cheapest grasp and pose with a free and reachable path."""
         origin, carried_turn = self.scene.origin(self.name), tilt.carried_turn
         n_checked = 0
         for (position, hand, cost), pose in sorted(
@@ -188,7 +188,7 @@ class TransferSearch:
 
 
 def swap_fingers(hand: Rotation) -> Rotation:
-    """Return the rotation of a hand turned by half a turn about its axis."""
+    """Return the rotation of a hand after half a turn about its axis."""
     return hand * Rotation.from_euler("z", np.pi)
 
 

@@ -1,1 +1,1 @@
-"""Pictures of the simulated scenes: the OpenGL backend, the renderer, and what it leaves out."""
+"""Render images of simulated scenes: OpenGL backend, renderer and culling of triangles."""

@@ -1,7 +1,7 @@
-"""The headless OpenGL backend that MuJoCo renders with, found by trying each one.
+"""Find a headless OpenGL backend for MuJoCo by trying each one.
 
-Every trial runs in a subprocess: a backend that fails often takes the interpreter with it, and
-MuJoCo binds to one backend for the life of a process.
+Every trial runs in a subprocess: a failing backend often crashes the interpreter, and MuJoCo binds
+to one backend for the lifetime of a process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strap.errors import StrapError
 
 BACKENDS = ("egl", "osmesa")
 INSTALL_OPENGL = "apt-get install -y libegl1 libgl1-mesa-dri   (or: apt-get install -y libosmesa6)"
-# The environment variable that names the backend which a parent process has found to render.
+# The environment variable with the backend that a parent process has tried successfully.
 TRIED_BACKEND = "STRAP_GL_PROBED"
 
 _TRIAL = """
@@ -33,7 +33,7 @@ with mujoco.Renderer(model, 64, 64) as renderer:
 
 @cache
 def try_backend(name: str) -> str:
-    """Render a sphere in a subprocess with MUJOCO_GL=name; return why that fails, or ''."""
+    """Render a sphere in a subprocess with MUJOCO_GL=name; return the error, or ''."""
     try:
         result = subprocess.run(
             [sys.executable, "-c", _TRIAL],
@@ -53,10 +53,10 @@ def try_backend(name: str) -> str:
 
 
 def select_backend() -> str:
-    """Return the first backend that renders and set MUJOCO_GL to it for this process.
+    """Return the first backend that renders, and set MUJOCO_GL to it for this process.
 
-    The user's MUJOCO_GL is tried first. Raises StrapError naming the packages to install when no
-    backend renders.
+    The user's MUJOCO_GL is tried first. If no backend renders, a StrapError names the packages to
+    install.
     """
     if tried := os.environ.get(TRIED_BACKEND):
         return tried

@@ -1,13 +1,14 @@
-"""Rendering scenes as robosuite's camera observations are rendered, and faster where that is exact.
+"""Render scenes exactly as robosuite's camera observations, but faster.
 
-Nearly all of a frame's cost, without a GPU, is in the vertices of half a million triangles. Two
-savings leave the picture as it is:
+Without a GPU, nearly all of a frame's cost is in the vertices of half a million triangles. Two
+savings do not change the image:
 
-- `Renderer` doesn't send triangles that can't show (`visibility`), where OpenGL is software.
-- `SequenceRenderer`, which renders a known sequence of states, draws what never moves once for a
-  fixed camera, and lays what moves over it by depth. That saves 15 % of a whole demonstration.
+- With software OpenGL, `Renderer` leaves out triangles that are not visible (`visibility`).
+- `SequenceRenderer` renders a known sequence of states. For a fixed camera it draws static geoms
+  only once, and combines them with the moving ones by depth. That saves 15 % of the time of a whole
+  demonstration.
 
-Layers aren't used where surfaces mirror or are transparent, nor with antialiasing: colours blend.
+Layers are not used with mirrors, transparent surfaces or antialiasing, because these blend colours.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ FLAT_TYPES = (int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX))
 class Renderer:
     """Renders one model's cameras at one size, bottom row first.
 
-    cull_triangles: leave out triangles that can't show; None where OpenGL is software, because a
-    GPU is faster without. It needs a scene without shadows, from whose lights triangles would have
-    to be sought too (LIBERO's cast none), and one sample per pixel: between several hardly anything
-    falls.
+    cull_triangles: leave out triangles that are not visible; None: only with software OpenGL,
+    because a GPU is faster without culling. Culling requires a scene without shadows (LIBERO's
+    lights cast none), because triangles visible only to a light are not found. It also requires one
+    sample per pixel: with several, hardly any triangle falls between the samples.
     """
 
     def __init__(
@@ -55,9 +56,9 @@ class Renderer:
         self.model, self.data, self.size = model, data, size
         model.vis.quality.offsamples = 4 if antialias else 0
         model.vis.global_.offwidth = model.vis.global_.offheight = size
-        # mujoco.GLContext was bound to a backend by whoever imported mujoco first.
+        # Not mujoco.GLContext, which was bound to a backend when mujoco was imported.
         self._gl = import_module(f"mujoco.{select_backend()}").GLContext(size, size)
-        atexit.register(_close_living, weakref.ref(self))
+        atexit.register(_close_at_exit, weakref.ref(self))
         self._gl.make_current()
         self._scene = mujoco.MjvScene(model, maxgeom=1000)
         self._options = mujoco.MjvOption()
@@ -75,7 +76,7 @@ class Renderer:
         self.can_layer = not (antialias or is_transparent or len(self._mirrors))
 
     def render(self, camera: str) -> Image:
-        """Return the image [size, size, 3] of a camera, by MuJoCo's name."""
+        """Return the image [size, size, 3] of a camera, which has its MuJoCo name."""
         self._draw(camera)
         return self._read()
 
@@ -107,16 +108,16 @@ class Renderer:
         mujoco.mjr_render(self._viewport, self._scene, self._context)
 
     def _read(self, depth: NDArray[np.float32] | None = None) -> Image:
-        """Return what was drawn; its depth is read only where it is wanted.
+        """Return the drawn image; also read the depth if an array for it is given.
 
-        Each reading waits for the GPU, and takes it from who else computes there.
+        Each read waits for the GPU and interrupts other processes on it.
         """
         image = np.empty((self.size, self.size, 3), np.uint8)
         mujoco.mjr_readPixels(image, depth, self._viewport, self._context)
         return image
 
     def _cull(self, culler: TriangleCuller) -> None:
-        """Leave the triangles of the geoms that are drawn which show directly or in a mirror."""
+        """Cull all triangles that are visible neither directly nor in a mirror."""
         model, data = self.model, self.data
         is_drawn = self._options.geomgroup[model.geom_group] > 0
         view = camera_view(self._scene, self.size)
@@ -134,15 +135,15 @@ class Renderer:
             self._context = self.culler = None
 
 
-def _close_living(reference: weakref.ref[Renderer]) -> None:
-    """Close a renderer that nobody has closed, before mujoco ends OpenGL at the exit."""
+def _close_at_exit(reference: weakref.ref[Renderer]) -> None:
+    """Close a renderer that is still open, before mujoco shuts down OpenGL at exit."""
     renderer = reference()
     if renderer is not None:
         renderer.close()
 
 
 class SequenceRenderer:
-    """Renders the states of a known sequence from one camera, what never moves only once."""
+    """Renders the states of a known sequence from one camera; draws static geoms only once."""
 
     def __init__(self, renderer: Renderer, camera: str, states: Sequence[Array]) -> None:
         model = renderer.model
@@ -152,7 +153,7 @@ class SequenceRenderer:
         self._background: tuple[Image, NDArray[np.float32]] | None = None
 
     def render(self) -> Image:
-        """Return the image of the state that the renderer's data is in: one of the sequence."""
+        """Return the image of the renderer's current state, which must be in the sequence."""
         if self._static is None:
             return self._renderer.render(self._camera)
         if self._background is None:
@@ -160,7 +161,7 @@ class SequenceRenderer:
                 self._camera, ~self._static, sites=False
             )
         image, depth = self._renderer.render_with_depth(self._camera, self._static)
-        is_behind = depth >= self._background[1]  # nothing was drawn, or something hidden
+        is_behind = depth >= self._background[1]  # nothing was drawn there, or something hidden
         image[is_behind] = self._background[0][is_behind]
         return image
 
@@ -173,7 +174,7 @@ def _is_software() -> bool:
 
 
 def _special_surfaces(model: Any) -> tuple[NDArray[np.intp], bool]:
-    """Return which of the visual geoms mirror, and whether any is transparent."""
+    """Return the visual geoms that are mirrors, and whether any geom is transparent."""
     is_visual = model.geom_group == VISUAL_GROUP
     material = model.geom_matid
     has_material = material >= 0
@@ -185,7 +186,7 @@ def _special_surfaces(model: Any) -> tuple[NDArray[np.intp], bool]:
 
 
 def _static_geoms(model: Any, states: Sequence[Array]) -> NDArray[np.bool_]:
-    """Return which geoms [geom] have one pose in all states, to a hundredth of a millimetre."""
+    """Return which geoms [geom] have the same pose in all states, to 1/100 of a millimetre."""
     data = mujoco.MjData(model)
     low = np.full((model.ngeom, 12), np.inf)
     high = -low

@@ -1,10 +1,9 @@
-"""Which triangles of a scene can show in a picture; only those are handed to the renderer.
+"""Find the triangles of a scene that can be visible, and hand only these to the renderer.
 
-LIBERO's scenes have 400 000 triangles and its pictures 16 000 pixels: most triangles face away,
-lie outside the view, or fall between the pixels' centres, where none of them colours anything.
-A renderer without a GPU would still transform and light every one of their corners.
-`TriangleCuller` finds the triangles that can show and has MuJoCo compile its display lists of
-these alone, which leaves every pixel as it is.
+LIBERO's scenes have 400 000 triangles and its images 16 000 pixels. Most triangles face away, are
+outside the view, or fall between the centres of pixels and so colour none. A renderer without a GPU
+would still transform and light all their vertices. `TriangleCuller` finds the triangles that can be
+visible, and lets MuJoCo compile display lists of these alone. The image stays exactly the same.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ Array = NDArray[np.float64]
 
 MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 FONT = mujoco.mjtFontScale.mjFONTSCALE_150
-# Renderers round corners to 1/256 of a pixel; twice that is allowed for.
+# Renderers round vertices to 1/256 of a pixel; allow twice as much.
 ROUNDING = 1 / 128
-NEAR = 1e-3  # metres before the camera; nearer things are never between the pixels
-MAX_TESTED_PIXELS = 3  # a triangle over more pixels than this in one direction is kept untested
+NEAR = 1e-3  # metres in front of the camera; nearer vertices count as behind it
+MAX_TESTED_PIXELS = 3  # a triangle that spans more pixels in one direction is kept without a test
 _CORNERS = np.array(list(product((-1.0, 1.0), repeat=3)))
 
 
 @dataclass(frozen=True)
 class View:
-    """A camera, or a camera seen in a mirror."""
+    """The view of a camera, or of its mirror image."""
 
-    clip: Array  # [4, 4] from the world to pixels, still to be divided by the last coordinate
+    clip: Array  # [4, 4] from the world to homogeneous pixel coordinates
     window: tuple[float, float, float, float]  # pixels: left, bottom, right, top
     is_mirrored: bool = False
 
 
 class TriangleCuller:
-    """Compiles only those triangles of a model's meshes that can show."""
+    """Compiles only those triangles of a model's meshes that can be visible."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -50,15 +49,15 @@ class TriangleCuller:
         model.mesh_facenum[:] = counts
         self._points = np.empty((3, int(model.mesh_vertnum.max(initial=1))), np.float32)
         self._views: dict[int, tuple[Any, ...]] = {}  # mesh -> the views it is compiled for
-        self._counts = np.zeros(model.nmesh, int)  # of the triangles that are compiled
+        self._counts = np.zeros(model.nmesh, int)  # compiled triangles of each mesh
 
     @property
     def n_compiled(self) -> int:
-        """The number of triangles that are compiled at present."""
+        """The number of currently compiled triangles."""
         return int(self._counts.sum())
 
     def apply(self, data: Any, geoms: NDArray[np.intp], views: list[View]) -> None:
-        """Compile the triangles of some geoms that show in any of the views."""
+        """Compile the triangles of the given geoms that can be visible in any of the views."""
         meshes, boxes = self.model.geom_dataid[geoms], self.model.geom_aabb[geoms, None]
         poses = np.array([_pose(data, int(geom)) for geom in geoms]).reshape(-1, 4, 4)
         clips = np.array([view.clip for view in views])[:, None] @ poses  # [view, geom, 4, 4]
@@ -80,7 +79,7 @@ class TriangleCuller:
     def _select(
         self, mesh: int, seen_by: list[tuple[View, NDArray[np.float32]]]
     ) -> NDArray[np.intp]:
-        """Return which of the model's triangles belong to a mesh and can show."""
+        """Return the indices of a mesh's triangles that can be visible in one of its views."""
         model = self.model
         start, count = int(model.mesh_faceadr[mesh]), int(model.mesh_facenum[mesh])
         first = int(model.mesh_vertadr[mesh])
@@ -94,28 +93,28 @@ class TriangleCuller:
         return start + np.flatnonzero(is_kept)
 
     def _compile(self, mesh: int, kept: NDArray[np.intp]) -> None:
-        """Have MuJoCo compile a mesh as if it had the kept triangles alone."""
+        """Let MuJoCo compile a mesh as if it only had the kept triangles."""
         model, count = self.model, len(kept)
         if count == 0 and self._counts[mesh] == 0:
             return
         self._counts[mesh] = count
         start = int(model.mesh_faceadr[mesh])
         arrays = (model.mesh_face, model.mesh_facenormal, model.mesh_facetexcoord)
-        whole = [array[start : start + count].copy() for array in arrays]
+        original = [array[start : start + count].copy() for array in arrays]
         n_faces, hull = int(model.mesh_facenum[mesh]), int(model.mesh_graphadr[mesh])
         for array in arrays:
             array[start : start + count] = array[kept]
-        # The hulls of meshes are never drawn, but would be compiled with them.
+        # Convex hulls are never drawn, but MuJoCo would compile them with the meshes.
         model.mesh_facenum[mesh], model.mesh_graphadr[mesh] = count, -1
         mujoco.mjr_uploadMesh(model, self.context, mesh)
-        for array, rows in zip(arrays, whole, strict=True):
+        for array, rows in zip(arrays, original, strict=True):
             array[start : start + count] = rows
         model.mesh_facenum[mesh], model.mesh_graphadr[mesh] = n_faces, hull
 
 
 def camera_view(scene: Any, size: int) -> View:
-    """Return the view of a scene's camera for a square picture of `size` pixels."""
-    camera, other = scene.camera  # MuJoCo keeps two eyes; a picture is taken from between them
+    """Return the view of a scene's camera for a square image of `size` pixels."""
+    camera, other = scene.camera  # MuJoCo has a camera per eye; an image is taken from their middle
     position = (np.array(camera.pos, float) + np.array(other.pos, float)) / 2
     forward, up = np.array(camera.forward, float), np.array(camera.up, float)
     rotation = np.stack([np.cross(forward, up), up, -forward])
@@ -138,7 +137,7 @@ def camera_view(scene: Any, size: int) -> View:
 
 
 def mirrored_view(view: View, model: Any, data: Any, geom: int) -> View:
-    """Return the view of what shows in a mirror: the upper face of a box, or a plane."""
+    """Return the view of a camera's mirror image in the upper face of a box, or in a plane."""
     pose, size = _pose(data, geom), model.geom_size[geom]
     is_plane = int(model.geom_type[geom]) == int(mujoco.mjtGeom.mjGEOM_PLANE)
     normal = pose[:3, 2]
@@ -160,7 +159,7 @@ def mirrored_view(view: View, model: Any, data: Any, geom: int) -> View:
 
 
 def _is_outside(corners: Array, windows: Array) -> NDArray[np.bool_]:
-    """Return which boxes, by their corners [view, geom, 8, 4], no view shows [view, geom].
+    """Return which boxes, given their corners [view, geom, 8, 4], are outside a view [view, geom].
 
     All corners of such a box are beyond one of the planes that bound the view.
     """
@@ -207,7 +206,7 @@ def _mark_visible(
     is_mirrored: bool,
     is_kept: NDArray[np.bool_],
 ) -> None:
-    """Mark the triangles that can show; those too close to decide are marked too."""
+    """Mark the triangles that can be visible, including those that are too close to test."""
     left, bottom, right, top = window[0], window[1], window[2], window[3]
     for face in range(len(faces)):
         if is_kept[face]:
