@@ -1,1 +1,1 @@
-"""Figures of a retrieval and of a segmentation; needs matplotlib."""
+"""Figures, animations and recordings of a retrieval or a segmentation."""

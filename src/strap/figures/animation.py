@@ -1,4 +1,4 @@
-"""A moving picture of queries and their best matches, all played along their warping paths."""
+"""An animation of queries and their best matches, played along their warping paths."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from strap.types import Array
 
 MOVIE_SUFFIXES = (".webp", ".gif")
 STEPS, MILLISECONDS = 48, 60
-"""moments of the picture, and how long each is shown"""
+"""number of moments in the animation, and how long each is shown"""
 TILE_SIDE, GAP, TEXT = 160, 10, 30
-"""pixels of a tile's longer side, between tiles, and of the two lines above it"""
+"""pixels: a tile's longer side, the gap between tiles, the height of the two lines above a tile"""
 PAPER, INK = "#ffffff", "#1d2733"
 FONT_SIZE = 11
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One film of the picture: a frame for each moment."""
+    """One film of the animation: a frame for each moment."""
 
     images: Array
     """[moment h w 3]"""
@@ -51,16 +51,16 @@ def write_moving_picture(
     trace: Tracing = lambda _: None,
     progress: Progress = silent,
 ) -> Path:
-    """Write queries, a row each, and beside them their best matches, as one moving picture.
+    """Write an animation with a row for each query: the query, and beside it its best matches.
 
     Args:
         path: a .webp or .gif file.
-        run: whose matches are shown.
+        run: the run whose matches are shown.
         target: the run's target.
         priors: the run's prior datasets.
-        queries: how many rows, spread over a demonstration.
-        ranks: how many matches of each.
-        trace: gives the warping paths.
+        queries: number of queries, spread over a demonstration.
+        ranks: number of matches of each query.
+        trace: returns the warping path of a match.
         progress: called with (what, done, total).
     """
     path = Path(path).expanduser()
@@ -77,7 +77,7 @@ def write_moving_picture(
     timing = {"duration": MILLISECONDS, "loop": 0}
     with replacing(path) as temporary:
         if path.suffix.lower() == ".gif":
-            frames = _with_one_palette(moments)
+            frames = _quantize_jointly(moments)
             frames[0].save(temporary, "GIF", save_all=True, append_images=frames[1:], **timing)
         else:
             moments[0].save(
@@ -92,8 +92,8 @@ def write_moving_picture(
     return path
 
 
-def _with_one_palette(moments: Sequence[Image.Image]) -> list[Image.Image]:
-    """Return the pictures in one palette: the GIF is a fifth as large as with one for each."""
+def _quantize_jointly(moments: Sequence[Image.Image]) -> list[Image.Image]:
+    """Return the images in one palette: a GIF with a palette for each is five times as large."""
     samples = np.concatenate([np.asarray(moment) for moment in moments[:: STEPS // 6]])
     palette = Image.fromarray(samples).quantize()
     return [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
@@ -111,19 +111,19 @@ def _collect(
         shown = np.linspace(0, len(query) - 1, STEPS).round().astype(int)
         images = target[query.trajectory_id].frames(camera, query.start, query.stop)
         text = f"your demonstration, frames {query.start} to {query.stop}"
-        row = [Tile(_sized(images[shown]), text, ORANGE)]
+        row = [Tile(_resize(images[shown]), text, ORANGE)]
         for match in [match for match in run.matches if match.query == query][:ranks]:
             trajectory = by_name[match.dataset][match.segment.trajectory_id]
             found = match.segment
             images = trajectory.frames(cameras[match.dataset], found.start, found.stop)
             chosen = pair_frames(trace(match), shown, len(query), len(images))
-            row.append(Tile(_sized(images[chosen]), match.instruction, BLUE))
+            row.append(Tile(_resize(images[chosen]), match.instruction, BLUE))
         rows.append(row)
     return rows
 
 
-def _sized(images: Array) -> Array:
-    """Return images whose longer side has `TILE_SIDE` pixels."""
+def _resize(images: Array) -> Array:
+    """Return the images resized so that their longer side has `TILE_SIDE` pixels."""
     height, width = images.shape[1:3]
     scale = TILE_SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -142,8 +142,8 @@ def _draw(rows: Sequence[Sequence[Tile]], moment: int) -> Image.Image:
             x, y = GAP + column * step[0], GAP + row * step[1]
             lines = textwrap.wrap(printable(tile.text), letters, max_lines=2, placeholder=" …")
             pen.multiline_text((x, y), "\n".join(lines), INK, font, spacing=2)
-            picture = Image.fromarray(tile.images[moment])
-            sheet.paste(picture, (x, y + TEXT))
-            corner = x + picture.width - 1, y + TEXT + picture.height - 1
+            image = Image.fromarray(tile.images[moment])
+            sheet.paste(image, (x, y + TEXT))
+            corner = x + image.width - 1, y + TEXT + image.height - 1
             pen.rectangle(((x, y + TEXT), corner), outline=tile.colour, width=2)
     return sheet

@@ -1,4 +1,4 @@
-"""A picture of a segmentation: movement, threshold and cuts of each demonstration."""
+"""A figure of a segmentation: movement, threshold and cuts of each demonstration."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
-MOST = 12
-"""demonstrations that are drawn; of more, evenly spaced ones"""
+MAX_DEMONSTRATIONS = 12
+"""how many demonstrations are drawn; of a larger dataset, evenly spaced ones"""
 SHADE = "0.93"
-"""grey of every second segment"""
+"""background grey of every second segment"""
 
 
 def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
-    """Draw where a dataset was cut, a row per demonstration.
+    """Draw the cuts of a dataset, a row per demonstration.
 
     Args:
-        path: the picture to write, PNG, PDF or SVG.
-        dataset: whose demonstrations were cut.
-        cuts: how; where no movement was measured (windows, whole demonstrations) it is here.
+        path: the file to write, PNG, PDF or SVG.
+        dataset: the dataset that was cut.
+        cuts: the cuts. If they have no movements (windows, whole demonstrations), these are
+            measured here.
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FIGURE_SUFFIXES:
@@ -46,7 +47,7 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
         raise missing_extra("--plot needs matplotlib", "figures") from error
     movements = cuts.movements or _measure(dataset, cuts.segmentation)
     names = list(movements.values)
-    chosen = [names[place] for place in space_evenly(len(names), MOST)]
+    chosen = [names[place] for place in space_evenly(len(names), MAX_DEMONSTRATIONS)]
     drawn = {name: movements.values[name] for name in chosen}
     movements = replace(movements, values=drawn)
     figure = styled(_draw, movements, cuts.segments, cuts.segmentation, len(dataset))
@@ -56,7 +57,7 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
 
 
 def _measure(dataset: Dataset, segmentation: Segmentation) -> Movements:
-    """Measure what was cut without a look at its movement: windows, whole demonstrations."""
+    """Return the movements of demonstrations whose cuts do not depend on them."""
     position, norm, unit = segmentation.position, segmentation.norm, segmentation.unit
     found = measure_movements(dataset, position=position, norm=norm, unit=unit)
     if found is None:
@@ -94,7 +95,7 @@ def _draw(
 
 
 def _draw_row(axes: Any, moved: Any, segments: Sequence[Segment], epsilon: object) -> None:
-    """Draw one demonstration; line styles tell the lines apart without colour."""
+    """Draw one demonstration; line styles distinguish the lines without colour."""
     for number, segment in enumerate(segments):
         if number % 2:
             axes.axvspan(segment.start, segment.stop, color=SHADE, lw=0, zorder=0)

@@ -1,4 +1,4 @@
-"""A recording for Rerun's viewer: queries and their best matches, along their warping paths."""
+"""A recording for Rerun's viewer: queries and their best matches, along the warping paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strap.types import Array, Match, Trajectory
 
 TIMELINE = "query_frame"
 QUALITY = 85
-"""of the frames' JPEG"""
+"""JPEG quality of the frames"""
 
 
 def write_recording(
@@ -34,15 +34,15 @@ def write_recording(
     trace: Tracing = lambda _: None,
     progress: Progress = silent,
 ) -> Path:
-    """Write a .rrd file: at each moment a query shows a frame, its matches the ones paired with it.
+    """Write a .rrd file that shows each query frame with the frames its matches pair with it.
 
     Args:
         path: the file.
-        run: whose matches are recorded.
+        run: the run whose matches are recorded.
         target: the run's target.
         priors: the run's prior datasets.
-        ranks: how many matches of each query.
-        trace: gives the warping paths.
+        ranks: number of matches of each query.
+        trace: returns the warping path of a match.
         progress: called with (what, done, total).
     """
     try:
@@ -85,7 +85,7 @@ def _describe(match: Match) -> str:
 
 
 def _log(stream: Any, entity: str, trajectory: Trajectory, camera: str, frames: Array) -> None:
-    """Log the image of every frame, and where the end effector is where that is known."""
+    """Log the image of every frame, and the end effector's position if it is known."""
     import rerun
 
     first = int(frames.min())

@@ -1,4 +1,4 @@
-"""Figures of a retrieval, fit for a paper: its matches, where they come from and where they lie."""
+"""Figures of a retrieval for a paper: the matches, their tasks, and their positions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ GAP = 3
 """Pixels of white between two frames of a strip."""
 FIGURE_FORMATS = ("pdf", "png", "svg")
 Tracing = Callable[[Match], Sequence[tuple[int, int]] | None]
-"""a match -> its warping path as (query frame, match frame), each counted from the first; None
-where it has none"""
+"""a function from a match to its warping path: pairs (query frame, match frame), each counted from
+the first frame; None if the match has no path"""
 
 
 def write_figures(
@@ -42,15 +42,15 @@ def write_figures(
     trace: Tracing = lambda _: None,
     progress: Progress = silent,
 ) -> list[Path]:
-    """Draw a run's matches, tasks and places, each as a file of every format.
+    """Draw the matches, tasks and positions of a run, each as a file in every format.
 
     Args:
-        out: the folder that the files go to.
-        run: whose matches are drawn.
+        out: the folder to write to.
+        run: the run whose matches are drawn.
         target: the run's target.
         priors: the run's prior datasets.
-        formats: of `FIGURE_FORMATS`.
-        trace: gives the warping paths along which frames of matches are chosen.
+        formats: some of `FIGURE_FORMATS`.
+        trace: returns the warping path of a match, along which its frames are chosen.
         progress: called with (what, done, total).
     """
     try:
@@ -90,7 +90,7 @@ def write_figures(
 
 
 def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
-    """Draw how many matches come from which prior task, most first."""
+    """Draw the number of matches from each prior task, highest first."""
     from matplotlib.ticker import MaxNLocator
 
     counts = Counter(match.instruction or "(no instruction)" for match in matches)
@@ -113,11 +113,11 @@ def task_distribution(matches: Matches, *, top: int = 15) -> Figure:
 
 
 def match_distribution(matches: Matches, lengths: Mapping[tuple[str, str], int]) -> Figure:
-    """Draw where in their trajectories the matches lie: a line each, and starts and ends.
+    """Draw the positions of the matches in their trajectories: a line for each, and histograms.
 
     Args:
-        matches: what was retrieved.
-        lengths: (dataset, trajectory id) -> frames.
+        matches: the retrieved matches.
+        lengths: (dataset, trajectory id) -> number of frames.
     """
     spans = np.array([_span(match, lengths) for match in matches])
     order = np.lexsort((spans[:, 1], spans[:, 0]))
@@ -153,11 +153,21 @@ def contact_sheet(
     frames: int = 5,
     trace: Tracing = lambda _: None,
 ) -> Figure:
-    """Draw queries and their best matches: a row per query, evenly spaced frames of it.
+    """Draw queries and their best matches, a row per query.
 
-    Of a match those frames are shown that its path pairs with them. Shown are the queries of one
-    demonstration, in order, where enough of them have a match. `prior_cameras` names the cameras of
-    priors that call them otherwise than the target.
+    A row has evenly spaced frames of the query and the frames that the matches' paths pair with
+    them. The queries are those of `representative_queries`.
+
+    Args:
+        matches: the retrieved matches.
+        target: the target dataset.
+        priors: name -> prior dataset.
+        camera: the camera of the target to show.
+        prior_cameras: prior's name -> its camera; by default `camera`.
+        queries: maximum number of queries.
+        ranks: number of matches of each query; 1 if most queries have only one.
+        frames: number of frames of each query.
+        trace: returns the warping path of a match.
     """
     chosen = representative_queries(matches, queries)
     several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
@@ -172,21 +182,25 @@ def contact_sheet(
         parts = row.subfigures(1, 1 + ranks, wspace=0.02)
         source = target[query.trajectory_id]
         label = f"query {query}: {source.instruction}"
-        shown = _evenly(len(query), frames)
+        shown = _space_frames(len(query), frames)
         images = source.frames(camera, query.start, query.stop)
-        _film(parts[0], images[shown], label, ORANGE, limit)
+        _draw_film(parts[0], images[shown], label, ORANGE, limit)
         for part, match in zip(parts[1:], best, strict=False):
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             shown_camera = (prior_cameras or {}).get(match.dataset, camera)
             images = trajectory.frames(shown_camera, match.segment.start, match.segment.stop)
             text = f"#{match.rank}, cost {match.cost_per_frame:.3g} a frame: {match.instruction}"
             paired = pair_frames(trace(match), shown, len(query), len(images))
-            _film(part, images[paired], text, BLUE, limit)
+            _draw_film(part, images[paired], text, BLUE, limit)
     return figure
 
 
 def representative_queries(matches: Matches, count: int) -> list[Segment]:
-    """Return up to `count` queries, of the demonstration that has most or else evenly spaced."""
+    """Return up to `count` queries with matches.
+
+    They are from the demonstration with the most queries, if it has at least `count` or 3 of them;
+    otherwise they are spaced evenly over all queries.
+    """
     counts = Counter(query.trajectory_id for query in matches.queries)
     name, most = max(counts.items(), key=lambda item: item[1])
     if most >= min(count, 3):
@@ -195,17 +209,17 @@ def representative_queries(matches: Matches, count: int) -> list[Segment]:
     return [items[place] for place in space_evenly(len(items), count)]
 
 
-def _evenly(length: int, count: int) -> Array:
+def _space_frames(length: int, count: int) -> Array:
     return np.linspace(0, length - 1, count).round().astype(int)
 
 
 def pair_frames(
     path: Sequence[tuple[int, int]] | None, shown: Array, n_query: int, n_match: int
 ) -> Array:
-    """Return the match's frame beside each shown frame of its query.
+    """Return the frame of a match to show beside each shown frame of its query.
 
-    That is the last one that the path pairs with it (where the path jumps over it, with the frame
-    before); where there is no path, the one as far along.
+    It is the last frame that the path pairs with the query frame, or with an earlier one if the
+    path skips the query frame. Without a path, it is the frame at the same relative time.
     """
     if path is None:
         return np.round(np.asarray(shown) * (n_match - 1) / max(1, n_query - 1)).astype(int)
@@ -214,7 +228,7 @@ def pair_frames(
     return paired
 
 
-def _film(part: Any, images: Array, label: str, colour: str, limit: int) -> None:
+def _draw_film(part: Any, images: Array, label: str, colour: str, limit: int) -> None:
     spaced = np.pad(images, ((0, 0), (0, 0), (0, GAP), (0, 0)), constant_values=255)
     strip = np.concatenate(list(spaced), axis=1)[:, :-GAP]
     axes = part.add_subplot()

@@ -1,4 +1,4 @@
-"""How all figures look."""
+"""The style of all figures."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STYLE: Any = {
 
 
 def make_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure of `width` × `height` inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def styled(draw: Any, *arguments: Any, **options: Any) -> Figure:
-    """Call a drawing function under the house style, leaving the user's settings alone."""
+    """Call a drawing function with STYLE in force, without changing the user's own settings."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):

@@ -1,5 +1,5 @@
-"""Looking at a retrieval in the browser, and steering it: `strap view`.
+"""The viewer, `strap view`: a page to inspect a retrieval in the browser and to change it.
 
-A *subject* is what is looked at. It answers in plain data and pictures (`subjects.Subject`), and
-knows nothing of HTTP; the server knows HTTP, and nothing of runs.
+A *subject* is what the page shows (`subjects.Subject`): a run, several runs, rollouts or a dataset.
+It returns plain data and images and does not depend on HTTP; the server does not depend on runs.
 """

@@ -1,4 +1,4 @@
-"""How a match was aligned with its query: the path, the costs, and what the robot did meanwhile."""
+"""The alignment of a match with its query: path, local costs, and the robot's motion."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from strap.view.contents import Sources, significant
 from strap.view.refusals import NotThereError
 
 AROUND = 40
-"""frames before and after a match whose costs are shown too"""
+"""frames before and after a match for which costs are shown as well"""
 MAX_COSTS = 4_000_000
-"""numbers of a cost matrix that a page is given"""
+"""the largest cost matrix that is sent to a page, in numbers"""
 DIGITS = 5
-"""significant ones of a cost or a position"""
+"""significant digits of a cost or position"""
 DELTA_POSE = ("x", "y", "z", "roll", "pitch", "yaw", "gripper")
-"""actions of the controller that LIBERO and robomimic record"""
+"""the action dimensions of the controller that LIBERO and robomimic use"""
 
 Floats = npt.NDArray[np.float64]
 
 
 class NoPathError(StrapError):
-    """A match has no path; the text says why."""
+    """The error for a match without a path; its text says why there is none."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """What a run compared, out of its stores."""
+    """The features that a run compared, read from its stores."""
 
     sources: Sources
 
     def of(self, dataset: Dataset, segment: Segment) -> Array:
-        """Return the features [t d] of a segment's whole trajectory; raise where there are none."""
+        """Return the features [t d] of a segment's whole trajectory; raise if there are none."""
         method = self.sources.arguments.get("method", "strap")
         if method in METHODS and METHODS[method].features == "none":
             raise NoPathError(f"method '{method}' compares no frames, so there is no path")
@@ -62,9 +62,9 @@ class Features:
 
 
 def describe_alignment(sources: Sources, features: Features, row: int) -> dict[str, Any]:
-    """Return what a page shows of one match, beside its frames.
+    """Return the path, costs and motion of one match as JSON values.
 
-    Frames are counted from the query's first and from the match's first.
+    Frames are counted from the first frame of the query and of the match.
     """
     if not 0 <= row < len(sources.run.matches):
         raise NotThereError(
@@ -91,7 +91,7 @@ def _metric(sources: Sources) -> str:
 
 
 def _trace(query: Array, trajectory: Array, match: Match, sources: Sources) -> list[list[float]]:
-    """Return the path as [query frame, match frame, cost], each counted from the first."""
+    """Return the path as [query frame, match frame, cost], frames counted from the first."""
     method = sources.arguments.get("method", "strap")
     retrieve = METHODS[method].retrieve if method in METHODS else None
     steps, metric = str(sources.arguments.get("steps") or "strap"), _metric(sources)
@@ -110,7 +110,7 @@ def _trace(query: Array, trajectory: Array, match: Match, sources: Sources) -> l
 def _describe_costs(
     query: Array, trajectory: Array, segment: Segment, metric: str
 ) -> dict[str, Any] | None:
-    """Return the local costs around the match, a byte each; None where they are too many.
+    """Return the local costs around the match, one byte each; None if there are too many.
 
     columns   | 40 before | the match | 40 after |
               0           first
@@ -119,7 +119,7 @@ def _describe_costs(
     near = trajectory[left : segment.stop + AROUND]
     if len(query) * len(near) > MAX_COSTS:
         return None
-    from scipy.spatial.distance import cdist  # here: a page is there sooner without
+    from scipy.spatial.distance import cdist  # imported here so that the page opens sooner
 
     kind = "cosine" if metric == "cosine" else "euclidean"
     costs = cdist(np.asarray(query, np.float64), np.asarray(near, np.float64), kind)
@@ -136,7 +136,7 @@ def _describe_costs(
 
 
 def describe_motion(dataset: Dataset, segment: Segment) -> dict[str, Any]:
-    """Return where the end effector was, how open the gripper, and the actions, frame by frame."""
+    """Return the end effector's position, the gripper's opening and the action of every frame."""
     trajectory = dataset[segment.trajectory_id]
     frames = slice(segment.start, segment.stop)
     actions = np.asarray(trajectory.actions[frames], np.float64).reshape(len(segment), -1)
@@ -157,7 +157,7 @@ def _position(trajectory: Trajectory, frames: slice) -> list[list[float]] | None
 
 
 def _gripper(trajectory: Trajectory, frames: slice) -> list[float] | None:
-    """Return how open the gripper is: its one number, or how far its fingers are out together."""
+    """Return the gripper's opening: its one number, or the sum of its fingers' displacements."""
     with suppress(StrapError):
         found = WeightedFeature("gripper", 1.0).read(trajectory)[frames]
         return significant(found[:, 0] if found.shape[1] == 1 else np.abs(found).sum(1), DIGITS)
@@ -165,7 +165,7 @@ def _gripper(trajectory: Trajectory, frames: slice) -> list[float] | None:
 
 
 def _action_names(dataset: Dataset, trajectory: Trajectory, width: int) -> list[str]:
-    """Return a name for every number of an action: the dataset's, else what its format implies."""
+    """Return the names of the action dimensions: the dataset's, or the format's, or numbers."""
     known = (trajectory.attributes.get("feature_names") or {}).get("action")
     while isinstance(known, list) and len(known) == 1 and isinstance(known[0], list):
         known = known[0]

@@ -1,4 +1,4 @@
-"""New borders of demonstrations: their segments and matches at once, and the run made by them."""
+"""New borders of a run's segments: a draft with the new matches, and the run repeated with them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from strap.segments import is_tiled, read_segments
 from strap.types import Matches, Segment
 
 BOUNDARIES = "boundaries.json"
-"""the file of a run by which its demonstrations are cut, once borders were kept"""
+"""the file in a run that says where its demonstrations are cut, once new borders were kept"""
 
 Boundaries = Mapping[str, Sequence[int]]
-"""trajectory id of a demonstration -> first frames of its segments but the first"""
+"""trajectory id of a demonstration -> first frames of all its segments but the first"""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What a run would be with other borders; nothing of it is on disk."""
+    """The segments and matches of a run with other borders; nothing of a draft is on disk."""
 
     boundaries: Mapping[str, tuple[int, ...]]
-    """of the demonstrations that are cut otherwise"""
+    """new boundaries of the demonstrations that are cut differently"""
     segments: list[Segment]
     """the queries of all demonstrations, in order"""
     matches: Matches
@@ -49,7 +49,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class BorderSearch:
-    """A run whose queries can be cut otherwise and searched again."""
+    """A run whose demonstrations can be cut differently and searched for again."""
 
     run: Run
     target: Dataset
@@ -58,11 +58,11 @@ class BorderSearch:
     demonstrations: Catalogue
     catalogues: Sequence[Catalogue]
     memory: SearchMemory
-    """of queries that were searched before"""
+    """the matches of queries that were searched for before"""
 
     @classmethod
     def of(cls, run: Run) -> BorderSearch:
-        """Open the datasets and the stores of a run; raise where it has no borders to move."""
+        """Open the datasets and stores of a run; raise if it has no borders to move."""
         options = RetrievalOptions.of_run(run).resolved()
         if METHODS[options.method].has_whole_queries:
             raise StrapError(
@@ -82,18 +82,18 @@ def draft_borders(
 ) -> Draft:
     """Return the segments and matches that a run would have with other borders.
 
-    They are what a retrieval with the run's options finds by those borders. Queries that were
-    searched for an earlier draft are not searched again. The first draft searches all, as long as
-    the retrieval took: one without new borders, before any is moved, makes the next ones quick.
+    The matches are those of a retrieval with the run's options. Queries of an earlier draft are not
+    searched for again. The first draft searches for all queries, which takes as long as the
+    retrieval took. So make one with the present borders beforehand, and the next drafts are fast.
 
     Args:
-        search: the run, and what was searched before.
-        boundaries: of the demonstrations that are cut otherwise; the others stay as they are.
+        search: the run, and the results of earlier searches.
+        boundaries: new boundaries; demonstrations without any keep theirs.
         progress: called with (what, done, total).
     """
     options = search.options
-    segments = cut_otherwise(search.run, search.target, boundaries)
-    found = retrieve_matches(
+    segments = _cut_segments(search.run, search.target, boundaries)
+    retrieved = retrieve_matches(
         segments,
         search.demonstrations,
         search.catalogues,
@@ -101,7 +101,7 @@ def draft_borders(
         progress=progress,
         searcher=search.memory,
     )
-    matches = found.matches
+    matches = retrieved.matches
     if options.max_roughness is not None:
         position = options.segmentation.position
         matches = drop_rough(matches, search.target, search.priors, options.max_roughness, position)
@@ -109,42 +109,42 @@ def draft_borders(
 
 
 def keep_borders(run: Run, boundaries: Boundaries, *, progress: Progress = silent) -> Run:
-    """Make a run again with other borders, in its folder, and return it.
+    """Repeat a run with other borders, in its folder, and return it.
 
-    Its segmentation becomes `manual` by RUN/boundaries.json; all else stays as it was, and so do
-    choices among matches that are still found. With `--fuse auto` what to fuse is chosen anew.
-    Where it fails, the run is what it was, but for its augmented dataset.
+    Its segmentation becomes `manual`, with RUN/boundaries.json. All other options stay the same,
+    and so do choices among matches that are found again. With `--fuse auto`, the features to fuse
+    are chosen again. If the retrieval fails, the run is restored, except its augmented dataset.
 
     Args:
         run: the run to replace.
-        boundaries: of the demonstrations that are cut otherwise; the others stay as they are.
+        boundaries: new boundaries; demonstrations without any keep theirs.
         progress: called with (what, done, total).
     """
     target, priors = run.datasets()
-    segments = cut_otherwise(run, target, boundaries)
+    segments = _cut_segments(run, target, boundaries)
     file = run.path.resolve() / BOUNDARIES
     rows = [{"trajectory": s.trajectory_id, "start": s.start, "stop": s.stop} for s in segments]
     options = RetrievalOptions.of_run(run)
     cut = replace(options.segmentation, method="manual", boundaries=file)
-    ours, *rest = _named(run.manifest["arguments"])
-    with _restoring(run.path):
+    target_path, *prior_paths = _input_paths(run.manifest["arguments"])
+    with _restore_on_error(run.path):
         write_json(file, {"segments": rows})
-        made = run_retrieval(
-            ours,
-            rest,
+        repeated = run_retrieval(
+            target_path,
+            prior_paths,
             run.path,
             replace(options, segmentation=cut),
             stores=_stores_folder(run, [target, *priors]),
             overwrite=True,
             progress=progress,
         )
-    carry_over(run.path, run.matches, made.matches)
-    return made
+    carry_over(run.path, run.matches, repeated.matches)
+    return repeated
 
 
 @contextmanager
-def _restoring(folder: Path) -> Iterator[None]:
-    """Put the files of a run back where making it again fails, its manifest last."""
+def _restore_on_error(folder: Path) -> Iterator[None]:
+    """Restore the files of a run if repeating it fails, its manifest last."""
     names = (BOUNDARIES, "segments.json", "matches.parquet", "manifest.json")
     before = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
     try:
@@ -159,8 +159,8 @@ def _restoring(folder: Path) -> Iterator[None]:
         raise
 
 
-def cut_otherwise(run: Run, target: Dataset, boundaries: Boundaries) -> list[Segment]:
-    """Return the queries of a run, those of some demonstrations cut at other frames."""
+def _cut_segments(run: Run, target: Dataset, boundaries: Boundaries) -> list[Segment]:
+    """Return the queries of a run, with new boundaries for some demonstrations."""
     present: dict[str, list[Segment]] = {key: [] for key in target.ids}
     for segment in read_segments(run.path / "segments.json"):
         present.setdefault(segment.trajectory_id, []).append(segment)
@@ -192,18 +192,18 @@ def _require_boundaries(key: str, frames: Any, length: int) -> None:
         )
 
 
-def _named(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the target and the priors as they were named: datasets, or stores of them."""
+def _input_paths(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the paths that the user gave as target and priors: of datasets, or of stores."""
     datasets = [arguments["target"], *arguments["prior"]]
     stores = arguments.get("named_stores") or [""] * len(datasets)
     return [store or dataset for store, dataset in zip(stores, datasets, strict=True)]
 
 
 def _stores_folder(run: Run, datasets: Sequence[Dataset]) -> Path | None:
-    """Return the folder in which the run kept its stores; None where no store of it tells.
+    """Return the folder of the run's stores; None if it is not known.
 
-    A store that was named, or lies beside its dataset, may be apart from the others, and is found
-    there again.
+    The path of a store does not reveal that folder if the user named the store, or perhaps if it is
+    beside its dataset; such stores are found again without the folder.
     """
     stores = run.manifest.get("stores") or {}
     named = [Path(place).resolve() for place in run.manifest["arguments"].get("named_stores", ())]

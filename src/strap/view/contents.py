@@ -1,4 +1,4 @@
-"""A run as plain data for a page: its demonstrations, queries and matches, in columns."""
+"""A run as plain data for a page: its demonstrations, queries and matches."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from strap.store import open_store
 from strap.types import Matches, Segment
 
 FRAME_RATE = 20.0
-"""frames a second where a dataset does not say"""
+"""frames per second of a dataset that does not record its rate"""
 DIGITS = 4
-"""significant ones of a movement"""
+"""significant digits of a movement"""
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,23 @@ class Sources:
 
     @classmethod
     def of(cls, run: Run) -> Sources:
-        """Open a run's datasets, unchanged since it was made."""
+        """Open a run's datasets; raise if one has changed since the run was made."""
         target, priors = run.datasets()
         run.matches.locate(priors)
         return cls(run, target, priors, list_queries(run))
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What the run was made with."""
+        """The arguments of the retrieval."""
         found: Mapping[str, Any] = self.run.manifest["arguments"]
         return found
 
 
 def describe_run(sources: Sources) -> dict[str, Any]:
-    """Return what a page shows of a run, besides what users chose in it.
+    """Return the run as a page shows it, without the user's choices.
 
-    `matches` has one list per column, in the order of `matches.parquet`; its queries, datasets and
-    instructions are numbers of entries in the lists of those names.
+    `matches` has one list per column, in the order of `matches.parquet`. Its queries, datasets and
+    instructions are indices into the lists of these names.
     """
     run, target = sources.run, sources.target
     first = target[target.ids[0]]
@@ -75,7 +75,7 @@ def describe_run(sources: Sources) -> dict[str, Any]:
 
 
 def list_queries(run: Run) -> list[Segment]:
-    """Return the queries: all segments, or the frames that matches name where segments are none."""
+    """Return the queries of a run: its segments, or for state methods the matches' queries."""
     named = run.matches.queries
     file = run.path / "segments.json"
     segments = read_segments(file) if file.is_file() else []
@@ -83,7 +83,7 @@ def list_queries(run: Run) -> list[Segment]:
 
 
 def grade_costs(matches: Matches) -> dict[str, float]:
-    """Return the costs per frame up to which a match is good, and above which poor, in this run."""
+    """Return two costs per frame: up to `good` a match is good in this run, above `poor` poor."""
     if not len(matches):
         return {"good": 0.0, "poor": 0.0}
     good, poor = np.quantile([match.cost_per_frame for match in matches], (1 / 3, 2 / 3))
@@ -91,7 +91,7 @@ def grade_costs(matches: Matches) -> dict[str, float]:
 
 
 def significant(values: npt.ArrayLike, digits: int = DIGITS) -> list[Any]:
-    """Return numbers with so many significant digits, as nested lists."""
+    """Return numbers rounded to `digits` significant digits, as nested lists."""
     array = np.asarray(values, np.float64)
     with np.errstate(divide="ignore"):
         magnitude = np.floor(np.log10(np.abs(array)))
@@ -133,7 +133,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
 
 
 def _movements(sources: Sources) -> Movements | None:
-    """Return how the demonstrations move; None where nothing tells it."""
+    """Return the movements of the demonstrations; None if they cannot be measured."""
     saved = sources.arguments.get("segmentation") or {}
     position, norm, unit = (saved.get(name) for name in ("position", "norm", "unit"))
     with suppress(StrapError):
@@ -144,7 +144,7 @@ def _movements(sources: Sources) -> Movements | None:
 
 
 def _movement(movements: Movements | None, trajectory_id: str) -> list[float] | None:
-    """Return a number per frame: the movement to the next; the last frame has that before it."""
+    """Return the movement from every frame to the next; the last frame repeats the one before."""
     if movements is None:
         return None
     moved = movements.values[trajectory_id]
@@ -152,7 +152,7 @@ def _movement(movements: Movements | None, trajectory_id: str) -> list[float] | 
 
 
 def _threshold(run: Run) -> float | None:
-    """Return the movement below which the robot rests, where queries were cut by that."""
+    """Return the movement threshold at which queries were cut; None if they were cut otherwise."""
     file = run.path / "segments.json"
     content = read_json(file) if file.is_file() else {}
     saved = content.get("segmentation") if isinstance(content, dict) else None
@@ -183,7 +183,7 @@ def _describe_matches(sources: Sources) -> dict[str, Any]:
 
 
 def _lengths(sources: Sources) -> dict[tuple[str, str], int]:
-    """Return the frames of each matched trajectory: from its store, which has them at hand."""
+    """Return the length of each matched trajectory, from its store if possible: that is faster."""
     by_name = sources.run.matches.locate(sources.priors)
     stored = {}
     for name, folder in sources.run.manifest.get("stores", {}).items():
@@ -200,7 +200,7 @@ def _lengths(sources: Sources) -> dict[tuple[str, str], int]:
 
 
 def _facts(sources: Sources) -> list[list[str]]:
-    """Return what is worth knowing of a run, as names and texts."""
+    """Return the facts to show about a run, as [name, text]."""
     arguments, manifest = sources.arguments, sources.run.manifest
     reasons = manifest.get("reasons", {})
     kept, priors = arguments.get("top_k"), arguments["prior"]
@@ -224,7 +224,7 @@ def _facts(sources: Sources) -> list[list[str]]:
 
 
 def _target(arguments: Mapping[str, Any]) -> str:
-    """Return the target's name, with the tasks and episodes that were chosen of it."""
+    """Return the target's name, with the tasks and episodes that were selected from it."""
     selection = arguments.get("target_selection") or {}
     chosen = [f"'{task}'" for task in selection.get("tasks") or ()]
     if selection.get("episodes"):
@@ -233,7 +233,7 @@ def _target(arguments: Mapping[str, Any]) -> str:
 
 
 def _cut(segmentation: Mapping[str, Any]) -> str:
-    """Return how demonstrations were cut: by stops, with the movement below which one is."""
+    """Return how demonstrations were cut; for stops, with the movement threshold."""
     method, epsilon = str(segmentation.get("method", "")), segmentation.get("epsilon")
     shown = f"{epsilon:g}" if isinstance(epsilon, float) else epsilon  # a number, or `auto`
     return f"{method}, epsilon {shown}" if method == "stops" and epsilon else method

@@ -1,11 +1,11 @@
-"""Frames of a segment as one JPEG sheet, made when somebody looks at it and kept on disk.
+"""Films: the frames of a segment on one JPEG sheet, made on request and cached on disk.
 
     frames 0 … 6 of a segment      | 0 1 2 |
                                    | 3 4 5 |      ceil(√n) columns, row by row
                                    | 6     |
 
-A sheet holds exact frames, so two of them can be played in lock-step; a video could not promise
-that.
+Every frame of a sheet can be shown exactly, so two sheets can be played in step, which two videos
+cannot.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from strap.view.refusals import BadRequestError, NotThereError
 SIZES = (96, 192, 384)
 """pixels of a frame's longer side"""
 MAX_FRAMES = 400
-"""of one sheet"""
+"""maximum number of frames on one sheet"""
 QUALITY = 85
 MAX_FOLDER_BYTES = 2 * 10**9
-"""of all sheets on disk; the ones used longest ago are removed first"""
+"""maximum size of all sheets on disk; the least recently used are removed first"""
 REMAINING_SHARE = 0.9
-"""the share of it that remains after a removal"""
+"""the share of MAX_FOLDER_BYTES that remains after a removal"""
 BATCH_BYTES = 1 << 26
-"""of frames that are in memory at a time, as stored"""
+"""maximum size of the full-size frames that are in memory at a time"""
 SHEET_VERSION = 1
-"""of what a sheet looks like"""
+"""version of the sheets' layout; a new one makes all cached sheets invalid"""
 
 
 @dataclass(frozen=True)
 class FilmRequest:
-    """Which frames, how large."""
+    """A request for frames of a trajectory in one size."""
 
     place: str
-    """`target`, or the number of a dataset"""
+    """`target`, or the number of a prior dataset"""
     trajectory: str
     start: int
     stop: int
@@ -58,12 +58,12 @@ class FilmRequest:
     size: int
     """one of `SIZES`"""
     count: int | None = None
-    """so many, evenly spaced, the first and the last included; None: all"""
+    """the number of frames, evenly spaced from the first to the last; None: all"""
     run: int = 0
-    """which of several runs"""
+    """index of the run, if there are several"""
 
     def frames(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of the frames that are shown, each once."""
+        """Return the numbers of the requested frames, each once."""
         total = self.stop - self.start
         count = total if self.count is None else min(self.count, total)
         spaced = np.linspace(self.start, self.stop - 1, count).round().astype(np.int64)
@@ -72,7 +72,7 @@ class FilmRequest:
 
 @dataclass(frozen=True)
 class FilmSheet:
-    """A sheet of frames."""
+    """A sheet of frames as JPEG, with its layout."""
 
     jpeg: bytes
     frames: int
@@ -81,17 +81,17 @@ class FilmSheet:
 
 
 class Films:
-    """The sheets of a folder: each is made once, however many ask for it at a time."""
+    """A cache of sheets in a folder; a sheet that several threads request at once is made once."""
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_FOLDER_BYTES) -> None:
         self._folder = folder
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._begun: dict[str, Future[bytes]] = {}
+        self._pending: dict[str, Future[bytes]] = {}
         self._bytes: int | None = None  # on disk; None: not counted yet
 
     def get(self, trajectory: Trajectory, request: FilmRequest) -> FilmSheet:
-        """Return the sheet of a trajectory's frames, from disk where it was made before."""
+        """Return the sheet of a trajectory's frames, from disk if it was made before."""
         require_drawable(trajectory, request)
         count = len(request.frames())
         columns = math.ceil(math.sqrt(count))
@@ -101,21 +101,21 @@ class Films:
     def _get(self, trajectory: Trajectory, request: FilmRequest) -> bytes:
         key = _key(trajectory, request)
         with self._lock:
-            begun = self._begun.get(key)
-            made: Future[bytes] = Future()
-            if begun is None:
-                self._begun[key] = made
-        if begun is not None:
-            return begun.result()
+            pending = self._pending.get(key)
+            future: Future[bytes] = Future()
+            if pending is None:
+                self._pending[key] = future
+        if pending is not None:
+            return pending.result()
         try:
             jpeg = self._read(key) or self._make(key, trajectory, request)
-            made.set_result(jpeg)
+            future.set_result(jpeg)
         except BaseException as error:
-            made.set_exception(error)
+            future.set_exception(error)
             raise
         finally:
             with self._lock:
-                del self._begun[key]
+                del self._pending[key]
         return jpeg
 
     def _file(self, key: str) -> Path:
@@ -128,30 +128,28 @@ class Films:
         except OSError:
             return None
         with suppress(OSError):
-            os.utime(file)  # used just now
+            os.utime(file)  # marks it as just used
         return jpeg
 
     def _make(self, key: str, trajectory: Trajectory, request: FilmRequest) -> bytes:
         jpeg = draw_sheet(trajectory, request)
-        with suppress(
-            StrapError
-        ):  # a full or read-only disk keeps no sheet; it is shown all the same
+        with suppress(StrapError):  # on a full or read-only disk, sheets are not cached
             with replacing(self._file(key), sweep=False) as temporary:
                 temporary.write_bytes(jpeg)
             self._count(len(jpeg))
         return jpeg
 
     def _count(self, added: int) -> None:
-        """Note what was written; the first time, and where it is too much, clear up the folder."""
+        """Count the bytes that were written; clean up the folder at first and above the limit."""
         with self._lock:
             if self._bytes is not None and self._bytes + added <= self._max_bytes:
                 self._bytes += added
                 return
-            self._bytes = _clear_up(self._folder, self._max_bytes)
+            self._bytes = _clean_up(self._folder, self._max_bytes)
 
 
 def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
-    """Raise where a trajectory does not have these frames, or they are too many for a sheet."""
+    """Raise if a trajectory does not have these frames, or there are too many for a sheet."""
     if request.camera not in trajectory.cameras:
         missing = unknown("camera", request.camera, trajectory.cameras)
         raise NotThereError(f"trajectory '{trajectory.id}': {missing}")
@@ -173,7 +171,7 @@ def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
 
 
 def draw_sheet(trajectory: Trajectory, request: FilmRequest) -> bytes:
-    """Return the sheet as JPEG; every frame is read once, few of them are in memory at a time."""
+    """Return the sheet as JPEG; frames are read in batches, to save memory."""
     chosen = request.frames()
     height, width = trajectory.camera(request.camera).shape[1:3]
     scale = min(1.0, request.size / max(height, width))
@@ -181,43 +179,43 @@ def draw_sheet(trajectory: Trajectory, request: FilmRequest) -> bytes:
     columns = math.ceil(math.sqrt(len(chosen)))
     rows = math.ceil(len(chosen) / columns)
     sheet = Image.new("RGB", (columns * tile[0], rows * tile[1]))
-    for place, picture in enumerate(_pictures(trajectory, request.camera, chosen)):
-        image = Image.fromarray(picture)
+    for index, frame in enumerate(_read_frames(trajectory, request.camera, chosen)):
+        image = Image.fromarray(frame)
         if image.size != tile:
             image = image.resize(tile, Image.Resampling.BICUBIC, reducing_gap=3.0)
-        sheet.paste(image, (place % columns * tile[0], place // columns * tile[1]))
+        sheet.paste(image, (index % columns * tile[0], index // columns * tile[1]))
     file = io.BytesIO()
-    # Colours at full resolution: at half of it, frames would tint the edges of their neighbours.
+    # No chroma subsampling: with it, frames would tint the edges of their neighbours.
     sheet.save(file, "JPEG", quality=QUALITY, subsampling=0)
     return file.getvalue()
 
 
-def _pictures(
+def _read_frames(
     trajectory: Trajectory, camera: str, chosen: npt.NDArray[np.int64]
 ) -> Iterator[Array]:
-    """Yield the chosen frames [h w 3]; those that lie end to end are read together."""
+    """Yield the chosen frames [h w 3]; consecutive frames are read in batches."""
     height, width = trajectory.camera(camera).shape[1:3]
-    together = max(1, BATCH_BYTES // max(1, 3 * height * width))
+    batch = max(1, BATCH_BYTES // max(1, 3 * height * width))
     for span in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
-        for first in range(int(span[0]), int(span[-1]) + 1, together):
-            stop = min(first + together, int(span[-1]) + 1)
-            for picture in trajectory.frames(camera, first, stop):
-                yield np.ascontiguousarray(picture)
+        for first in range(int(span[0]), int(span[-1]) + 1, batch):
+            stop = min(first + batch, int(span[-1]) + 1)
+            for frame in trajectory.frames(camera, first, stop):
+                yield np.ascontiguousarray(frame)
 
 
 def _key(trajectory: Trajectory, request: FilmRequest) -> str:
-    """Return what changes with the frames, with what is asked, and with nothing else."""
+    """Return the cache key of a sheet: it depends on the files, the request and SHEET_VERSION."""
     source = trajectory.source
     place = [source.path.resolve().as_posix(), source.key, source.stamp(), trajectory.orientation]
     frames = [request.camera, request.size, request.start, request.stop, len(request.frames())]
     return fingerprint_json([SHEET_VERSION, trajectory.id, place, frames])
 
 
-def _clear_up(folder: Path, limit: int) -> int:
-    """Remove what killed processes left, and above the limit the sheets used longest ago.
+def _clean_up(folder: Path, limit: int) -> int:
+    """Remove files left by killed processes and, above the limit, the least recently used sheets.
 
     Returns:
-        The bytes of the sheets that stay.
+        The total size in bytes of the sheets that remain.
     """
     sheets: list[tuple[float, int, Path]] = []
     for part in folder.glob("*"):
@@ -225,7 +223,7 @@ def _clear_up(folder: Path, limit: int) -> int:
     for file in folder.glob("*/*"):
         with suppress(OSError):
             found = file.stat()
-            if file.name.endswith(TEMPORARY):  # being written
+            if file.name.endswith(TEMPORARY):  # another thread or process is writing it
                 continue
             sheets.append((found.st_mtime, found.st_size, file))
     total = sum(size for _, size, _ in sheets)

@@ -1,9 +1,9 @@
-"""What keeps other pages out of the server: they could reach it through the user's browser.
+"""Protection of the server from other sites' pages, which can reach it from the user's browser.
 
-The server listens on this machine alone, but any page that the user opens may send requests there.
-So the Host header must be ours (a foreign name that was made to point here is refused), requests
-that browsers mark as another site's get no data, and changes need our own origin and a header that
-forms and links cannot send.
+The server listens only on this machine, but any page that the user opens can send requests to it.
+So the Host header must be the server's own (which stops DNS rebinding), requests that browsers mark
+as cross-site get no data, and changes need the server's origin and a header that forms and links
+cannot send.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 10**6
-"""bytes of a request's body"""
+"""maximum size of a request's body in bytes"""
 ALLOWED_METHODS = ("GET", "HEAD", "POST")
 SECURITY_HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; "
@@ -26,19 +26,20 @@ SECURITY_HEADERS: Mapping[str, str] = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""of every answer: nothing from elsewhere is loaded, and no other page shows or reads ours"""
+"""headers of every response: the page loads nothing from other sites, and no other page can embed
+or read it"""
 
 
 class Guard:
-    """Refuses requests that are not the page's own, and adds the headers that protect it."""
+    """Middleware that refuses requests from other pages and adds SECURITY_HEADERS."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self.app = app
         self.hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
-        if scope["type"] != "http":  # starting and ending; there is no other kind of address
+        """Refuse a request, or pass it on."""
+        if scope["type"] != "http":  # a lifespan event; there are no websockets
             await self.app(scope, receive, send)
             return
 
@@ -54,7 +55,7 @@ class Guard:
         await self.app(scope, _Limited(receive), send_guarded)
 
     def _refuse(self, method: str, path: str, headers: Headers) -> PlainTextResponse | None:
-        """Return why a request is refused; None where it is not."""
+        """Return the response that refuses a request; None if the request is allowed."""
         if headers.getlist("host") not in [[host] for host in self.hosts]:
             return _say(421, f"this server is http://{self.hosts[0]}/ and nothing else")
         if method not in ALLOWED_METHODS:
@@ -79,11 +80,11 @@ class Guard:
 
 
 class TooLargeError(Exception):
-    """A body is longer than it said and than is allowed."""
+    """The error for a body that is longer than MAX_BODY, whatever its Content-Length says."""
 
 
 class _Limited:
-    """What a client sends, up to so many bytes."""
+    """The messages of a client; raises once their bodies are longer than MAX_BODY together."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

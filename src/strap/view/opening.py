@@ -1,4 +1,4 @@
-"""What lies at the paths that somebody wants to look at."""
+"""Opening of the subject that paths name: runs, evaluations or a dataset."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Kind = Literal["run", "evaluation", "dataset"]
 def open_subject(
     paths: Sequence[Path], *, against: Path | None = None, progress: Progress = silent
 ) -> Subject:
-    """Open what is to be looked at.
+    """Open the subject to view.
 
     Args:
         paths: one or more runs, one or more evaluations, or a dataset.
-        against: another of the same kind, to be shown beside.
-        progress: called with (what, done, total) while a dataset of the hub is fetched.
+        against: another run or evaluation to compare with.
+        progress: called with (what, done, total) while a dataset is downloaded from the hub.
     """
     given = [path.expanduser() for path in (*paths, *([against] if against else []))]
     if double := next((path for path in given if given.count(path) > 1), None):
@@ -61,7 +61,7 @@ def open_subject(
 
 
 def _kind(path: Path) -> Kind:
-    """Return what lies at a path, by its files; whatever is nothing else may be a dataset."""
+    """Return the kind of subject at a path, from its files; by default it may be a dataset."""
     if find_hub_name(path):
         return "dataset"
     if not path.exists():

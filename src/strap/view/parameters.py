@@ -1,4 +1,4 @@
-"""The parameters of a request: known ones, each once, whole numbers within their range."""
+"""The query parameters of a request, validated: known names, each once, numbers in range."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from strap.view.refusals import BadRequestError
 
 MAX_NUMBER = 10**9
 MAX_TEXT = 1000
-"""letters of a parameter"""
+"""maximum length of a parameter in characters"""
 
 
 class Parameters:
-    """What follows the question mark of an address."""
+    """The query parameters of a request."""
 
     def __init__(self, given: Iterable[tuple[str, str]], known: Collection[str]) -> None:
         self._values: dict[str, str] = {}
@@ -30,13 +30,13 @@ class Parameters:
             self._values[name] = value
 
     def text(self, name: str) -> str:
-        """Return a parameter that must be there."""
+        """Return a parameter; raise if it is missing."""
         if name not in self._values:
             raise BadRequestError(f"parameter '{name}' is missing: give it")
         return self._values[name]
 
     def number(self, name: str, default: int | None = None) -> int:
-        """Return a whole number from 0 on; the default where it is not given and there is one."""
+        """Return a whole number, at least 0; if it is missing, return the default or raise."""
         if default is not None and name not in self._values:
             return default
         text = self.text(name)

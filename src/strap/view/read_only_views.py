@@ -1,4 +1,4 @@
-"""What can be looked at and not changed: runs side by side, rollouts, a dataset."""
+"""Subjects that can be viewed but not changed: runs side by side, rollouts, a dataset."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class ComparisonView:
             view.prepare_paths()
 
     def close(self) -> None:
-        """Do nothing: no search is going on."""
+        """Do nothing: there is no search to end."""
 
     def contents(self) -> Mapping[str, Any]:
-        """Return the runs as plain data, and which of their queries belong together."""
+        """Return the runs as plain data, with the alignment of their queries."""
         return self.description
 
     def film(self, request: FilmRequest) -> FilmSheet:
-        """Return frames of one of the runs on a sheet."""
+        """Return a sheet of frames of one of the runs."""
         return self._view(request.run).film(replace(request, run=0))
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ class EvaluationView:
 
     @classmethod
     def open(cls, paths: Sequence[Path]) -> EvaluationView:
-        """Open evaluations; raise where they cannot be described."""
+        """Open evaluations; raise if one is damaged or of another task."""
         describe_evaluations(paths)
         return cls(paths)
 
@@ -97,7 +97,7 @@ class EvaluationView:
         """Do nothing."""
 
     def contents(self) -> Mapping[str, Any]:
-        """Return the episodes as plain data; those that were finished meanwhile too."""
+        """Return the episodes as plain data, including those that finished since the last call."""
         return describe_evaluations(self.paths)
 
     def film(self, request: FilmRequest) -> FilmSheet:  # noqa: ARG002
@@ -121,7 +121,7 @@ class EvaluationView:
             raise NotThereError(str(error)) from error
 
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
-        """Raise: what has happened cannot be changed."""
+        """Raise: an evaluation cannot be changed."""
         raise NotThereError(f"an evaluation has no '{what}' to change")
 
 
@@ -140,11 +140,11 @@ class DatasetView:
 
     @property
     def name(self) -> str:
-        """The name of the file, of the folder, or of the hub's repository."""
+        """The name of the file, the folder, or the repository on the hub."""
         return str(self.description["name"])
 
     def prepare(self) -> None:
-        """Do nothing: nothing is computed."""
+        """Do nothing: there is nothing to compute."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -154,7 +154,7 @@ class DatasetView:
         return self.description
 
     def film(self, request: FilmRequest) -> FilmSheet:
-        """Return frames of an episode on a sheet."""
+        """Return a sheet of frames of an episode."""
         if request.place != "target" or request.run:
             raise NotThereError("one dataset is shown: its place is 'target'")
         return self.films.get(open_trajectory(self.dataset, request.trajectory), request)

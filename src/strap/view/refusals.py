@@ -1,4 +1,4 @@
-"""Why a request is not answered, besides what is wrong with the data."""
+"""Errors of requests, as opposed to errors in the data."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from strap.errors import StrapError
 
 
 class NotThereError(StrapError):
-    """Something was asked for that is not there."""
+    """The error for a request of something that does not exist (404)."""
 
 
 class BadRequestError(StrapError):
-    """What was asked makes no sense: a number out of range, a word that is not known."""
+    """The error for an invalid request, such as a number out of range or an unknown name (400)."""

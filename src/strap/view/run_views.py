@@ -1,4 +1,4 @@
-"""A run to look at, with the choices among its matches and the borders that are tried out."""
+"""The view of one run, in which choices among its matches and borders can be changed."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from strap.view.contents import Sources, describe_run
 from strap.view.films import FilmRequest, Films, FilmSheet
 from strap.view.refusals import BadRequestError, NotThereError
 
-FIRST_LOOK = 4.0
-"""seconds in which the first pictures are made"""
-SOON = 60.0
-"""seconds: a search that took longer is not repeated before somebody moves a border"""
+FIRST_FILMS_SECONDS = 4.0
+"""time in which the page's first films are made, before `prepare` searches"""
+MAX_PREPARE_SECONDS = 60.0
+"""a search that took longer is repeated only when the user moves a border"""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What is shown of a run at a moment: as it is on disk, or a draft of it."""
+class ShownRun:
+    """The state of a run that a page shows: as it is on disk, or a draft of it."""
 
     sources: Sources
     features: Features
     description: Mapping[str, Any]
-    """all that choices don't change"""
+    """everything that does not depend on choices"""
     draft: Draft | None = None
     last_moved: str = ""
     """the demonstration whose borders were moved last"""
 
     @classmethod
-    def of(cls, run: Run) -> Shown:
-        """Describe a run as it is on disk."""
+    def of(cls, run: Run) -> ShownRun:
+        """Return the state of a run as it is on disk."""
         sources = Sources.of(run)
         return cls(sources, Features(sources), describe_run(sources))
 
-    def with_draft(self, draft: Draft, last_moved: str) -> Shown:
-        """Return the same run with other borders, and what was found by them."""
+    def with_draft(self, draft: Draft, last_moved: str) -> ShownRun:
+        """Return the state of the same run with a draft's borders and matches."""
         run = replace(self.sources.run, matches=draft.matches)
         sources = replace(self.sources, run=run, queries=draft.segments)
-        return Shown(sources, self.features, describe_run(sources), draft, last_moved)
+        return ShownRun(sources, self.features, describe_run(sources), draft, last_moved)
 
 
 class RunView:
-    """A run as a page shows it. Changes come one after the other; looking never waits for them."""
+    """A run as a page shows it; changes wait for each other, and reading waits for none."""
 
     def __init__(self, run: Run, films: Films) -> None:
         self._films = films
-        self._saved = self._shown = Shown.of(run)
+        self._saved = self._shown = ShownRun.of(run)
         self._search: BorderSearch | None = None  # opened when the first border is moved
         self._changing = threading.Lock()
         self._searching = threading.Lock()
@@ -73,7 +73,7 @@ class RunView:
 
     @property
     def name(self) -> str:
-        """The folder's name."""
+        """The name of the run's folder."""
         return str(self._saved.description["name"])
 
     @property
@@ -87,35 +87,35 @@ class RunView:
         return self._saved.sources
 
     def prepare(self) -> None:
-        """Compile what traces paths, and search by the present borders where that is soon done.
+        """Compile the code that traces paths, and search with the present borders if that is fast.
 
-        Then a border that is moved is a search for its own two segments alone.
+        After that, moving a border searches only for the two segments beside it.
         """
         self.prepare_paths()
-        if self.run.manifest["seconds"].get("search", 0.0) > SOON:
+        if self.run.manifest["seconds"].get("search", 0.0) > MAX_PREPARE_SECONDS:
             return
-        if self._is_closed.wait(FIRST_LOOK):  # till then the page has the processors
+        if self._is_closed.wait(FIRST_FILMS_SECONDS):  # the page needs the CPU first
             return
-        with suppress(StrapError):  # who moves a border is told why it cannot be searched by
+        with suppress(StrapError):  # moving a border reports the error
             self._draft({})
 
     def close(self) -> None:
-        """End a search that is going on."""
+        """End a search that is running."""
         self._is_closed.set()
 
     def prepare_paths(self) -> None:
-        """Open the features, and compile what traces paths."""
-        with suppress(StrapError):  # who asks for the path is told why it cannot be had
+        """Open the features, and compile the code that traces paths."""
+        with suppress(StrapError):  # a request for the path reports the error
             if len(self.run.matches):
                 self.alignment(0, 0)
 
     def contents(self) -> Mapping[str, Any]:
-        """Return the run as plain data; where it was made again meanwhile, as it is now."""
-        self._reopen_if_made_again()
+        """Return the run as plain data; if it was repeated since, as it is now."""
+        self._reopen_if_repeated()
         shown = self._shown
         matches = shown.sources.run.matches
         choices = Choices() if shown.draft else open_choices(self.run.path)
-        if not choices.is_of(matches):  # they were made before the run was made again
+        if not choices.is_of(matches):  # they were made before the run was repeated
             choices = Choices()
         return {
             **shown.description,
@@ -124,25 +124,25 @@ class RunView:
             "draft": _describe_draft(shown),
         }
 
-    def _reopen_if_made_again(self) -> None:
-        """Show the run as it is on disk; a draft of what it was is dropped."""
+    def _reopen_if_repeated(self) -> None:
+        """Open the run again if it has changed on disk; this drops a draft."""
         if not self._changing.acquire(blocking=False):
-            return  # who changes it shows what is new
+            return  # the change that is running updates the view
         try:
             if not self._is_current():
-                self._saved = self._shown = Shown.of(open_run(self.run.path))
+                self._saved = self._shown = ShownRun.of(open_run(self.run.path))
         finally:
             self._changing.release()
 
     def _is_current(self) -> bool:
         """Return whether the run on disk is the one that was opened."""
-        with suppress(StrapError):  # it is being made at the moment
-            found: bool = read_json(self.run.path / "manifest.json") == self.run.manifest
-            return found
+        with suppress(StrapError):  # the run is being written
+            is_same: bool = read_json(self.run.path / "manifest.json") == self.run.manifest
+            return is_same
         return False
 
     def film(self, request: FilmRequest) -> FilmSheet:
-        """Return frames of the target or of a prior on a sheet."""
+        """Return a sheet of frames of the target or of a prior."""
         _require_first(request.run)
         shown = self._shown
         dataset = find_dataset(shown.sources, request.place)
@@ -167,8 +167,8 @@ class RunView:
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change choices or borders; return the new choices, or the new contents.
 
-        `among` in what is wanted is the fingerprint of the matches that the page shows: where they
-        are others by now, nothing is changed.
+        `wanted["among"]` is the fingerprint of the matches that the page shows. If these are not
+        the current matches, raise and change nothing.
         """
         changes = {
             "choices": self._choose,
@@ -226,8 +226,8 @@ class RunView:
         if self._shown.draft is None:
             raise StrapError("there are no new borders to keep: move some first")
         with self._searching:
-            made = keep_borders(self.run, self._shown.draft.boundaries)
-            self._saved = self._shown = Shown.of(made)
+            repeated = keep_borders(self.run, self._shown.draft.boundaries)
+            self._saved = self._shown = ShownRun.of(repeated)
         return self.contents()
 
     def _drop_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ class RunView:
         return self.contents()
 
 
-def _describe_draft(shown: Shown) -> dict[str, Any] | None:
+def _describe_draft(shown: ShownRun) -> dict[str, Any] | None:
     if shown.draft is None:
         return None
     number = list(shown.sources.target.ids).index(shown.last_moved)
@@ -264,7 +264,7 @@ def find_dataset(sources: Sources, place: str) -> Dataset:
 
 
 def open_trajectory(dataset: Dataset, trajectory_id: str) -> Trajectory:
-    """Return a trajectory; `NotThereError` where a dataset has none of that id."""
+    """Return a trajectory; raise `NotThereError` if the dataset has none with this id."""
     if trajectory_id not in dataset.ids:
         try:
             dataset[trajectory_id]

@@ -1,4 +1,4 @@
-"""The server of `strap view`: a page, its data and its pictures, for this machine alone."""
+"""The server of `strap view`: it serves the page, its data and its images to this machine only."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""of the page's files"""
-POSTED = ("choices", "borders", "borders/keep", "borders/drop")
-"""what may be posted"""
+"""media types of the page's files"""
+CHANGES = ("choices", "borders", "borders/keep", "borders/drop")
+"""addresses under /api/ that accept a POST"""
 FILM_PARAMETERS = ("place", "trajectory", "start", "stop", "camera", "size", "count", "run")
 CACHED_A_DAY = "private, max-age=86400"
-"""films: a browser keeps them for a day"""
+"""Cache-Control of films: browsers keep them for a day"""
 REVALIDATED = "no-cache"
-"""everything else: a browser asks each time whether it changed"""
+"""Cache-Control of everything else: browsers ask each time whether it changed"""
 
 STATUS = {NotThereError: 404, BadRequestError: 400}
-"""of what is refused; 409: something is wrong with the data"""
+"""HTTP status of errors; 409 for all others, which are errors in the data"""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -54,25 +54,25 @@ def make_app(subject: Subject, port: int) -> ASGIApp:
     """Return the application that shows a subject at this port.
 
     Args:
-        subject: what is looked at.
-        port: under which the browser reaches it; requests for another one are refused.
+        subject: the subject to show.
+        port: the port at which the browser reaches it; requests to another port are refused.
     """
-    answers = Answers(subject)
-    packed = [Middleware(GZipMiddleware, compresslevel=4)]  # JSON shrinks to a fifth
+    endpoints = Endpoints(subject)
+    zipped = [Middleware(GZipMiddleware, compresslevel=4)]  # JSON shrinks to a fifth
     routes = [
-        Route("/api/contents", answers.contents, middleware=packed),
-        Route("/api/alignment", answers.alignment, middleware=packed),
-        Route("/api/film", answers.film),
-        Route("/api/video", answers.video),
+        Route("/api/contents", endpoints.contents, middleware=zipped),
+        Route("/api/alignment", endpoints.alignment, middleware=zipped),
+        Route("/api/film", endpoints.film),
+        Route("/api/video", endpoints.video),
         *(
-            Route(f"/api/{name}", answers.changing(name), methods=["POST"], middleware=packed)
-            for name in POSTED
+            Route(f"/api/{name}", endpoints.change(name), methods=["POST"], middleware=zipped)
+            for name in CHANGES
         ),
-        Route("/", answers.page, middleware=packed),
-        Route("/{name}", answers.page, middleware=packed),
+        Route("/", endpoints.page, middleware=zipped),
+        Route("/{name}", endpoints.page, middleware=zipped),
     ]
     handlers: dict[Any, Any] = {StrapError: _explain, TooLargeError: _too_large}
-    # Around everything: what goes wrong inside is answered with the same headers.
+    # The guard is outermost, so that error responses have its headers as well.
     return Guard(Starlette(routes=routes, exception_handlers=handlers), port)
 
 
@@ -80,9 +80,9 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
     """Show a subject until Ctrl-C.
 
     Args:
-        subject: what is looked at.
-        port: where; 0: any that is free.
-        ready: called with the address once a browser may open it.
+        subject: the subject to show.
+        port: the port to use; 0: any free port.
+        ready: called with the address when a browser can open it.
     """
     with _listen(port) as listener:
         bound_port = listener.getsockname()[1]
@@ -100,13 +100,13 @@ def serve(subject: Subject, *, port: int, ready: Callable[[str], None]) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
-            pass  # that is how it ends
+            pass  # the normal way to stop the server
         finally:
             subject.close()
 
 
 def _listen(port: int) -> socket.socket:
-    """Return a socket on which connections wait from now on."""
+    """Return a listening socket, whose connections wait until the server starts."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -121,16 +121,17 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-class Answers:
-    """What each address answers."""
+class Endpoints:
+    """The endpoints of the server, for one subject."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        # Threads of its own: each keeps its video files open, and no film waits for an alignment.
+        # Films have their own threads: each keeps its video files open, and no film waits for an
+        # alignment.
         self._threads = ThreadPoolExecutor(processors() + 1, thread_name_prefix="films")
 
     async def page(self, request: Request) -> Response:
-        """Answer with a file of the page."""
+        """Respond with a file of the page."""
         Parameters(request.query_params.multi_items(), ())
         name = request.path_params.get("name", "index.html")
         files = {file.name: file for file in PAGE.iterdir() if file.suffix in MEDIA_TYPES}
@@ -142,19 +143,19 @@ class Answers:
         )
 
     async def contents(self, request: Request) -> Response:
-        """Answer with everything that is shown, besides pictures and paths."""
+        """Respond with everything that is shown except images, paths and costs."""
         Parameters(request.query_params.multi_items(), ())
         return await run_in_threadpool(lambda: _as_json(self._subject.contents()))
 
     async def alignment(self, request: Request) -> Response:
-        """Answer with the path of a match."""
+        """Respond with the path, costs and motion of a match."""
         parameters = Parameters(request.query_params.multi_items(), ("match", "run"))
         match, run = parameters.number("match"), parameters.number("run", 0)
         return await run_in_threadpool(lambda: _as_json(self._subject.alignment(match, run)))
 
     async def film(self, request: Request) -> Response:
-        """Answer with a sheet of frames."""
-        film_request = _film_request(
+        """Respond with a sheet of frames."""
+        film_request = _parse_film_request(
             Parameters(request.query_params.multi_items(), FILM_PARAMETERS)
         )
         loop = asyncio.get_running_loop()
@@ -166,24 +167,24 @@ class Answers:
         )
 
     async def video(self, request: Request) -> Response:
-        """Answer with an episode's video, or the bytes of it that are asked for."""
+        """Respond with an episode's video, or with the byte range that is requested."""
         parameters = Parameters(request.query_params.multi_items(), ("evaluation", "state"))
         evaluation, state = parameters.number("evaluation", 0), parameters.number("state")
         file = await run_in_threadpool(self._subject.video, evaluation, state)
         return FileResponse(file, media_type="video/mp4", headers={"Cache-Control": REVALIDATED})
 
-    def changing(self, name: str) -> Endpoint:
-        """Return what answers a change of that name."""
+    def change(self, name: str) -> Endpoint:
+        """Return the endpoint of the change with this name."""
 
-        async def change(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             Parameters(request.query_params.multi_items(), ())
             wanted = _parse_object(await request.body())
             return await run_in_threadpool(lambda: _as_json(self._subject.change(name, wanted)))
 
-        return change
+        return respond
 
 
-def _film_request(parameters: Parameters) -> FilmRequest:
+def _parse_film_request(parameters: Parameters) -> FilmRequest:
     return FilmRequest(
         place=parameters.text("place"),
         trajectory=parameters.text("trajectory"),
@@ -208,7 +209,7 @@ def _parse_object(body: bytes) -> Mapping[str, Any]:
 
 def _as_json(value: Mapping[str, Any]) -> Response:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    body = text.encode("utf-8", "replace")  # half a character out of a file is no reason to fail
+    body = text.encode("utf-8", "replace")  # texts from files can contain lone surrogates
     return Response(body, headers={"Cache-Control": REVALIDATED}, media_type="application/json")
 
 

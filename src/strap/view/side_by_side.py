@@ -1,4 +1,4 @@
-"""Runs side by side, rollouts side by side, and datasets, as plain data for a page."""
+"""Runs side by side, rollouts side by side, or a dataset, as plain data for a page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from strap.types import Trajectory
 from strap.view.contents import FRAME_RATE
 
 Description = Mapping[str, Any]
-"""a run, as a page shows it"""
+"""a run as plain data for a page, see `describe_run`"""
 
 
 def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]) -> dict[str, Any]:
     """Return runs of one target side by side.
 
-    `alignment` has an entry for each query of the first run: `queries`, the query of each run that
-    has most frames in common with it (None: none has any), and `only`, for each run the rows of
-    that query's matches that no other run has.
+    `alignment` has an entry for each query of the first run. Its `queries` are the query of each
+    run that has most frames in common with it (None if no query has any). Its `only` are, for each
+    run, the rows of that query's matches that overlap with no match of the other runs.
 
     Args:
-        runs: two or more.
-        descriptions: each of them as plain data, with its demonstrations, queries and matches.
+        runs: two or more runs.
+        descriptions: each run as plain data, with its demonstrations, queries and matches.
     """
     for run in runs[1:]:
         targets = [_describe_target(compared) for compared in (runs[0], run)]
@@ -42,10 +42,10 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
     rows = [_rows_of_queries(run) for run in descriptions]
     alignment = []
     for number in range(len(first["queries"])):
-        queries = [_aligned(first, number, run) for run in descriptions]
+        queries = [_find_aligned_query(first, number, run) for run in descriptions]
         pairs = zip(rows, queries, strict=True)
         found = [by_query[q] if q is not None else [] for by_query, q in pairs]
-        alignment.append({"queries": queries, "only": _only(descriptions, found)})
+        alignment.append({"queries": queries, "only": _list_unshared(descriptions, found)})
     named = [{**run, "name": name} for run, name in zip(descriptions, names, strict=True)]
     return {
         "kind": "comparison",
@@ -58,7 +58,7 @@ def describe_comparison(runs: Sequence[Run], descriptions: Sequence[Description]
 
 
 def _describe_target(run: Run) -> str:
-    """Return which demonstrations a run was made for."""
+    """Return the target of a run, with the tasks and episodes that were selected from it."""
     arguments = run.manifest["arguments"]
     chosen = arguments.get("target_selection") or {}
     parts = [str(arguments["target"]), *chosen.get("tasks", ())]
@@ -70,8 +70,11 @@ def _query(run: Description, number: int) -> tuple[str, int, int]:
     return run["demonstrations"][query["demonstration"]]["id"], query["start"], query["stop"]
 
 
-def _aligned(first: Description, number: int, run: Description) -> int | None:
-    """Return the query of a run with most frames in common with one of the first's; ties: first."""
+def _find_aligned_query(first: Description, number: int, run: Description) -> int | None:
+    """Return the query of a run with most frames in common with a query of the first run.
+
+    Of several such queries, it is the first; None if no query has a frame in common.
+    """
     if run is first:
         return number
     key, start, stop = _query(first, number)
@@ -91,8 +94,8 @@ def _rows_of_queries(run: Description) -> list[list[int]]:
     return rows
 
 
-def _only(runs: Sequence[Description], found: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return for each run the rows, among those found, that overlap with no other run's."""
+def _list_unshared(runs: Sequence[Description], found: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return for each run the found rows that overlap with no found row of another run."""
     spans: list[dict[tuple[str, str], list[tuple[int, int]]]] = []
     for run, rows in zip(runs, found, strict=True):
         by_place: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -122,7 +125,7 @@ def _span(run: Description, row: int) -> tuple[int, int]:
 
 
 def tell_apart(paths: Sequence[Path]) -> list[str]:
-    """Return a short name for each path: the last part in which all differ, else the whole.
+    """Return a short name for each path: the last part in which all paths differ, or else the path.
 
     >>> tell_apart([Path("/a/bc/evaluation/task-0"), Path("/a/strap/evaluation/task-0")])
     ['bc', 'strap']
@@ -136,12 +139,12 @@ def tell_apart(paths: Sequence[Path]) -> list[str]:
 
 
 def is_evaluation(path: Path) -> bool:
-    """Return whether a folder is what `strap evaluate` wrote."""
+    """Return whether `strap evaluate` wrote a folder."""
     return (path / DESCRIPTION).is_file()
 
 
 def describe_evaluations(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return the rollouts of one or more policies on one task."""
+    """Return the rollouts of one or more policies on one task as plain data."""
     for path in paths:
         if not is_evaluation(path):
             raise StrapError(f"'{path}' holds no evaluation: make one with `strap evaluate`")
@@ -169,7 +172,7 @@ def describe_evaluations(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def find_video(path: Path, state: int) -> Path:
-    """Return the video of the episode that began from an initial state."""
+    """Return the video of the episode that started from an initial state."""
     row = _read(path).get(state)
     if row is None:
         raise StrapError(f"'{path}' has no episode from initial state {state}")
@@ -180,7 +183,7 @@ def find_video(path: Path, state: int) -> Path:
 
 
 def _read(path: Path) -> dict[int, Mapping[str, Any]]:
-    """Return the episodes of an evaluation by initial state; raise where they are damaged."""
+    """Return initial state -> episode of an evaluation; raise if the records are damaged."""
     try:
         rows = read_records(path)
         for row in rows.values():
@@ -211,7 +214,7 @@ def _episode(path: Path, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _video(path: Path, row: Mapping[str, Any]) -> Path | None:
-    """Return an episode's video; None where there is none, or none inside the folder."""
+    """Return an episode's video; None if there is none in the evaluation's folder of videos."""
     name = row.get("video")
     if not isinstance(name, str) or "\0" in name:
         return None
@@ -241,7 +244,7 @@ def _evaluation_facts(
 
 
 def describe_dataset(dataset: Dataset) -> dict[str, Any]:
-    """Return the episodes of a dataset."""
+    """Return the episodes of a dataset as plain data."""
     if not len(dataset):
         raise StrapError(f"dataset '{dataset.path}' is empty: it holds no trajectory")
     episodes, tasks = [], Counter[str]()

@@ -1,4 +1,4 @@
-"""What can be looked at: one face for a run, several of them, rollouts, a dataset."""
+"""The interface of everything that can be viewed: a run, several runs, rollouts, a dataset."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ PAGE = Path(__file__).parent / "static"
 
 
 class Subject(Protocol):
-    """What a page shows. Methods may be called by several threads at a time."""
+    """The subject that a page shows. Several threads may call its methods at a time."""
 
     @property
     def name(self) -> str:
-        """How it is called in a terminal."""
+        """Its name in messages."""
 
     def prepare(self) -> None:
-        """Do what the first change would wait for; called once, while somebody looks already."""
+        """Do the work that the first change would wait for; called once, while the page is open."""
 
     def close(self) -> None:
-        """Stop preparing: nobody looks any more."""
+        """Stop preparing: the server ends."""
 
     def contents(self) -> Mapping[str, Any]:
-        """Return everything but pictures, paths and costs of single matches, as JSON-able data."""
+        """Return everything except images and the paths and costs of single matches, as JSON."""
 
     def film(self, request: FilmRequest) -> FilmSheet:
-        """Return frames of a segment on one sheet."""
+        """Return a sheet of frames of a segment."""
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:
-        """Return how a match (a row of the table) of a run was aligned with its query."""
+        """Return how a match (a row of matches.parquet) of a run was aligned with its query."""
 
     def video(self, evaluation: int, state: int) -> Path:
         """Return the video file of an episode."""
 
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change something that is named like its address (`choices`), and return what is new."""
+        """Change what an address names, such as `choices`, and return the new state."""
