@@ -70,7 +70,7 @@ class GuardedFile(io.RawIOBase):
         super().close()
 
     def _check_collections(self, view: memoryview) -> None:
-        """Check the collections whose signature ends in these bytes, read at the position."""
+        """Check the collections whose signature ends in these bytes, at the current position."""
         before = min(self._position, len(SIGNATURE) - 1)
         edge = os.pread(self._descriptor, before, self._position - before)
         data = edge + view

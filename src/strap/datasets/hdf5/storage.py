@@ -224,7 +224,7 @@ def _require_chunks(array: h5py.Dataset, start: int, stop: int, place: Place) ->
             raise place.error(f"has no chunk at {corner}")
         applied = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
         is_long = chunk.size > most or chunk.byte_offset + chunk.size > place.size
-        if is_long or length > chunk.size * _most_ratio(applied):
+        if is_long or length > chunk.size * _max_ratio(applied):
             raise place.error(f"has a chunk of {chunk.size:,} bytes at {corner} for {length:,}")
         if DEFLATE in applied and chunk.size > UNCHECKED_BYTES:
             _require_inflated(place, chunk.byte_offset, chunk.size, length)

@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub, by the names of their repositories.
+"""Datasets on the Hugging Face hub, by the names of their repositories.
 
-A name such as `lerobot/pusht` becomes a commit of that repository, and the commit a folder of the
-hub's cache that holds its `meta/`, and of its tables and videos those that were fetched so far.
+A name such as `lerobot/pusht` is resolved to a commit of that repository. The commit has a folder
+in the hub's cache, with its `meta/` and the tables and videos that have been fetched so far.
 """
 
 from strap.datasets.hub.names import HubName, find_hub_name

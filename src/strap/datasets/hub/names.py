@@ -1,4 +1,4 @@
-"""Which texts name a repository of the hub: `owner/name`, or `owner/name@revision`."""
+"""Recognise names of hub repositories: `owner/name`, or `owner/name@revision`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 DEFAULT_REVISION = "main"
 FILE_ENDINGS = (".hdf5", ".h5", ".zarr", ".zip")
-"""a text with such an ending is a path"""
+"""endings of texts that are always paths"""
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@(\w[\w./-]{{0,199}}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A dataset's repository, and which revision of it: a branch, a tag or a commit."""
+    """A dataset's repository and its revision: a branch, a tag or a commit."""
 
     repo: str
     revision: str = DEFAULT_REVISION
@@ -25,7 +25,7 @@ class HubName:
 
 
 def find_hub_name(path: str | Path) -> HubName | None:
-    """Return the repository that a text names; None where it is a path, or something lies there.
+    """Return the repository that a text names; None if it is a path, or a file or folder exists.
 
     >>> find_hub_name("lerobot/no_such_folder@v2.1")
     HubName(repo='lerobot/no_such_folder', revision='v2.1')

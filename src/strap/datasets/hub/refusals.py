@@ -1,4 +1,4 @@
-"""What users are told when the hub does not give what they asked for."""
+"""The error messages for requests to the hub that fail."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from strap.datasets.hub.names import DEFAULT_REVISION, HubName
 from strap.errors import StrapError
 
 NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError", "ConnectionError"}
-"""errors of httpx, httpx2 or requests, one of which the client asks with"""
+"""names of the connection errors of httpx, httpx2 and requests, one of which the client uses"""
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def refuse_name(name: HubName, error: BaseException) -> StrapError:
-    """Return why a text that may be a repository's name cannot be opened."""
+    """Return the error for a name, of a repository or of a path, that cannot be opened."""
     from huggingface_hub import constants, errors
 
     error = _cause(error)
@@ -48,13 +48,13 @@ def refuse_name(name: HubName, error: BaseException) -> StrapError:
 
 
 def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) -> StrapError:
-    """Return why files of a repository's commit cannot be fetched.
+    """Return the error for files of a commit that cannot be fetched.
 
     Args:
         name: the repository and the commit.
-        lacking: the files that are not here.
-        cache: the folder that repositories are kept in.
-        error: the client's.
+        lacking: the missing files.
+        cache: the folder of the hub's cache.
+        error: the client's error.
     """
     from huggingface_hub import errors
 
@@ -78,7 +78,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) 
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether nobody answered, rather than that the answer was no."""
+    """Return whether the hub could not be reached, as opposed to refusing the request."""
     from huggingface_hub import errors
 
     cause = _cause(error)
@@ -90,7 +90,7 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return why, where the client says that a file is not in the cache and could not be asked."""
+    """Return the cause of an error that only says that a file is not in the cache."""
     from huggingface_hub import errors
 
     while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ is not None:
@@ -106,7 +106,7 @@ def _command(name: HubName) -> str:
 
 
 def describe_failure(error: BaseException) -> str:
-    """Return what went wrong in a few words; addresses, which may be signed, are left out."""
+    """Return a short description of an error without URLs, which can contain signatures."""
     from huggingface_hub import errors
 
     cause = _cause(error)

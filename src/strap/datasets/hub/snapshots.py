@@ -1,4 +1,4 @@
-"""A commit of a dataset's repository in the hub's cache, and fetching what it lacks."""
+"""Find a commit of a dataset's repository in the hub's cache, and fetch its missing files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ from strap.extras import missing_extra
 from strap.progress import Progress, silent
 
 INFO = "meta/info.json"
-"""what a LeRobot dataset has; fetched after the rest of `meta/`, so where it is, all of that is"""
+"""the file that every LeRobot dataset has; fetched last of `meta/`, so if it exists, `meta/` is
+complete"""
 OLDEST_CLIENT = (0, 34)
-"""of huggingface_hub: that of LeRobot 0.4"""
+"""the oldest supported version of huggingface_hub, that of LeRobot 0.4"""
 DOWNLOADS = 8
 """files fetched at a time"""
 PATHS_PER_REQUEST = 500
-"""files whose sizes are asked for at a time"""
+"""files whose sizes are requested at a time"""
 COMMIT_TIMEOUT = 10.0
-"""how long the hub may take to say which commit a name stands for"""
+"""seconds that the hub may take to resolve a name to a commit"""
 NOTE_BYTES = 50_000_000
-"""bytes that are worth a word where no progress is shown"""
+"""downloads from this size on are announced if no progress is shown"""
 MB = 1_000_000
 _FOLDER = re.compile(r"datasets--([\w.-]+?)--([\w.-]+)", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
@@ -44,16 +45,16 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a repository: what there is of it lies in a folder of the hub's cache."""
+    """A commit of a repository, and its folder in the hub's cache, which may be incomplete."""
 
     repo: str
     commit: str
     cache: Path
-    """the folder of all repositories"""
+    """the folder of the hub's cache"""
 
     @property
     def path(self) -> Path:
-        """The folder of its files."""
+        """The folder with the files of the commit."""
         folder = f"datasets--{self.repo.replace('/', '--')}"
         return self.cache / folder / "snapshots" / self.commit
 
@@ -63,11 +64,11 @@ class Snapshot:
         return HubName(self.repo, self.commit)
 
     def fetch(self, files: Sequence[str], progress: Progress = silent) -> None:
-        """Fetch those of the files that are not in the cache; what was fetched stays there.
+        """Fetch the files that are not in the cache; fetched files stay there.
 
         Args:
             files: paths inside the repository.
-            progress: called with (what, megabytes fetched, megabytes in all).
+            progress: called with (what, megabytes fetched, total megabytes).
         """
         absent = [f for f in dict.fromkeys(files) if not (self.path / f).exists()]
         if not absent:
@@ -89,7 +90,7 @@ class Snapshot:
             self._download(sizes, meter)
 
     def list_files(self) -> frozenset[str] | None:
-        """Return every file of the repository; None where the hub cannot be asked."""
+        """Return all files of the repository; None if the hub cannot be reached."""
         try:
             from huggingface_hub import HfApi
         except ModuleNotFoundError:
@@ -106,7 +107,7 @@ class Snapshot:
 
     @contextmanager
     def _explaining(self, files: Sequence[str]) -> Iterator[None]:
-        """Turn the client's errors while these files are asked for into one line."""
+        """Turn the client's errors on these files into a one-line `StrapError`."""
         try:
             yield
         except Exception as error:
@@ -114,7 +115,7 @@ class Snapshot:
             raise refuse_files(self.name, name_some(lacking), str(self.cache), error) from error
 
     def _sizes(self, files: Sequence[str]) -> dict[str, int]:
-        """Return the bytes of each file that the repository has."""
+        """Return file -> bytes; files that the repository does not have are left out."""
         from huggingface_hub import HfApi
         from huggingface_hub.hf_api import RepoFile
 
@@ -142,16 +143,16 @@ class Snapshot:
 
         options: dict[str, Any] = {"repo_type": "dataset", "revision": self.commit}
         options["cache_dir"] = self.cache
-        # Clients before 1.2 tell how far they are by bars of their own alone.
-        tells_bytes = "tqdm_class" in signature(hf_hub_download).parameters
-        if tells_bytes:
+        # Clients before 1.2 show progress only in their own bars: then whole files are counted.
+        reports_bytes = "tqdm_class" in signature(hf_hub_download).parameters
+        if reports_bytes:
             options["tqdm_class"] = meter.bar()
         else:
             disable_progress_bars()
 
         def download(file: str) -> None:
             hf_hub_download(self.repo, file, **options)
-            if not tells_bytes:
+            if not reports_bytes:
                 meter.add(sizes[file])
 
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch") as pool:
@@ -166,7 +167,7 @@ class Snapshot:
 
 
 def find_snapshot(path: Path) -> Snapshot | None:
-    """Return the commit whose folder in a cache of the hub this is; None where it is no such."""
+    """Return the commit of a folder in a hub cache; None if the path is not such a folder."""
     path = path.absolute()
     if not _COMMIT.fullmatch(path.name) or path.parent.name != "snapshots":
         return None
@@ -175,10 +176,10 @@ def find_snapshot(path: Path) -> Snapshot | None:
 
 
 def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
-    """Return the commit that a name stands for now, its `meta/` in the cache.
+    """Return the current commit of a name, after fetching its `meta/` into the cache.
 
-    Where the hub does not say which commit that is, it is the one that was fetched before; files
-    of `meta/` that cannot be fetched are an error.
+    If the hub does not answer, the commit that was fetched last under this name is used. Files of
+    `meta/` that cannot be fetched are an error.
     """
     _require_client(f"no such dataset: '{name}' is no file or folder here")
     from huggingface_hub import HfApi, hf_hub_download
@@ -189,7 +190,7 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
         commit = HfApi().dataset_info(name.repo, expand=["sha"], **options).sha
         snapshot = Snapshot(name.repo, str(commit), _cache_folder())
         _fetch_metadata(snapshot, progress)
-        if name.revision != snapshot.commit:  # the cache notes which commit the revision is
+        if name.revision != snapshot.commit:  # so that the cache records the revision's commit
             hf_hub_download(name.repo, INFO, repo_type="dataset", revision=name.revision)
         return snapshot
     except StrapError:
@@ -222,7 +223,7 @@ def _fetch_metadata(snapshot: Snapshot, progress: Progress) -> None:
 
 
 def _find_cached(name: HubName) -> Snapshot | None:
-    """Return the commit that was fetched under this name before."""
+    """Return the commit that was fetched under this name before; None if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     with suppress(OSError, ValueError):
@@ -239,7 +240,7 @@ def _cache_folder() -> Path:
 
 
 def _require_client(lack: str) -> None:
-    """Raise where huggingface_hub, which would mend a lack, is not installed, or too old."""
+    """Raise if huggingface_hub is not installed or too old; `lack` says what is missing."""
     try:
         from huggingface_hub import __version__ as version
     except ModuleNotFoundError:
@@ -255,7 +256,7 @@ def _require_client(lack: str) -> None:
 
 
 class _Meter:
-    """Adds up the bytes of several downloads and tells them as one progress."""
+    """A counter of the bytes of several downloads, which reports them as one progress."""
 
     def __init__(self, what: str, total: int, progress: Progress) -> None:
         self._what, self._total, self._progress = what, total, progress
@@ -266,7 +267,7 @@ class _Meter:
         self._lock = threading.Lock()
 
     def add(self, count: float) -> None:
-        """Count bytes; raise where the downloads are to end."""
+        """Count bytes; raise if the downloads have been stopped."""
         with self._lock:
             if self._is_stopped:
                 raise StrapError(f"{self._what}: stopped")
@@ -277,16 +278,16 @@ class _Meter:
                 self._progress(self._what, shown, self._megabytes)
 
     def finish(self) -> None:
-        """Tell that everything is there."""
+        """Report that everything has been fetched."""
         self._progress(self._what, self._megabytes, self._megabytes)
 
     def stop(self) -> None:
-        """Let downloads that are under way fail with their next bytes."""
+        """Stop running downloads: they fail when they report their next bytes."""
         with self._lock:
             self._is_stopped = True
 
     def bar(self) -> Any:
-        """Return the class that the client reports a download's bytes to, in place of tqdm."""
+        """Return a class that replaces tqdm, to which the client reports a download's bytes."""
         meter = self
 
         class Bar:

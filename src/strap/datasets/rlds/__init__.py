@@ -1,4 +1,4 @@
-"""RLDS datasets as TFDS writes them: read without TensorFlow."""
+"""Read RLDS datasets, as TFDS writes them, without TensorFlow."""
 
 from strap.datasets.rlds.reading import RldsReader, is_rlds, open_rlds
 

@@ -1,4 +1,4 @@
-"""Values of TFDS's JSON files, each of the type that TFDS writes, or an error that names it."""
+"""Check the types of values in TFDS's JSON files; an error names the value."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from strap.errors import StrapError
 
 FEATURES, DATASET_INFO = "features.json", "dataset_info.json"
 MAX_DESCRIPTION_BYTES = 1 << 24
-"""the largest of the two JSON files that is read: 16 MiB; DROID's have 30 kB"""
+"""the largest size of each of the two JSON files: 16 MiB; DROID's have 30 kB"""
 MAX_NAME = 255
 """the longest name of a dataset, a split or a feature, in characters"""
 
 
 def read_description(file: Path) -> Mapping[str, Any]:
-    """Return the object that one of the two JSON files holds."""
+    """Return the object in one of the two JSON files."""
     content = read_metadata(file, limit=MAX_DESCRIPTION_BYTES)
     return expect_object(content, "its content", file)
 
 
 def value_of(described: Mapping[str, Any], key: str, default: Any) -> Any:
-    """Return the value of a key; null and an absent key mean the default, as in protobuf."""
+    """Return the value of a key, or the default if it is null or missing, as in protobuf."""
     value = described.get(key)
     return default if value is None else value
 
 
 def wrong(value: Any, what: str, expected: str, file: Path) -> StrapError:
-    """Return the error for a value that TFDS would not write."""
+    """Return an error for a value that TFDS does not write."""
     return StrapError(
         f"'{file}': {what} is {reprlib.repr(value)}, expected {expected}; correct the file or "
         "download it again"
@@ -38,28 +38,28 @@ def wrong(value: Any, what: str, expected: str, file: Path) -> StrapError:
 
 
 def expect_object(value: Any, what: str, file: Path) -> Mapping[str, Any]:
-    """Return `value`, a JSON object."""
+    """Return `value`; raise if it is not a JSON object."""
     if not isinstance(value, dict):
         raise wrong(value, what, "an object", file)
     return value
 
 
 def expect_list(value: Any, what: str, file: Path) -> Sequence[Any]:
-    """Return `value`, a JSON list."""
+    """Return `value`; raise if it is not a JSON list."""
     if not isinstance(value, list):
         raise wrong(value, what, "a list", file)
     return value
 
 
 def expect_text(value: Any, what: str, file: Path) -> str:
-    """Return `value`, a JSON string of Unicode characters."""
+    """Return `value`; raise if it is not a JSON string of valid Unicode."""
     if not isinstance(value, str) or any("\ud800" <= c <= "\udfff" for c in value):
         raise wrong(value, what, "a text", file)
     return value
 
 
 def expect_name(value: Any, what: str, file: Path) -> str:
-    """Return `value`, a text of 1 to `MAX_NAME` characters."""
+    """Return `value`; raise if it is not a text of 1 to `MAX_NAME` characters."""
     name = expect_text(value, what, file)
     if not 1 <= len(name) <= MAX_NAME:
         raise wrong(value, what, f"a name of 1 to {MAX_NAME} characters", file)
@@ -67,7 +67,7 @@ def expect_name(value: Any, what: str, file: Path) -> str:
 
 
 def expect_integer(value: Any, what: str, file: Path, *, least: int = 0) -> int:
-    """Return an integer of at least `least`: JSON's, or text as protobuf writes 64-bit ones."""
+    """Return an integer of at least `least`; protobuf writes 64-bit integers as texts."""
     number: int | None = value if type(value) is int else None
     if isinstance(value, str) and value.isascii() and len(value) <= 20:
         digits = value.removeprefix("-")

@@ -1,4 +1,4 @@
-"""One episode: a record, and how its arrays, texts and pictures are read."""
+"""Read the arrays, texts and images of one episode, which is one record."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from strap.lazy_arrays import LazyArray
 from strap.types import Array
 
 MAX_CACHED_BYTES = 64 << 20
-"""records kept in memory per process, so that the arrays of one episode read its record once"""
+"""records kept in memory per process, so that reading an episode's arrays reads its record once"""
 Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """One record of a shard, by the id of its trajectory."""
+    """One record of a shard, with the id of its trajectory."""
 
     id: str
     shard: Path
     record: int
     records: int | None
-    """how many records the shard holds, where dataset_info.json says it"""
+    """number of records in the shard, if dataset_info.json says it"""
 
     @property
     def where(self) -> str:
-        """Shard, id and record, for errors."""
+        """The shard, the id and the record, for errors."""
         return f"'{self.shard}', {self.id} (record {self.record})"
 
     def example(self) -> Example:
-        """Return the record, parsed."""
+        """Return the parsed record."""
         return _records.get(self)
 
     def count(self, steps: Mapping[str, Field]) -> int:
-        """Return the number of steps: the values of the first field that tells it."""
+        """Return the number of steps, from the first field in the record that determines it."""
         example = self.example()
         for path, field in steps.items():
             name = f"{STEPS_FEATURE}/{path}"
@@ -57,13 +57,13 @@ class EpisodeRecord:
             if field.kind == "image" or (field.kind == "text" and not field.shape):
                 return len(self._parsed(example.value_spans, name))
             if field.kind == "tensor" and field.is_plain and {0, None}.isdisjoint(field.shape):
-                return self._steps_of(field, name)
+                return self._count_steps(field, name)
         raise StrapError(
             f"{self.where}: none of the fields of {FEATURES} is in the record; it holds: "
             f"{', '.join(sorted(example.spans)[:12])}"
         )
 
-    def _steps_of(self, field: Field, name: str) -> int:
+    def _count_steps(self, field: Field, name: str) -> int:
         per_step = math.prod(n or 1 for n in field.shape)
         values = self._parsed(self.example().count, name)
         if values % per_step:
@@ -74,14 +74,14 @@ class EpisodeRecord:
         return values // per_step
 
     def instructions(self, paths: Sequence[str], structure: Structure, length: int) -> list[str]:
-        """Return the texts of the instruction fields that are not empty, each once."""
+        """Return the texts of the instruction fields, without empty ones and duplicates."""
         example = self.example()
         found: list[str] = []
         for path in paths:
-            of_steps = path in structure.steps
-            name = self._require(f"{STEPS_FEATURE}/{path}" if of_steps else path)
+            is_per_step = path in structure.steps
+            name = self._require(f"{STEPS_FEATURE}/{path}" if is_per_step else path)
             values = self._parsed(example.texts, name)
-            if of_steps and not structure.steps[path].shape and len(values) != length:
+            if is_per_step and not structure.steps[path].shape and len(values) != length:
                 raise self._unequal(name, f"{len(values)} texts", f"{length} steps")
             text = values[0].decode("utf-8", "replace").strip() if values else ""
             if text and text not in found:
@@ -89,7 +89,7 @@ class EpisodeRecord:
         return found
 
     def attributes(self, fields: Mapping[str, Field]) -> dict[str, Any]:
-        """Return what the record stores once: file paths and the like."""
+        """Return the values stored once per episode, such as file paths."""
         example = self.example()
         found: dict[str, Any] = {}
         for path, field in fields.items():
@@ -106,7 +106,10 @@ class EpisodeRecord:
         return found
 
     def numbers(self, fields: Sequence[Field], length: int, *, flat: bool = True) -> LazyArray:
-        """Return number fields side by side, [length, …]; unless `flat`, scalars have a column."""
+        """Return the concatenation of numeric fields, [length, …].
+
+        If `flat`, a single scalar field is [length], else [length, 1].
+        """
         shapes = [self._shape(field, length) for field in fields]
         if len(fields) > 1 or not flat:
             shapes = [shape or (1,) for shape in shapes]
@@ -117,16 +120,17 @@ class EpisodeRecord:
 
         def read(start: int, stop: int) -> Array:
             with self._reading():
-                parts = [
-                    self._rows(field, (length, *part), start, stop).astype(dtype, copy=False)
-                    for field, part in zip(fields, shapes, strict=True)
-                ]
+                parts = []
+                for field, part in zip(fields, shapes, strict=True):
+                    name = self._require(f"{STEPS_FEATURE}/{field.path}")
+                    rows = self._values(field, name, (length, *part), start, stop)
+                    parts.append(rows.astype(dtype, copy=False))
                 return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
         return LazyArray(shape, dtype, read)
 
     def camera(self, field: Field, length: int) -> LazyArray:
-        """Return a camera's pictures, uint8 [length h w 3]; only what is read is decoded."""
+        """Return a camera's images, uint8 [length h w 3], decoded when they are read."""
         name = f"{STEPS_FEATURE}/{field.path}"
         where = f"{self.where}, '{name}'"
         if field.kind == "tensor":
@@ -157,15 +161,10 @@ class EpisodeRecord:
         free = values // (known * length) if known * length else 0
         return tuple(free if n is None else n for n in field.shape)
 
-    def _rows(self, field: Field, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        return self._values(
-            field, self._require(f"{STEPS_FEATURE}/{field.path}"), shape, start, stop
-        )
-
     def _values(
         self, field: Field, name: str, shape: tuple[int, ...], start: int, stop: int
     ) -> Array:
-        """Return rows start … stop−1 of a feature of that shape, of its field's declared dtype."""
+        """Return rows start … stop−1 of a feature of this shape, as the field's declared dtype."""
         example = self.example()
         found = self._parsed(example.count, name)
         if found != math.prod(shape):
@@ -195,7 +194,7 @@ class EpisodeRecord:
         )
 
     def _require(self, name: str) -> str:
-        """Return the name of a feature; raise where the record does not hold it."""
+        """Return the name of a feature; raise if the record does not hold it."""
         if name not in self.example().spans:
             raise StrapError(
                 f"{self.where} has no '{name}', which {FEATURES} lists; download both again"
@@ -212,7 +211,7 @@ class EpisodeRecord:
 
 
 def _converted(values: Array, dtype: np.dtype[Any]) -> Array | None:
-    """Return the float32 or int64 values as `dtype`; None where one of them has no place in it."""
+    """Return float32 or int64 values as `dtype`; None if a value is out of its range."""
     if not values.size:
         return values.astype(dtype)
     if (values.dtype.kind == "f") != (dtype.kind == "f"):
@@ -221,7 +220,7 @@ def _converted(values: Array, dtype: np.dtype[Any]) -> Array | None:
         limit = float(np.finfo(np.float16).max)
         if (np.isfinite(values) & (np.abs(values) > limit)).any():
             return None
-    elif dtype.kind != "f" and dtype != np.uint64:  # these lie as 64 bits with a sign
+    elif dtype.kind != "f" and dtype != np.uint64:  # uint64 is stored as the same 64 bits, signed
         least, most = (0, 1) if dtype == np.bool_ else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if values.min() < least or values.max() > most:
             return None
@@ -229,7 +228,7 @@ def _converted(values: Array, dtype: np.dtype[Any]) -> Array | None:
 
 
 class _Records:
-    """The records read last, bounded by their bytes; one lock, since readers may share threads."""
+    """A cache of the most recent records, bounded by their bytes, for use by several threads."""
 
     def __init__(self) -> None:
         self._examples: OrderedDict[tuple[Path, int, int], Example] = OrderedDict()
@@ -259,7 +258,7 @@ def _mtime(shard: Path) -> int:
     try:
         return shard.stat().st_mtime_ns
     except OSError:
-        return 0  # reading the record says that it is missing
+        return 0  # reading the record will raise that the shard is missing
 
 
 _records = _Records()

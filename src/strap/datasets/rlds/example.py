@@ -1,12 +1,12 @@
-"""`tf.train.Example` messages, parsed from their bytes: no TensorFlow, no protobuf.
+"""Parse `tf.train.Example` messages from their bytes, without TensorFlow or protobuf.
 
     Example  { features: 1 }
     Features { feature: 1, repeated map entry { key: 1, value: 2 } }
     Feature  { bytes_list: 1 | float_list: 2 | int64_list: 3 }, each { value: 1, repeated }
 
-Only the map is walked at first; a feature's values are parsed when it is asked for, and pictures
-stay slices of the record. Whatever does not fit the layout above raises `ValueError`. Nothing is
-made that is larger than the bytes at hand account for.
+At first only the map is parsed. A feature's values are parsed on access, and images stay slices of
+the record. Anything that does not fit the layout above raises `ValueError`. Memory use is bounded
+by the number of bytes in the record.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from strap.types import Array
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 BYTES, FLOATS, INTS = 1, 2, 3
 REPEATED = 1 << 3 | LENGTH
-"""the tag of field 1 with a length: what every value of a list and entry of a map begins with"""
-ALONE_FLOAT, ALONE_INT = 1 << 3 | FIXED32, 1 << 3 | VARINT
-"""the tags of field 1 with one number: values of lists that are not packed"""
+"""the tag of field 1 with a length, before every value of a list and every entry of a map"""
+UNPACKED_FLOAT, UNPACKED_INT = 1 << 3 | FIXED32, 1 << 3 | VARINT
+"""the tags of field 1 with one number, before every value of a list that is not packed"""
 MAX_FEATURES = 100_000
 """the most features of one record"""
 MAX_LIST_VALUES = 1 << 20
-"""the most values of a bytes feature: pictures or texts, one per step"""
+"""the most values of a bytes feature: images or texts, one per step"""
 VARINTS_PER_BATCH = 1 << 20
-"""integers decoded at a time: decoding needs a multiple of their bytes"""
+"""integers decoded at a time: decoding needs several times their memory"""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One record: feature name -> where its message lies in the record's bytes."""
+    """One record, with the spans of its features in its bytes."""
 
     data: bytes
     spans: Mapping[str, tuple[int, int]]
+    """feature name -> (start, stop) of its message in `data`"""
 
     def texts(self, name: str) -> list[bytes]:
         """Return the values of a bytes feature."""
@@ -45,14 +46,14 @@ class Example:
         return [data[a:b] for a, b in self.value_spans(name)]
 
     def value_spans(self, name: str) -> list[tuple[int, int]]:
-        """Return where the values of a bytes feature lie in `data`."""
+        """Return (start, stop) in `data` of every value of a bytes feature."""
         kind, start, stop = self._list(name)
         if kind not in (BYTES, None):
             raise ValueError(f"'{name}' holds numbers, not bytes")
         return _repeated_spans(self.data, start, stop, MAX_LIST_VALUES)
 
     def count(self, name: str) -> int:
-        """Return how many numbers a float or int64 feature holds, without decoding them."""
+        """Return the number of values of a float or int64 feature, without decoding them."""
         return sum(block.count for block in self._blocks(name))
 
     def numbers(self, name: str) -> Array:
@@ -65,7 +66,7 @@ class Example:
         return np.concatenate(decoded) if decoded else empty
 
     def _blocks(self, name: str) -> list[_NumberBlock]:
-        """Return a number feature's values as stretches of the record that decode in one go."""
+        """Return the spans of a numeric feature's values; each span can be decoded at once."""
         kind, start, stop = self._list(name)
         if kind is None:
             return []
@@ -77,7 +78,7 @@ class Example:
         return [_packed(self.data, kind, a, b) for a, b in spans]
 
     def _list(self, name: str) -> tuple[int | None, int, int]:
-        """Return (which list, start, stop) of a feature; None for an empty one."""
+        """Return (type of list, start, stop) of a feature; the type of an empty one is None."""
         start, stop = self.spans[name]
         if start == stop:
             return None, start, stop
@@ -88,7 +89,7 @@ class Example:
 
 
 def parse(data: bytes) -> Example:
-    """Return a record with the places of its features."""
+    """Return a record with the spans of its features."""
     if not data:
         raise ValueError("the record is empty")
     number, start, stop = _message(data, 0, len(data))
@@ -106,7 +107,7 @@ def parse(data: bytes) -> Example:
 
 
 def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
-    """Return (name, span of the feature) of a map entry: field 1, then field 2, each once."""
+    """Return (name, span of the feature) of a map entry, its fields 1 and 2."""
     found: dict[int, tuple[int, int]] = {}
     position = start
     while position < stop:
@@ -122,9 +123,9 @@ def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
 
 
 def _repeated_spans(data: bytes, position: int, stop: int, limit: int) -> list[tuple[int, int]]:
-    """Return the spans of a message that is nothing but field 1 over and over: lists and maps.
+    """Return the spans of a message that only repeats field 1, as lists and maps do.
 
-    The loop that reading pictures spends its time in, so sizes are read in place.
+    Reading images spends its time in this loop, so one-byte sizes are read without a call.
     """
     found: list[tuple[int, int]] = []
     while position < stop:
@@ -155,7 +156,7 @@ def _message(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
 
 
 def _number(data: bytes, position: int, stop: int) -> tuple[int, int]:
-    """Return a variable-length number, and where it ends."""
+    """Return a variable-length number and the position after it."""
     value = shift = 0
     while position < stop and shift < 70:
         byte = data[position]
@@ -169,7 +170,7 @@ def _number(data: bytes, position: int, stop: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _NumberBlock:
-    """Numbers that lie one after the other in data[start:stop]."""
+    """The consecutive numbers in data[start:stop]."""
 
     kind: int
     start: int
@@ -187,7 +188,10 @@ class _NumberBlock:
 
 
 def _packed(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
-    """Return values alone, behind one tag and length: as every current writer makes them."""
+    """Return the block of a packed list: one tag and length, then the values.
+
+    All current writers write packed lists.
+    """
     if kind == FLOATS:
         if (stop - start) % 4:
             raise ValueError("a list of floats has a part of odd size")
@@ -196,15 +200,15 @@ def _packed(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
 
 
 def _unpacked(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
-    """Return values with a tag before each, as protobuf 2 writers make them."""
+    """Return the block of an unpacked list, with a tag before each value, as in protobuf 2."""
     if kind == FLOATS:
         raw = np.frombuffer(data, np.uint8, stop - start, start)
-        if len(raw) % 5 or not (raw[::5] == ALONE_FLOAT).all():
+        if len(raw) % 5 or not (raw[::5] == UNPACKED_FLOAT).all():
             raise ValueError("a list of floats holds something that is no value of it")
         return _NumberBlock(kind, start, stop, len(raw) // 5, False)
     tags = _varints(data, start, stop)[::2]
     count = _count_varints(data, start, stop)
-    if count % 2 or not (tags == ALONE_INT).all():
+    if count % 2 or not (tags == UNPACKED_INT).all():
         raise ValueError("a list of integers holds something that is no value of it")
     return _NumberBlock(kind, start, stop, count // 2, False)
 
@@ -216,7 +220,7 @@ def _count_varints(data: bytes, start: int, stop: int) -> int:
 
 
 def _varints(data: bytes, start: int, stop: int) -> Array:
-    """Return all varints of data[start:stop] as int64, without a loop over the values."""
+    """Return all varints in data[start:stop] as int64, decoded with numpy."""
     raw = np.frombuffer(data, np.uint8, stop - start, start)
     if data[start:stop].isascii():  # every value below 128: flags, small counts
         return raw.astype(np.int64)
@@ -234,7 +238,7 @@ def _varints(data: bytes, start: int, stop: int) -> Array:
 
 
 def _decode_varints(raw: Array, ends: Array) -> Array:
-    """Return the numbers of `raw`, which end before the places `ends`."""
+    """Return the varints in `raw`; varint i ends before position ends[i]."""
     starts = np.concatenate(([0], ends[:-1]))
     lengths = ends - starts
     if lengths.max() > 10:

@@ -1,8 +1,8 @@
-"""Which field of a step is what: by the habits of known datasets, or as the caller says."""
+"""Assign roles (camera, action, …) to the fields of a step, by their names or as requested."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ Fields = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """What is known of a dataset by its name."""
+    """What is known about a dataset by its name."""
 
     position: str
     fps: float
@@ -35,7 +35,8 @@ KNOWN_DATASETS = {
     ),
     "bridge": KnownDataset(position="observation/state", fps=5.0),
 }
-"""by the beginning of the dataset's name; of both, the first three position columns are x, y, z"""
+"""prefix of the dataset's name -> what is known; the first three columns of `position` are x, y, z
+in both"""
 
 LANGUAGE_FIELDS = (
     "language_instruction",
@@ -49,7 +50,7 @@ LANGUAGE_FIELDS = (
 
 @dataclass(frozen=True)
 class Roles:
-    """The fields of a step, sorted by what they are in a trajectory (name -> field)."""
+    """The fields of a step by their role in a trajectory (name -> field)."""
 
     cameras: Mapping[str, Field]
     proprioception: Mapping[str, Field]
@@ -57,12 +58,12 @@ class Roles:
     extras: Mapping[str, Field]
     language: Sequence[str]
     position: str | None
-    """which proprioception is the end-effector's position: `state[0:3]`"""
+    """the columns of proprioception with the end-effector's position, such as `state[0:3]`"""
     fps: float | None
 
 
 def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
-    """Return the fields by what they are; `fields` may name those of a role by their paths."""
+    """Return the roles of the fields; `fields` can name the fields of a role by their paths."""
     chosen = {role: _paths(value) for role, value in (fields or {}).items()}
     for role in chosen:
         if role not in ROLES:
@@ -90,19 +91,19 @@ def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
 
 
 def find_known_dataset(name: str) -> KnownDataset | None:
-    """Return what is known of the dataset of that name."""
+    """Return what is known about the dataset of this name; None if it is unknown."""
     return next(
         (known for prefix, known in KNOWN_DATASETS.items() if name.startswith(prefix)), None
     )
 
 
 def short(path: str) -> str:
-    """Return a field's name without its folder: `image_0` of `observation/image_0`."""
+    """Return a field's path without `observation/`: `image_0` for `observation/image_0`."""
     return path.removeprefix(OBSERVATION_PREFIX)
 
 
 def is_numeric(field: Field) -> bool:
-    """Return whether the field is an array of numbers that lies plainly in the record."""
+    """Return whether the field is an array of numbers, stored unencoded in the record."""
     is_filled = 0 not in field.shape and sum(n is None for n in field.shape) <= 1
     return field.kind == "tensor" and field.is_plain and is_filled
 
@@ -133,8 +134,8 @@ def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
 
 def _is_colour(field: Field) -> bool:
     if field.kind == "image":
-        three = len(field.shape) == 3 and field.shape[2] in (3, None)
-        return three and field.dtype == "uint8"
+        has_colours = len(field.shape) == 3 and field.shape[2] in (3, None)
+        return has_colours and field.dtype == "uint8"
     is_fixed = is_numeric(field) and None not in field.shape
     return is_fixed and is_image_array(field.path, field.shape, np.dtype(NUMPY_DTYPES[field.dtype]))
 
@@ -145,7 +146,7 @@ def _actions(structure: Structure, paths: list[str] | None) -> list[Field]:
         return [_require(structure, "action", p, numeric) for p in paths]
     if "action" in numeric:
         return [numeric["action"]]
-    # An action in parts (RT-1: world_vector, rotation_delta, …): joined in order of their names.
+    # An action in several fields (RT-1: world_vector, rotation_delta, …), joined in name order.
     parts = sorted(p for p in numeric if p.startswith("action/"))
     if not parts:
         raise StrapError(
@@ -183,6 +184,5 @@ def _language(
 def _require(structure: Structure, role: str, path: str, among: Mapping[str, Field]) -> Field:
     found = among.get(path) or among.get(OBSERVATION_PREFIX + path)
     if found is None:
-        names: Iterable[str] = among
-        raise StrapError(f"'{structure.folder}': {unknown(f'{role} field', path, names)}")
+        raise StrapError(f"'{structure.folder}': {unknown(f'{role} field', path, among)}")
     return found

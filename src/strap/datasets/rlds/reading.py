@@ -1,4 +1,4 @@
-"""RLDS episodes (TFDS records of Open X-Embodiment, DROID, Bridge) without TensorFlow."""
+"""Read RLDS datasets (TFDS records of Open X-Embodiment, DROID, Bridge) without TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from strap.types import Orientation, Source, Trajectory
 
 @dataclass(frozen=True)
 class EpisodeIds(Sequence[str]):
-    """The ids `train/000000` … of the episodes of some shards, each made when it is asked for."""
+    """The ids `train/000000` … of the episodes of some shards, each created on access."""
 
     shards: Sequence[tuple[RecordShard, int]]
-    """each with the number of its first episode within its split"""
+    """(shard, number of its first episode within its split)"""
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -47,7 +47,7 @@ class EpisodeIds(Sequence[str]):
         return isinstance(trajectory_id, str) and self.locate(trajectory_id) is not None
 
     def locate(self, trajectory_id: str) -> tuple[RecordShard, int] | None:
-        """Return an episode's shard and its place in it; None where there is none of that id."""
+        """Return an episode's shard and its index in the shard; None for an unknown id."""
         split, _, digits = trajectory_id.rpartition("/")
         shards = self._by_split.get(split)
         if not shards or not (digits.isascii() and digits.isdecimal() and len(digits) <= 18):
@@ -73,7 +73,7 @@ class EpisodeIds(Sequence[str]):
 
 @dataclass(frozen=True)
 class RldsReader:
-    """Reads a TFDS folder; ids are `train/000000`: the split and the place in it."""
+    """The reader of a TFDS folder; ids are `train/000000`: the split and the index in it."""
 
     structure: Structure
     roles: Roles
@@ -84,19 +84,19 @@ class RldsReader:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """`dataset_info.json`."""
+        """The content of `dataset_info.json`."""
         return self.structure.info
 
     @cached_property
     def files(self) -> Sequence[Path]:
-        """The two descriptions and every shard."""
+        """The two JSON files and all shards."""
         files = [self.structure.folder / name for name in (FEATURES, DATASET_INFO)]
         files += [shard.file for shard in self.structure.shards]
         return tuple(file for file in files if file.exists())
 
     @property
     def summary(self) -> str:
-        """One line about what was left out; empty when nothing was."""
+        """One line about skipped episodes; empty if there are none."""
         if not self.skipped:
             return ""
         total = len(self.ids) + len(self.skipped)
@@ -104,13 +104,13 @@ class RldsReader:
 
     @property
     def missing(self) -> Mapping[str, Sequence[str]]:
-        """`shard` -> ids of the trajectories whose shard is absent."""
+        """The missing files: `shard` -> ids of the trajectories whose shard is missing."""
         with reading(self.structure.folder, "RLDS"):
             shards = [pair for pair in self.ids.shards if not pair[0].file.exists()]
             return {"shard": list(EpisodeIds(shards))}
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory: its record is found and checked, its pictures are not decoded."""
+        """Return the trajectory; its record is read and checked, its images are not decoded."""
         place = self.ids.locate(trajectory_id)
         if place is None:
             raise KeyError(trajectory_id)
@@ -145,7 +145,7 @@ class RldsReader:
 
 
 def is_rlds(path: Path) -> bool:
-    """Return whether `path` is a TFDS version folder, its dataset's folder or the folder above."""
+    """Return whether `path` is a TFDS version folder, a dataset's folder or its parent folder."""
     return path.is_dir() and find_folder(path) is not None
 
 
@@ -156,15 +156,15 @@ def open_rlds(
     fields: Fields | None = None,
     missing: Literal["error", "skip"] = "error",
 ) -> tuple[str, RldsReader]:
-    """Return the reader of a TFDS folder, and its format's name (`rlds`).
+    """Return the format's name (`rlds`) and the reader of a TFDS folder.
 
     Args:
-        path: the version folder (with `features.json`), the dataset's folder, or the one above.
-        orientation: how images lie on disk; RLDS's are upright.
-        fields: which fields of a step to take for `camera`, `position`, `language`, `action`, by
-            path under `steps/` (`observation/wrist_image`); a string or a list of them.
-        missing: what to do about episodes whose shard is absent: an error when they are read, or
-            leave them out (`reader.skipped` and `reader.summary` tell).
+        path: the version folder (with `features.json`), the dataset's folder, or its parent.
+        orientation: how images are stored; by default upright.
+        fields: the fields of a step for `camera`, `position`, `language`, `action`, by path under
+            `steps/` (`observation/wrist_image`): a string or a list of strings for each.
+        missing: how to treat episodes whose shard is missing: raise an error when they are read,
+            or skip them (then listed in `reader.skipped` and `reader.summary`).
     """
     if missing not in ("error", "skip"):
         raise unknown("value of missing", missing, ("error", "skip"))
@@ -182,14 +182,14 @@ def _open(
     roles = assign_roles(structure, fields)
     total = sum(_length(shard) for shard in structure.shards)
     require_at_most(total, MAX_TRAJECTORIES, "episodes", folder)
-    shards = _numbered(structure.shards)
-    gone = [pair for pair in shards if is_skipping and not pair[0].file.exists()]
-    missing = {shard.file for shard, _ in gone}
+    shards = _number_episodes(structure.shards)
+    skipped = [pair for pair in shards if is_skipping and not pair[0].file.exists()]
+    missing = {shard.file for shard, _ in skipped}
     kept = [pair for pair in shards if pair[0].file not in missing]
-    return RldsReader(structure, roles, EpisodeIds(kept), orientation, EpisodeIds(gone))
+    return RldsReader(structure, roles, EpisodeIds(kept), orientation, EpisodeIds(skipped))
 
 
-def _numbered(shards: Sequence[RecordShard]) -> list[tuple[RecordShard, int]]:
+def _number_episodes(shards: Sequence[RecordShard]) -> list[tuple[RecordShard, int]]:
     """Return each shard with the number of its first episode, split by split."""
     splits: dict[str, list[RecordShard]] = {}
     for shard in shards:

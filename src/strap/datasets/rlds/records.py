@@ -1,11 +1,12 @@
-"""TFRecord files: framing, checksums, and an index of where each record lies.
+"""Read TFRecord files: framing, checksums, and an index of the records' offsets.
 
 A record on disk:
 
     length uint64 | crc(length) uint32 | data, `length` bytes | crc(data) uint32
 
-with CRC-32C, masked. The index of a shard is found by hopping from header to header, once, and kept
-in the user's cache folder, so that later an episode is read without touching the others.
+The checksums are masked CRC-32C. The index of a shard is built once, by reading one header after
+the other, and kept in the user's cache folder. With the index, an episode is read without reading
+the others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from strap.types import Array
 HEADER, FOOTER = 12, 4
 SMALLEST_RECORD = HEADER + FOOTER
 MAX_RECORD_BYTES = (1 << 31) - 1
-"""the longest record: protobuf messages, which records are, have at most 2 GiB"""
+"""the longest record: a record is a protobuf message, which has at most 2 GiB"""
 _MASK = 0xA282EAD8
 
 
@@ -43,12 +44,12 @@ def masked_crc(data: bytes) -> int:
 
 
 def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
-    """Return the data of one record, its checksums verified.
+    """Return the data of one record after verifying its checksums.
 
     Args:
         shard: the file.
-        index: which record.
-        count: how many records the file must hold, where a description says it.
+        index: the number of the record in the file.
+        count: the number of records that the file must hold; None if it is not known.
     """
     records = record_index(shard)
     if count not in (None, len(records)) or not _is_record(shard, records, index):
@@ -78,7 +79,7 @@ def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
 
 
 def _is_record(shard: Path, records: Array, index: int) -> bool:
-    """Return whether a record begins where the index says, and is as long as it says."""
+    """Return whether a record has the offset and the length that the index says."""
     if not 0 <= index < len(records):
         return False
     offset, length = (int(n) for n in records[index])
@@ -89,7 +90,7 @@ def _is_record(shard: Path, records: Array, index: int) -> bool:
 
 
 def record_index(shard: Path) -> Array:
-    """Return where each record's data begins and how long it is, int64 [records 2]."""
+    """Return the offset and the length of each record's data, int64 [records 2]."""
     try:
         status = shard.stat()
     except OSError as error:
@@ -107,14 +108,14 @@ def _cached_index(shard: Path, size: int, mtime: int) -> Array:
     if stored is not None:
         return stored
     found = build_index(shard)
-    # A cache that cannot be written costs time on the next opening, nothing else.
+    # If the index cannot be stored, it is only built again the next time.
     with contextlib.suppress(OSError, StrapError):
         _save(file, found)
     return found
 
 
 def _rebuild_index(shard: Path) -> Array:
-    """Forget what is kept of the shard's index and look at the shard again."""
+    """Delete the cached index of a shard and build it again."""
     status = shard.stat()
     with contextlib.suppress(OSError):
         _index_file(shard, status.st_size, status.st_mtime_ns).unlink()
@@ -128,10 +129,11 @@ def _save(file: Path, index: Array) -> None:
 
 
 def _load(file: Path, size: int) -> Array | None:
-    """Return the index that an earlier process kept; None unless it fits a shard of `size` bytes.
+    """Return the stored index; None if there is none that fits a shard of `size` bytes.
 
-    Records lie one after the other from the first byte to the last, so an index of anything else
-    is damaged or forged. Every record has more bytes than its entry, which bounds what is read.
+    Records fill a shard from the first byte to the last, so an index with gaps or overlaps is
+    damaged or forged. Every record is longer than its entry in the index, so an index file longer
+    than the shard is not read.
     """
     with contextlib.suppress(OSError, ValueError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -163,7 +165,7 @@ def _index_file(shard: Path, size: int, mtime: int) -> Path:
 
 
 def build_index(shard: Path) -> Array:
-    """Return where a shard's records lie, found by hopping over it from header to header."""
+    """Return the index of a shard's records, built by reading one header after the other."""
     found = array("q")
     with _opened(shard) as file:
         size = os.fstat(file.fileno()).st_size
@@ -181,7 +183,7 @@ def build_index(shard: Path) -> Array:
 
 
 def _record_length(header: bytes, shard: Path, index: int, position: int) -> int:
-    """Return the length that a record's header states, its checksum verified."""
+    """Return the length in a record's header after verifying its checksum."""
     if len(header) < HEADER:
         raise _truncated(shard, index)
     length, crc = struct.unpack("<QI", header)
@@ -206,7 +208,7 @@ def _truncated(shard: Path, index: int) -> StrapError:
 
 @contextlib.contextmanager
 def _opened(shard: Path) -> Iterator[IO[bytes]]:
-    """Open a shard; a pipe or a device in its place is refused instead of waited for."""
+    """Yield the open shard; raise if it is a pipe or a device, which could block."""
     try:
         if not stat.S_ISREG(shard.stat().st_mode):
             raise StrapError(f"'{shard}' is no file of records but a folder or a device; remove it")

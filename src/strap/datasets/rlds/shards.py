@@ -1,4 +1,4 @@
-"""Which files hold the episodes: the splits that `dataset_info.json` lists, and their shards."""
+"""List the files that hold the episodes: the shards of the splits in `dataset_info.json`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from strap.errors import StrapError
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 TFRECORD = "tfrecord"
 MAX_SPLITS = 1000
-"""the most splits of a dataset; most have one or two"""
+"""the most splits of a dataset; usual ones have one or two"""
 MAX_SHARDS = 100_000
-"""the most shards of a dataset: their numbers have five digits"""
+"""the most shards of a dataset: shard numbers have five digits"""
 MAX_FILE_NAME = 1024
 """the longest name of a shard, folders included, in characters"""
 _SHARD_NAME = re.compile(r".*-(?P<split>[^-.]+)\.[^-]+-\d{5}-of-\d{5}")
@@ -35,19 +35,19 @@ _SHARD_NAME = re.compile(r".*-(?P<split>[^-.]+)\.[^-]+-\d{5}-of-\d{5}")
 
 @dataclass(frozen=True)
 class RecordShard:
-    """One TFRecord file of a split and how many episodes it holds."""
+    """One TFRecord file of a split."""
 
     split: str
     file: Path
     length: int | None
-    """None where no description says it: the file tells"""
+    """number of episodes; None if no description says it and the file must be read"""
 
 
 def list_shards(folder: Path, name: str, info: Mapping[str, Any]) -> list[RecordShard]:
-    """Return the shards that `dataset_info.json` lists, or those whose file names tell.
+    """Return the shards listed in `dataset_info.json`, else those found by their file names.
 
-    What the description promises is held against the files' sizes, so that nothing larger than
-    the files themselves is ever made from it.
+    The declared numbers of episodes are checked against the sizes of the files, so that a wrong
+    number cannot make a list of ids that is larger than the files.
     """
     description = folder / DATASET_INFO
     shards: list[RecordShard] = []
@@ -105,7 +105,7 @@ def _numbers(index: int, count: int) -> dict[str, str]:
 
 
 def _shard_file(folder: Path, template: str, values: Mapping[str, str]) -> Path:
-    """Return the file of a template, filled in once; it stays inside the folder and short."""
+    """Return the file for a template and values; raise if it is too long or outside the folder."""
     description = folder / DATASET_INFO
     what = "'filepathTemplate'"
     if len(template) > MAX_FILE_NAME:
@@ -128,11 +128,11 @@ def _require_distinct(names: Sequence[str], what: str, description: Path) -> Non
 
 
 def _require_size(shard: RecordShard) -> None:
-    """Raise where a shard's file is too small, or too large, for the episodes it shall hold."""
+    """Raise if the size of a shard's file does not fit its declared number of episodes."""
     try:
         size = shard.file.stat().st_size
     except OSError:
-        return  # reading an episode says that the shard is missing
+        return  # reading an episode will raise that the shard is missing
     if shard.length is None and not size and shard.file.is_file():
         raise StrapError(f"'{shard.file}' is empty; download it again, or remove it")
     if shard.length == 0 and size:
@@ -148,7 +148,7 @@ def _require_size(shard: RecordShard) -> None:
 
 
 def _shards_found(folder: Path) -> list[RecordShard]:
-    """Return shards by their file names, where dataset_info.json does not list them."""
+    """Return the shards found by their file names; raise if there are none."""
     shards = _files_like_shards(folder)
     if not shards:
         raise StrapError(f"'{folder}' lists no shards and holds none; download the records")

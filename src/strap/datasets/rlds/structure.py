@@ -1,4 +1,4 @@
-"""What `features.json` says: the fields of a step and of an episode."""
+"""Read the structure of a dataset, the fields of a step and of an episode, from `features.json`."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from strap.errors import StrapError
 
 STEPS_FEATURE = "steps"
 MAX_FEATURE_DEPTH = 32
-"""how deep features may lie inside each other"""
+"""the deepest nesting of features"""
 MAX_DIMENSIONS = 16
 """the most dimensions of one field"""
 MAX_FIELDS = 10_000
-"""the most fields of a dataset; the widest in use have about a hundred"""
+"""the most fields of a dataset; the largest in use have about a hundred"""
 NUMPY_DTYPES = {
     **{name: name for name in ("bool", "int8", "int16", "int32", "int64")},
     **{name: name for name in ("uint8", "uint16", "uint32", "uint64")},
     **{name: name for name in ("float16", "float32", "float64")},
     "bfloat16": "float32",
 }
-"""dtypes of number fields -> the numpy dtype that holds them"""
+"""dtype of a numeric field -> the numpy dtype of its values"""
 TEXT_DTYPES = ("string", "object")
 IMAGE_DTYPES = ("uint8", "uint16", "float32")
-"""dtypes of pictures; those of a camera are uint8"""
+"""dtypes of images; camera images are uint8"""
 PLAIN_ENCODINGS = ("none", "")
-"""encodings of a tensor whose values lie as numbers in the record"""
+"""encodings of tensors whose values are stored as numbers in the record"""
 ENCODINGS = (*PLAIN_ENCODINGS, "bytes", "zlib")
 READ_KINDS = ("featuresDict", "tensor", "image", "text", "classLabel")
 UNREAD_KINDS = (
     *("sequence", "dataset", "video", "audio", "boundingBox"),
     *("translation", "jsonFeature", "optional"),
 )
-"""features that have no place in a trajectory's arrays and are left out"""
+"""kinds of features that are left out, because they are not arrays with a row per step"""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One leaf of the structure, by its path (`observation/image_0` for a step's)."""
+    """A leaf feature with its path, such as `observation/image_0`."""
 
     path: str
     kind: str
@@ -69,26 +69,29 @@ class Field:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the values lie as numbers or bytes in the record, one after the other."""
+        """Whether the values are stored unencoded in the record, as numbers or bytes."""
         return self.encoding in PLAIN_ENCODINGS
 
 
 @dataclass(frozen=True)
 class Structure:
-    """A TFDS version folder, described."""
+    """The description of a TFDS version folder."""
 
     folder: Path
     name: str
     steps: Mapping[str, Field]
-    """per-step fields by path under `steps/`"""
+    """path under `steps/` -> field stored once per step"""
     episode: Mapping[str, Field]
-    """fields stored once per episode"""
+    """path -> field stored once per episode"""
     shards: Sequence[RecordShard]
     info: Mapping[str, Any]
 
 
 def find_folder(path: Path) -> Path | None:
-    """Return the version folder: `path`, or the newest one below it or below its only dataset."""
+    """Return the version folder: `path` itself, or the newest version in it or in its only dataset.
+
+    Return None if there is none.
+    """
     if _is_file(path / FEATURES):
         return path
     version = find_version(path)
@@ -103,13 +106,13 @@ def find_folder(path: Path) -> Path | None:
 
 
 def find_version(path: Path) -> Path | None:
-    """Return the newest version folder directly below a dataset's folder."""
+    """Return the newest version folder in a dataset's folder; None if there is none."""
     versions = [p for p in _folders(path) if _is_file(p / FEATURES)]
     return max(versions, key=lambda p: natural(p.name), default=None)
 
 
 def _is_file(path: Path) -> bool:
-    with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+    with suppress(OSError):  # a folder without read permission counts as empty
         return path.is_file()
     return False
 
@@ -121,7 +124,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def load_structure(folder: Path) -> Structure:
-    """Read the two JSON files."""
+    """Return the structure of a version folder, read from its two JSON files."""
     file = folder / FEATURES
     features = _children(read_description(file), "its content", file)
     info_file = folder / DATASET_INFO
@@ -155,7 +158,7 @@ def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, An
 
 
 def _steps(node: Any, file: Path) -> Any:
-    """Return the feature of which `steps` is a sequence; None where it is none."""
+    """Return the feature that `steps` is a sequence of; None if it is not a sequence."""
     node = expect_object(node, f"'{STEPS_FEATURE}'", file)
     if "sequence" not in node:
         return None
@@ -164,7 +167,7 @@ def _steps(node: Any, file: Path) -> Any:
 
 
 def _leaves(node: Any, path: str, file: Path, depth: int = 0) -> Iterator[Field]:
-    """Yield the leaves below `node`; nested sequences, which fit no array, are left out."""
+    """Yield the leaves below `node`, without features of `UNREAD_KINDS`."""
     node = expect_object(node, f"feature '{path}'", file)
     require_at_most(depth, MAX_FEATURE_DEPTH, f"levels of features (at '{path[:80]}')", file)
     kinds = [kind for kind in (*READ_KINDS, *UNREAD_KINDS) if kind in node]
@@ -182,7 +185,7 @@ def _leaves(node: Any, path: str, file: Path, depth: int = 0) -> Iterator[Field]
 
 
 def _by_path(fields: Iterable[Field], file: Path) -> dict[str, Field]:
-    """Return fields by their paths; raise where one occurs twice, or they are too many."""
+    """Return path -> field; raise if a path occurs twice, or there are too many fields."""
     found: dict[str, Field] = {}
     for field in fields:
         if field.path in found:
@@ -236,7 +239,7 @@ def _tensor(
 
 
 def _shape(described: Mapping[str, Any], path: str, file: Path) -> tuple[int | None, ...]:
-    """Return the sizes per step; None where one varies, which TFDS writes as -1."""
+    """Return the shape per step; None for a size that varies, which TFDS writes as -1."""
     what = f"the shape of '{path}'"
     shape = expect_object(value_of(described, "shape", {}), what, file)
     dimensions = expect_list(value_of(shape, "dimensions", []), what, file)

@@ -1,4 +1,4 @@
-"""Zarr replay buffers as diffusion_policy and UMI write them: read, no codec but known ones run."""
+"""Read Zarr replay buffers of diffusion_policy and UMI; only known codecs are allowed."""
 
 from strap.datasets.zarr.reading import ZarrReader, is_zarr, open_zarr
 

@@ -1,4 +1,4 @@
-"""A replay buffer's files, in a folder or in a zip: which there are, their lengths, their bytes."""
+"""Access the files of a replay buffer, in a folder or in a zip."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from strap.datasets.untrusted import REMEDY, require_at_most
 from strap.errors import StrapError
 
 MAX_DOCUMENT_BYTES = 1 << 26
-"""the longest JSON that describes an array or a group"""
+"""the largest JSON file that describes an array or a group"""
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class BufferFiles(Protocol):
-    """Files by key (`data/action/0.0`)."""
+    """The interface to files by key (`data/action/0.0`)."""
 
     @property
     def path(self) -> Path:
         """The folder or the zip."""
 
     def folders(self, key: str) -> list[str]:
-        """Return the names of the folders directly in a folder, sorted."""
+        """Return the names of the subfolders of a folder, sorted."""
 
     def size(self, key: str) -> int | None:
-        """Return the length of a file in bytes as it is read; None where there is none."""
+        """Return the length in bytes of a file's content; None if there is no such file."""
 
     def read(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return bytes start … stop−1 of a file."""
@@ -48,7 +48,7 @@ class FolderFiles:
         return sorted(child.name for child in found if not child.name.startswith("."))
 
     def size(self, key: str) -> int | None:
-        """Return the length of a file in bytes; None where there is none."""
+        """Return the length of a file in bytes; None if there is no such file."""
         file = self.path / key
         return file.stat().st_size if file.is_file() else None
 
@@ -61,7 +61,7 @@ class FolderFiles:
 
 @dataclass(frozen=True)
 class ZipFiles:
-    """A zip of such a folder; of members with one name the last counts, as zarr writes them."""
+    """A zip of a `.zarr` folder; of members with the same name the last one is read, as in zarr."""
 
     path: Path
 
@@ -86,7 +86,7 @@ class ZipFiles:
         return sorted(name for name in self._folders.get(key, ()) if not name.startswith("."))
 
     def size(self, key: str) -> int | None:
-        """Return the length of a member once unpacked; None where there is none."""
+        """Return the unpacked length of a member in bytes; None if there is no such member."""
         info = self._archive.NameToInfo.get(key)
         return None if info is None else info.file_size
 
@@ -111,7 +111,7 @@ class ZipFiles:
 
 
 def read_document(store: BufferFiles, key: str) -> dict[str, Any] | None:
-    """Return a JSON object; None where there is no such file."""
+    """Return the JSON object in a file; None if there is no such file."""
     size = store.size(key)
     if size is None:
         return None

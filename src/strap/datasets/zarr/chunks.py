@@ -1,4 +1,4 @@
-"""The chunks of a range, each looked at before it is decoded: there, of its length, no bomb."""
+"""Check the chunks of a range of rows before they are decoded: presence and unpacked size."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+import numpy as np
+
 from strap.datasets.untrusted import describe
 from strap.datasets.zarr.buffer_files import BufferFiles
 from strap.datasets.zarr.layout import CHECKSUM_CODECS, IMAGE_CODECS, ArrayLayout, Codec
@@ -14,9 +16,9 @@ from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes
 from strap.errors import StrapError
 
 SLACK_BYTES = 1 << 16
-"""how much longer than its values a stored chunk may be: headers and checksums"""
+"""the most bytes by which a stored chunk may exceed its values: headers and checksums"""
 ABSENT = (1 << 64) - 1
-"""offset and length of a chunk that a shard does not hold"""
+"""the offset and the length, in a shard's index, of a chunk that is not stored"""
 
 
 def require_chunks(
@@ -28,15 +30,15 @@ def require_chunks(
     empty_chunks: bool,
     where: str,
 ) -> None:
-    """Raise where a chunk of rows start … stop−1 is missing, or becomes larger than it declares."""
-    for file in _numbers(layout.shape, layout.files, start, stop):
+    """Raise if a chunk of rows start … stop−1 is missing, or unpacks to more than its shape."""
+    for file in _block_numbers(layout.shape, layout.files, start, stop):
         key = layout.file_key(file)
         size = store.size(key)
         if size is None:
             if not empty_chunks:
                 raise _missing(key, where)
             continue
-        most = _most_bytes(layout)
+        most = _max_file_bytes(layout)
         if size > most:
             raise StrapError(
                 f"{where}: chunk '{key}' has {size:,} bytes, more than the {most:,} that its shape "
@@ -56,17 +58,17 @@ def _missing(key: str, where: str) -> StrapError:
     )
 
 
-def _numbers(
+def _block_numbers(
     shape: Sequence[int], steps: Sequence[int], start: int, stop: int
 ) -> Iterator[tuple[int, ...]]:
-    """Return the numbers of all blocks of `steps` elements that hold rows of start … stop−1."""
+    """Return the numbers of all blocks of shape `steps` that hold some of rows start … stop−1."""
     rows = range(start // steps[0], -(-stop // steps[0])) if start < stop else range(0)
     others = (range(-(-n // step)) for n, step in zip(shape[1:], steps[1:], strict=True))
     return product(rows, *others)
 
 
-def _most_bytes(layout: ArrayLayout) -> int:
-    """Return how long a file may be: its chunks with what codecs add, and their index."""
+def _max_file_bytes(layout: ArrayLayout) -> int:
+    """Return the largest allowed size of a file: its chunks, codec overhead and index."""
     count = math.prod(f // c for f, c in zip(layout.files, layout.chunks, strict=True))
     return count * (layout.chunk_bytes + layout.chunk_bytes // 16 + 32) + SLACK_BYTES
 
@@ -74,7 +76,7 @@ def _most_bytes(layout: ArrayLayout) -> int:
 def _require_fits(
     store: BufferFiles, layout: ArrayLayout, key: str, offset: int, length: int, where: str
 ) -> None:
-    """Raise where a packed chunk becomes longer than the shape declares."""
+    """Raise if a packed chunk unpacks to more than its shape declares."""
     begin, end, packer = offset, offset + length, None
     for codec in reversed(layout.codecs):
         if codec.is_packer:
@@ -100,7 +102,7 @@ def _require_fits(
 
 
 def _without_checksum(codec: Codec, begin: int, end: int) -> tuple[int, int]:
-    """Return the span without the checksum that a codec put before or after it."""
+    """Return the span without the checksum that a codec adds before or after it."""
     if codec.name not in CHECKSUM_CODECS:
         return begin, end
     usual = "start" if codec.name in ("crc32", "adler32") else "end"
@@ -118,7 +120,7 @@ def _shard_spans(
     empty_chunks: bool,
     where: str,
 ) -> list[tuple[int, int]]:
-    """Return where the chunks of these rows lie in a shard: (offset, length) of each."""
+    """Return (offset, length) in a shard of every chunk that holds some of these rows."""
     counts = [f // c for f, c in zip(layout.files, layout.chunks, strict=True)]
     length = 16 * math.prod(counts)
     tail = 4 * layout.has_index_checksum
@@ -130,10 +132,8 @@ def _shard_spans(
     inside = [max(0, row - first) for row in rows]
     ends = [min(f, n - i * f) for i, f, n in zip(file, layout.files, layout.shape, strict=True)]
     spans = []
-    for numbers in _numbers(ends, layout.chunks, inside[0], min(inside[1], ends[0])):
-        place = 0
-        for number, count in zip(numbers, counts, strict=True):
-            place = place * count + number
+    for numbers in _block_numbers(ends, layout.chunks, inside[0], min(inside[1], ends[0])):
+        place = int(np.ravel_multi_index(numbers, counts))
         span = index[2 * place], index[2 * place + 1]
         if span == (ABSENT, ABSENT):
             if not empty_chunks:

@@ -1,7 +1,7 @@
-"""What an array's description (`.zarray`, `zarr.json`) declares, judged before zarr sees it.
+"""Parse and check an array's description (`.zarray`, `zarr.json`) before zarr reads it.
 
-A codec is code that zarr looks up by a name from the file. Only those that unpack numbers and
-pictures are allowed; those that make Python objects are not, whatever else they do.
+A codec is code that zarr runs by a name from the file. Only codecs that unpack numbers and images
+are allowed; codecs that create Python objects are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILTER_CODECS = frozenset(
 )
 ALLOWED_CODECS = PACKING_CODECS | IMAGE_CODECS | CHECKSUM_CODECS | FILTER_CODECS
 NATIVE_V3 = frozenset(("bytes", "transpose", "gzip", "zstd", "blosc", "crc32c"))
-"""codecs of version 3 itself; those of numcodecs are called `numcodecs.<name>` there"""
+"""codecs of Zarr version 3 itself; in version 3 those of numcodecs are called `numcodecs.<name>`"""
 SHARDS = "sharding_indexed"
 DTYPE = re.compile(r"[<>|=]?[biufcSU][1-9][0-9]{0,8}")
 NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf](1|2|4|8)")
@@ -40,46 +40,46 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Codec:
-    """A codec's name, as numcodecs calls it, and its options."""
+    """A codec: its name in numcodecs, and its options."""
 
     name: str
     options: Mapping[str, Any]
 
     @property
     def is_packer(self) -> bool:
-        """Whether it changes how many bytes there are, beyond a checksum."""
+        """Whether the codec compresses the data."""
         return self.name in PACKING_CODECS | IMAGE_CODECS
 
 
 @dataclass(frozen=True)
 class ArrayLayout:
-    """How an array lies in its files."""
+    """The layout of an array: its shape, its files and its codecs."""
 
     key: str
     version: Literal[2, 3]
     shape: Shape
     dtype: np.dtype[Any]
     files: Shape
-    """elements in one file along each axis"""
+    """shape of the part of the array in one file"""
     chunks: Shape
-    """elements that are packed together: those of a file, or less where it is a shard"""
+    """shape of the part that is packed together: that of a file, or smaller if files are shards"""
     codecs: tuple[Codec, ...]
-    """in the order in which they were applied"""
+    """the codecs in the order of writing"""
     separator: str
     prefix: str = ""
-    """what comes before a chunk's numbers in its key: `c/` in version 3"""
+    """the part of a file's key before its numbers: `c/` in version 3"""
     is_index_first: bool = False
-    """of a shard: whether its index lies before the chunks"""
+    """whether the index of a shard is before its chunks"""
     has_index_checksum: bool = False
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a file holds several chunks, with an index."""
+        """Whether a file is a shard: several chunks and an index."""
         return self.files != self.chunks
 
     @property
     def chunk_bytes(self) -> int:
-        """How long a chunk can be after unpacking: at the widest of the types it passes through."""
+        """The largest size of an unpacked chunk, for the widest dtype that its codecs use."""
         named = (codec.options.get(key) for codec in self.codecs for key in DTYPE_OPTIONS)
         sizes = [np.dtype(str(dtype)).itemsize for dtype in named if dtype is not None]
         return math.prod(self.chunks) * max([self.dtype.itemsize, *sizes])
@@ -90,7 +90,7 @@ class ArrayLayout:
 
 
 def read_layout(store: BufferFiles, key: str) -> ArrayLayout | None:
-    """Return how an array lies; None for a group."""
+    """Return the layout of an array; None for a group."""
     if (described := read_document(store, f"{key}/.zarray")) is not None:
         read_document(store, f"{key}/.zattrs")
         parsed = _Parser(store, f"{key}/.zarray", key, described).version_2()
@@ -119,7 +119,7 @@ def read_layout(store: BufferFiles, key: str) -> ArrayLayout | None:
 
 @dataclass(frozen=True)
 class _Parser:
-    """One description, on its way to a `Layout`."""
+    """A parser of one array description."""
 
     store: BufferFiles
     document: str
@@ -171,7 +171,7 @@ class _Parser:
         return self.sharded(layout, listed) if is_sharded else layout
 
     def sharded(self, layout: ArrayLayout, listed: Any) -> ArrayLayout:
-        """Return the layout of several chunks, each packed alone, in a file with an index."""
+        """Return the layout with the chunks and codecs inside its shards."""
         options = listed[-1].get("configuration") if isinstance(listed[-1], dict) else None
         if len(listed) > 1 or not isinstance(options, dict):
             raise self.error(f"has codecs around '{SHARDS}', which are not read")
@@ -226,7 +226,7 @@ class _Parser:
         return np.dtype(name)
 
     def codecs(self, listed: Any, name_key: str) -> tuple[Codec, ...]:
-        """Return the codecs of a list, each of them allowed, at most one of them packing."""
+        """Return the codecs of a list; raise if one is not allowed, or several compress."""
         if not isinstance(listed, list):
             raise self.error(f"has the codecs {_shown(listed)}, not a list")
         found = tuple(self.codec(described, name_key) for described in listed)
@@ -261,13 +261,13 @@ class _Parser:
 
 
 def _allowed_name(name: object, *, version: int) -> str | None:
-    """Return what numcodecs calls a codec; None for one that is not allowed."""
+    """Return a codec's name in numcodecs; None if the codec is not allowed."""
     if not isinstance(name, str):
         return None
+    allowed = ALLOWED_CODECS if version == 2 else NATIVE_V3 | IMAGE_CODECS
     if version == 3 and name.startswith("numcodecs."):
-        known = name.removeprefix("numcodecs.")
-        return known if known in ALLOWED_CODECS - IMAGE_CODECS else None
-    return name if name in (ALLOWED_CODECS if version == 2 else NATIVE_V3 | IMAGE_CODECS) else None
+        name, allowed = name.removeprefix("numcodecs."), ALLOWED_CODECS - IMAGE_CODECS
+    return name if name in allowed else None
 
 
 def _name(described: Any) -> Any:

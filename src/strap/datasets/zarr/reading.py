@@ -1,11 +1,11 @@
-"""Zarr replay buffers as diffusion_policy and UMI write them: read.
+"""Read Zarr replay buffers, as diffusion_policy and UMI write them.
 
-    data/<key>          arrays laid end to end over the episodes, first axis time
-    meta/episode_ends   where each episode stops
+    data/<key>          arrays with the frames of all episodes, first axis time
+    meta/episode_ends   the stop frame of each episode
 
-A folder (`.zarr`) or a zip of one. The `zarr` package is an optional extra. Every description of an
-array is judged here before zarr sees it (`layout.py`), every chunk before it is decoded
-(`chunks.py`); consolidated metadata is not read.
+A buffer is a folder (`.zarr`) or a zip of one. The `zarr` package is an optional extra. Every array
+description is checked before zarr reads it (`layout.py`), and every chunk before it is decoded
+(`chunks.py`). Consolidated metadata is not read.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ ACTIONS = ("action", "actions")
 FORMAT = "zarr"
 EPISODE = re.compile(r"episode_([0-9]{6,12})")
 BATCH_BYTES = 1 << 28
-"""zarr decodes several chunks at a time; larger ranges are read in batches of whole chunks"""
+"""larger ranges are read in batches of whole chunks, because zarr decodes several at a time"""
 
 
 @dataclass(frozen=True)
 class ZarrReader:
-    """Reads one replay buffer; ids are `episode_000000`, `episode_000001`, …"""
+    """The reader of one replay buffer; ids are `episode_000000`, `episode_000001`, …"""
 
     path: Path
     ends: Sequence[int]
     layouts: Mapping[str, ArrayLayout]
-    """name under data/ -> how that array lies"""
+    """name in `data/` -> layout of the array"""
     action: str
     orientation: Orientation
     instruction: str
@@ -69,17 +69,17 @@ class ZarrReader:
 
     @cached_property
     def ids(self) -> Sequence[str]:
-        """Trajectory ids in the order of the buffer."""
+        """The trajectory ids in the order of the buffer."""
         return tuple(f"episode_{i:06d}" for i in range(len(self.ends)))
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each trajectory, in the order of `ids`."""
+        """The number of frames of each trajectory, in the order of `ids`."""
         return [int(n) for n in np.diff(self.ends, prepend=0)]
 
     @cached_property
     def files(self) -> Sequence[Path]:
-        """The zip, or every chunk of the folder."""
+        """The zip, or all files in the folder."""
         if self.path.is_file():
             return (self.path,)
         walked = os.walk(self.path)
@@ -93,7 +93,7 @@ class ZarrReader:
         return self._fingerprint_of_files
 
     def read(self, trajectory_id: str) -> Trajectory:
-        """Return the trajectory, its arrays unread."""
+        """Return the trajectory with its arrays unread."""
         number = self._number(trajectory_id)
         stop = self.ends[number]
         start = self.ends[number - 1] if number else 0
@@ -109,7 +109,7 @@ class ZarrReader:
             elif name == self.action:
                 continue
             elif len(layout.shape) <= 2 and layout.dtype.kind in "biuf":
-                proprioception[name] = self._whole(lazy, name)
+                proprioception[name] = self._require_small(lazy, name)
             else:
                 extras[name] = lazy
         actions = self._lazy(trajectory_id, self.layouts[self.action], start, stop)
@@ -119,8 +119,8 @@ class ZarrReader:
             instruction=self.instruction,
             cameras=cameras,
             proprioception=proprioception,
-            actions=self._whole(actions, self.action),
-            # A zip is one file, whose own name does not matter.
+            actions=self._require_small(actions, self.action),
+            # A zip is one file: without `make_stamp`, its size and time are the stamp.
             source=Source(
                 self.path, trajectory_id, make_stamp=self._stamp if self.path.is_dir() else None
             ),
@@ -136,8 +136,8 @@ class ZarrReader:
             raise KeyError(trajectory_id)
         return number
 
-    def _whole(self, array: LazyArray, name: str) -> LazyArray:
-        """Return the array; raise where it is too long to be read as one."""
+    def _require_small(self, array: LazyArray, name: str) -> LazyArray:
+        """Return the array; raise if it is too large to be read at once."""
         length = math.prod(array.shape) * array.dtype.itemsize
         require_at_most(length, MAX_ARRAY_BYTES, f"bytes of an episode's '{name}'", self.path)
         return array
@@ -161,7 +161,7 @@ def is_zarr(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.startswith(ENDS) for name in archive.namelist())
-    except Exception:  # zipfile raises many kinds of errors; opening it will tell which
+    except Exception:  # zipfile raises many kinds of errors; opening the buffer reports them
         return path.name.endswith(".zarr.zip")
 
 
@@ -174,16 +174,16 @@ def open_zarr(
     fps: float | None = None,
     empty_chunks: bool = False,
 ) -> tuple[str, ZarrReader]:
-    """Return the reader of a replay buffer, and its format's name (`zarr`).
+    """Return the format's name (`zarr`) and the reader of a replay buffer.
 
     Args:
         path: the `.zarr` folder or `.zarr.zip` file.
-        orientation: how images lie on disk; they are upright by default.
-        action: the array with the actions, when it is not called `action`.
-        instruction: the language string of all trajectories: the format stores none.
-        fps: the frame rate: the format stores none.
-        empty_chunks: take chunks that are not there for zeros, as zarr does when the writer leaves
-            such chunks out; by default one that is not there is an error.
+        orientation: how images are stored; by default upright.
+        action: the array with the actions, if it is not called `action`.
+        instruction: the instruction of all trajectories, which the format does not store.
+        fps: the frame rate, which the format does not store.
+        empty_chunks: read missing chunks as zeros, for writers that leave out chunks of zeros; by
+            default a missing chunk is an error.
     """
     with reading(path, FORMAT):
         store = _store(path, *_stamp(path))
@@ -200,9 +200,16 @@ def open_zarr(
             f"'{path}': 'data/{found}' is {layouts[found].shape} of {layouts[found].dtype}, not an "
             "array [frames, numbers]: name the action array with action="
         )
-    upright = orientation or "upright"
     reader = ZarrReader(
-        path, ends, layouts, found, upright, instruction, fps, metadata, empty_chunks
+        path,
+        ends,
+        layouts,
+        action=found,
+        orientation=orientation or "upright",
+        instruction=instruction,
+        fps=fps,
+        metadata=metadata,
+        empty_chunks=empty_chunks,
     )
     return FORMAT, reader
 
@@ -274,7 +281,7 @@ def _is_image(name: str, layout: ArrayLayout) -> bool:
 def _read_rows(
     path: Path, layout: ArrayLayout, rows: tuple[int, int], *, part: str, empty_chunks: bool
 ) -> Array:
-    """Return rows of an array, after a look at each chunk that holds some of them."""
+    """Return rows of an array, after a check of each chunk that holds some of them."""
     part = f"{part}, '{layout.key}'".lstrip(", ")
     start, stop = rows
     stamp = _stamp(path)
@@ -312,13 +319,13 @@ def _store(path: Path, _mtime: int, _pid: int) -> BufferFiles:
 
 @lru_cache(maxsize=64)
 def _open_array(path: Path, _mtime: int, _pid: int, key: str, version: Literal[2, 3]) -> Any:
-    """Return the array in zarr's hands; its own description is read again, the group's never."""
+    """Return the array opened by zarr, which reads its description but not the group's."""
     try:
         import zarr
         from zarr.storage import ZipStore as ZarrZipStore
     except ImportError as error:
         raise missing_extra(f"reading '{path}' needs zarr", "zarr") from error
-    with contextlib.suppress(ImportError):  # JPEG XL and its like, where they are installed
+    with contextlib.suppress(ImportError):  # image codecs (JPEG XL, …) are optional
         importlib.import_module("imagecodecs.numcodecs").register_codecs(verbose=False)
     store = ZarrZipStore(path, mode="r") if path.is_file() else path
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""How long a packed chunk becomes, told from its first bytes or by unpacking it to nowhere."""
+"""Compute the unpacked size of a chunk from its header, or by unpacking without keeping it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from typing import Any
 from PIL import Image
 
 DEFLATE_RATIO = 1032
-"""the most bytes that one deflated byte can become"""
+"""the most bytes that one deflated byte can unpack to"""
 UNCHECKED_BYTES = 1 << 28
-"""what a chunk may become, at the most, without being looked through"""
+"""deflated chunks that cannot unpack to more bytes than this are not checked"""
 STEP_BYTES = 1 << 20
 LZMA_MEMORY = 1 << 28
 ZSTD_BLOCK_BYTES = 1 << 17
-"""the longest block of zstd, unpacked"""
+"""the largest unpacked size of a zstd block"""
 ZSTD_MAGIC = 0xFD2FB528
 ZSTD_SKIPPABLE = 0x184D2A50
-
-
 HEADER_BYTES = {"blosc": 16, "lz4": 4}
-"""codecs whose first bytes say how long a chunk becomes, and how many of them are needed"""
+"""codec whose header says the unpacked size -> length of that header"""
 
 
 def unpacked_bytes(codec: str, data: bytes, limit: int, *, length: int) -> int:
-    """Return a bound of how many bytes a chunk becomes, counted until it is above `limit`.
+    """Return an upper bound of the unpacked size of a chunk, in bytes, or in pixels for images.
 
-    `data` is the packed chunk of `length` bytes, or the beginning that `HEADER_BYTES` asks for. For
-    pictures it is the number of their pixels.
+    Counting stops once the size is above `limit`; small deflated chunks return 0 without a check.
+
+    Args:
+        codec: the codec's name.
+        data: the packed chunk, or only its first `HEADER_BYTES`.
+        limit: the largest size that is allowed.
+        length: the length of the packed chunk.
     """
     if codec in ("zlib", "gzip"):
         if len(data) * DEFLATE_RATIO <= max(limit, UNCHECKED_BYTES):
@@ -54,7 +57,7 @@ def unpacked_bytes(codec: str, data: bytes, limit: int, *, length: int) -> int:
 
 
 def _inflated(start: Callable[[], Any], data: bytes, limit: int) -> int:
-    """Return the bytes that streams become; unpacked one after the other, nothing is kept."""
+    """Return the unpacked bytes of consecutive streams, without keeping them."""
     total = 0
     while data and total <= limit:
         stream = start()
@@ -69,7 +72,7 @@ def _inflated(start: Callable[[], Any], data: bytes, limit: int) -> int:
 
 
 def _blosc(data: bytes, length: int) -> int:
-    """Return the length in blosc's header, which also says how long the packed chunk is."""
+    """Return the unpacked size in blosc's header; raise if its packed size is not `length`."""
     unpacked, _, packed = struct.unpack_from("<III", data, 4)
     if packed != length:
         raise ValueError(f"{packed} packed bytes declared, {length} there")
@@ -77,7 +80,7 @@ def _blosc(data: bytes, length: int) -> int:
 
 
 def _zstd(data: bytes) -> int:
-    """Return the length in the frame's header; without one, that of its blocks at the longest."""
+    """Return the unpacked size in the frame's header, else the largest size of its blocks."""
     total = place = 0
     while place < len(data):
         (magic,) = struct.unpack_from("<I", data, place)
@@ -100,7 +103,7 @@ def _zstd(data: bytes) -> int:
 
 
 def _zstd_header(data: bytes, place: int) -> tuple[int | None, int, bool]:
-    """Return (declared length or None, where the blocks begin, whether a checksum follows them)."""
+    """Return (declared size or None, offset of the blocks, whether a checksum follows them)."""
     descriptor = data[place]
     is_single, size_flag = bool(descriptor & 0x20), descriptor >> 6
     place += 1 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
@@ -138,7 +141,7 @@ def _webp_size(data: bytes) -> tuple[int, int]:
 
 
 def _jpegxl_size(data: bytes) -> tuple[int, int]:
-    """Return the width and height of a JPEG XL picture, bare or in boxes."""
+    """Return the width and height of a JPEG XL image, with or without a container."""
     if data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
         data = _jpegxl_codestream(data)
     if data[:2] != b"\xff\x0a":
@@ -177,13 +180,13 @@ def _jpegxl_codestream(data: bytes) -> bytes:
 
 
 class _Bits:
-    """Numbers from the low end of a long one."""
+    """A reader of bits, from the lowest on."""
 
     def __init__(self, value: int) -> None:
         self._value = value
 
     def take(self, count: int) -> int:
-        """Return the next `count` bits."""
+        """Return the next `count` bits as a number."""
         taken = self._value & ((1 << count) - 1)
         self._value >>= count
         return taken
