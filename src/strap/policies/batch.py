@@ -19,4 +19,4 @@ class Batch(NamedTuple):
     actions: Tensor
     """[b c a]"""
     valid: Tensor
-    """[b c], False for actions beyond the trajectory's start or end"""
+    """[b c], False for actions before or after the clip"""

@@ -16,7 +16,7 @@ RATE_TOLERANCE = 0.05
 """largest difference between a robot's rate and the training data's, as a share of the latter"""
 MAX_INSTRUCTION = 4096
 """largest number of characters in an instruction"""
-IMAGE_FORMAT = "give an image of uint8 [height width 3], upright"
+FORMAT = "give an image of uint8 [height width 3], upright"
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,19 +76,17 @@ def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
 
 
 def _require_image(name: str, image: Array, interface: Interface) -> None:
-    told = f"camera '{name}' gives {image.dtype} {image.shape}"
+    given = f"camera '{name}' gives {image.dtype} {image.shape}"
     if image.ndim == 3 and image.shape[0] == 3 and image.shape[2] != 3:
-        raise StrapError(
-            f"{told}, channels first: {IMAGE_FORMAT}, as image.transpose(1, 2, 0) does"
-        )
+        raise StrapError(f"{given}, channels first: {FORMAT}, as image.transpose(1, 2, 0) does")
     if image.dtype.kind == "f" and image.size:
         spread = f"values {np.min(image):g} to {np.max(image):g}"
         raise StrapError(
-            f"{told} with {spread}: {IMAGE_FORMAT}; where 1 is white, (255 * image).round().astype("
+            f"{given} with {spread}: {FORMAT}; where 1 is white, (255 * image).round().astype("
             "'uint8') is one"
         )
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise StrapError(f"{told}: {IMAGE_FORMAT}")
+        raise StrapError(f"{given}: {FORMAT}")
     allowed = frame_sizes(name, interface)
     if image.shape[:2] not in allowed:
         sizes = " or ".join(f"{height}×{width}" for height, width in allowed)

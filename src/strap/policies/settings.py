@@ -219,9 +219,9 @@ class Interface:
                 return f"{name.replace('_', ' ')} {_words(ours)}, not {_words(theirs)}"
         ours, theirs = dict(self.proprioception), dict(other.proprioception)
         if list(ours.items()) != list(theirs.items()):  # their order matters: they form one vector
-            told = f"proprioception {_words(ours)}, not {_words(theirs)}"
+            description = f"proprioception {_words(ours)}, not {_words(theirs)}"
             order = f"--proprioception {' '.join(theirs)}"
-            return f"{told} ({order} orders it)" if ours == theirs else told
+            return f"{description} ({order} orders it)" if ours == theirs else description
         return None
 
 

@@ -91,11 +91,11 @@ class PolicyServer:
         if handshake.path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
         if not self._has_key(handshake):
-            told = "this server wants its key: send the header 'Authorization: Api-Key KEY'\n"
-            return connection.respond(HTTPStatus.UNAUTHORIZED, told)
+            text = "this server requires its key: send the header 'Authorization: Api-Key KEY'\n"
+            return connection.respond(HTTPStatus.UNAUTHORIZED, text)
         if self._n_clients >= MAX_CLIENTS:
-            told = f"{MAX_CLIENTS} clients are connected, which are the most: try again later\n"
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, told)
+            text = f"{MAX_CLIENTS} clients are connected, the maximum: try again later\n"
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, text)
         return None
 
     def _has_key(self, handshake: Handshake) -> bool:

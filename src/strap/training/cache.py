@@ -173,7 +173,7 @@ def open_cache(path: str | Path) -> FrameCache:
     if not (path / "manifest.json").is_file():
         raise StrapError(
             f"'{path}' is no finished frame cache (it has no manifest.json): `strap train` builds "
-            "one, and goes on with one that was interrupted"
+            "one, and resumes an interrupted one"
         )
     return read_content(path)
 

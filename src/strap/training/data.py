@@ -256,7 +256,7 @@ def _locate_matches(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedS
         ]
         if not holding:
             raise StrapError(
-                f"match {segment} lies in no prior dataset of the run: were they changed since?"
+                f"match {segment} is in no prior dataset of the run: were they changed since?"
             )
         location = (holding[0], segment.start, segment.stop, match.cost)
         query = match.query
@@ -295,7 +295,7 @@ def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
     values = np.asarray(trajectory.extras[name][:]) if name in trajectory.extras else np.zeros(0)
     if values.size != trajectory.length or values.dtype.kind not in "biu":
         raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: '{name}' does not say yes or no of each "
+            f"'{trajectory.source.path}', {trajectory.id}: '{name}' does not have one flag per "
             "frame: the augmented dataset is damaged; make it again"
         )
     return values.ravel().astype(np.bool_)
@@ -334,9 +334,8 @@ def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int,
 
 def _origin(trajectory: Trajectory) -> dict[str, Any]:
     """Return the source of a segment: one mapping in LeRobot, `source_*` attributes in HDF5."""
-    told = trajectory.attributes.get("provenance")
-    if told:
-        return dict(told)
+    if provenance := trajectory.attributes.get("provenance"):
+        return dict(provenance)
     prefix = "source_"
     return {
         key.removeprefix(prefix): value

@@ -80,7 +80,7 @@ def weigh_by_importance(run: Run, *, seed: int = 0) -> list[float]:
     priors = [stores[str(name)] for name in run.manifest["arguments"]["prior"]]
     pool = [(s, key) for s in priors for key in s.ids if s.path != target.path or key not in keys]
     if not pool:
-        raise StrapError("the prior holds no trajectory besides the target's: nothing to compare")
+        raise StrapError("the prior holds no trajectory except the target's: nothing to compare")
     ratio = fit_density_ratio(target_frames, _sample(pool, np.random.default_rng(seed)))
     raw = [
         ratio.of(stores[m.dataset][m.segment.trajectory_id][m.segment.start : m.segment.stop])

@@ -101,9 +101,9 @@ def training_windows(
 ) -> Windows:
     """Return the windows of a recipe; for `ft`, those of its second phase (see `prior_windows`).
 
-    There is one window for every frame of the target. With `strap`, there is also one for every
-    frame of every match: a frame of two matches has two. Matches of held-out demonstrations are
-    left out.
+    There is one window for every frame of the target. `mt` adds every frame of the prior. `strap`
+    adds every frame of every match (a frame of two matches twice), except matches of held-out
+    demonstrations.
 
     Args:
         cache: the data.

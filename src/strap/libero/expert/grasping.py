@@ -136,7 +136,7 @@ def _grasps_at(yaw: float, cloud: Array, around: Array, centre: Array) -> list[G
                 if _count_hits(beside - [u, v, height]):
                     continue
                 position = np.array([*(closing * u + across * v), height])
-                # Off-centre in v, an object turns between the fingers; off-centre in u, it does not.
+                # Off-centre in v, an object turns between the fingers; off-centre in u, it is held.
                 away = 2.0 * abs(u - local_centre[0]) + 6.0 * abs(v - local_centre[1])
                 cost = away + 0.5 * (right - left) + YAW_COST * abs(yaw - EASY_YAW)
                 cost += 0.02 * (DEPTHS[0] - depth) / DEPTHS[0]  # deep grasps hold better
