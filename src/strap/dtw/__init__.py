@@ -1,4 +1,13 @@
-"""Exact subsequence DTW: arrays in, arrays out; knows nothing of robots.
+"""Exact subsequence DTW on plain arrays.
+
+    api, validation      the public functions, and the checks of their arguments
+    reference            the definition in plain NumPy, which every backend must equal
+    steps, types         step sets; METRICS and the dataclasses of inputs and results
+    alignment            the compiled recurrence; local_costs: the compiled metrics
+    constraints          several matches per trajectory, limits on their length
+    cpu/search           the CPU backend; cpu/candidates decides when a candidate is dropped
+    gpu/search           the GPU backend; gpu/candidates decides when a candidate is dropped
+    sketches/cascade     lower bounds that rule out trajectories without reading their frames
 
 >>> import numpy as np, strap.dtw
 >>> trajectory = np.arange(10.0)[:, None]                      # frames [10 1]

@@ -1,8 +1,8 @@
-"""The recurrence of subsequence DTW over local costs, compiled. Inputs are taken as valid.
+"""The compiled recurrence of subsequence DTW over local costs; inputs are assumed valid.
 
-It is here twice. `accumulate` also carries where each path starts. `accumulate_costs`, for lower
-bounds, does not, and takes float32 or float64; its innermost loops run over whole slices from 0, so
-that the compiler works on several columns at once.
+There are two versions. `accumulate` also tracks where each path starts. `accumulate_costs`, for
+lower bounds in float32 or float64, does not; its inner loops run over contiguous slices, so that
+the compiler can vectorise them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from strap.jit import njit
 
 @njit
 def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tuple[int, int]:
-    """Return the cell from which (n, m) is reached at the least cost; (−1, −1): there is none.
+    """Return the cheapest predecessor of cell (n, m), or (−1, −1) if it has none.
 
-    Of equally cheap ones that whose path starts last, and then that of the first of the moves.
+    Of equally cheap ones, the one whose path starts last wins, then the first of the moves.
     """
     row, column, least, latest = -1, -1, np.inf, np.int64(-1)
     for s in range(moves.shape[0]):
@@ -35,13 +35,13 @@ def best_predecessor(D: Floats, starts: Ints, n: int, m: int, moves: Ints) -> tu
 
 @njit
 def trace_back(D: Floats, m: int, moves: Ints, is_free: bool) -> Ints:
-    """Return the cells [c 2] of the cheapest path, from its end in column m to its start.
+    """Return the cells [c 2] of the cheapest path, from its end in column m back to its start.
 
-    Of equally cheap predecessors, that of the first of the moves.
+    Of equally cheap predecessors, the first of the moves wins.
 
     Args:
-        D: [n m], finite where the path ends.
-        m: the column in which it ends, in the last row.
+        D: [n m], finite at the path's end.
+        m: the column of the path's end, which is in the last row.
         moves: of the step set [s 2].
         is_free: as in `accumulate`.
     """
@@ -60,21 +60,21 @@ def trace_back(D: Floats, m: int, moves: Ints, is_free: bool) -> Ints:
 def accumulate(
     costs: Floats, steps: StepSet, first: int, is_free: bool, D: Floats, starts: Ints
 ) -> None:
-    """Fill D [n m] and the column where each path starts [n m], from column `first` on.
+    """Fill D and the start column of each cell's path, from column `first` on.
 
-    Earlier columns are known already. A cell whose cost is ∞ is on no path.
+    No path goes through a cell whose cost is ∞.
 
     Args:
         costs: C [n m].
-        first: the first column to fill.
+        first: the first column to fill; earlier columns hold valid values.
         is_free: whether paths may start anywhere in the first row, and so never run along it;
-            else they start in column `first`, and D must be ∞ where none of them comes.
-        D, starts: what is filled.
+            else they start in cell (0, `first`), and D must be ∞ on input.
+        D, starts: the outputs [n m].
     """
     N, M = costs.shape
     for n in range(N):
         left, right = first, M
-        if not is_free:  # what a path from there can reach
+        if not is_free:  # only the columns that a path from (0, first) can reach
             left = first + int(np.ceil(n * steps.min_slope))
             if steps.max_slope < np.inf:
                 right = min(M, first + int(n * steps.max_slope) + 1)
@@ -91,7 +91,7 @@ def accumulate(
 
 @njit
 def align(costs: Floats, steps: StepSet) -> tuple[float, int, int]:
-    """Return cost, start and stop of the cheapest path through C [n m]; ∞ when no path fits."""
+    """Return cost, start and stop of the cheapest path through C [n m]; cost ∞ if none fits."""
     N, M = costs.shape
     D, starts = np.full((N, M), np.inf), np.zeros((N, M), np.int64)
     accumulate(costs, steps, 0, True, D, starts)
@@ -101,7 +101,7 @@ def align(costs: Floats, steps: StepSet) -> tuple[float, int, int]:
 
 @njit
 def align_within(costs: Floats, steps: StepSet, least: int, most: int) -> tuple[float, int, int]:
-    """Return what `align` does, of the paths of least..most frames alone: each start by itself."""
+    """Return what `align` does, but only of paths of least..most frames; tries each start."""
     N, M = costs.shape
     found, start, stop = np.inf, 0, 0
     D, starts = np.empty((N, min(M, most))), np.empty((N, min(M, most)), np.int64)
@@ -121,7 +121,8 @@ def align_within(costs: Floats, steps: StepSet, least: int, most: int) -> tuple[
 def accumulate_costs(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
     """Return D [n, 2 + m] of local costs [n m].
 
-    Two columns of ∞ come first, as many as a move reaches back, so that m − 2 needs no test:
+    It has two extra columns of ∞ at the left (MAX_COLUMN_STEP), so that reading column m − 2 needs
+    no bounds check:
 
         column    ∞   ∞   0   1   2 …
         index     0   1   2   3   4 …
@@ -149,5 +150,5 @@ def accumulate_costs(costs: NDArray[Any], moves: Ints) -> NDArray[Any]:
 
 @njit
 def cheapest_cost(costs: NDArray[Any], moves: Ints) -> Any:
-    """Return the least D(N, m) over local costs [n m]; ∞ when no path fits."""
+    """Return the smallest D(N, m) for local costs [n m]; ∞ if no path fits."""
     return accumulate_costs(costs, moves)[-1].min()

@@ -1,4 +1,4 @@
-"""The public functions: they validate and document; the backends assume."""
+"""The public functions of `strap.dtw`. They check arguments; backends assume valid input."""
 
 from __future__ import annotations
 
@@ -39,24 +39,25 @@ if TYPE_CHECKING:
 PlainBackend: TypeAlias = Callable[
     [Sequence[Frames], Library, SearchOptions, Excluded], SearchResult
 ]
+"""A search without constraints: at most one match of a query per trajectory."""
 BACKENDS = ("auto", "cpu", "gpu", "reference")
 
 
 def resolve_backend(name: str = "auto") -> Backend:
-    """Return which backend a name stands for on this machine, and why."""
+    """Return the backend that a name selects on this machine, and why."""
     if name not in BACKENDS:
         raise unknown("backend", name, BACKENDS)
     if name == "reference":
-        return Backend("reference", "asked for: the definition in plain NumPy, slow")
+        return Backend("reference", "requested: the definition in plain NumPy, slow")
     if name == "gpu":
         devices.require_gpu()
-        return Backend("gpu", "asked for")
+        return Backend("gpu", "requested")
     missing = devices.missing() if name == "auto" else None
     if name == "auto" and missing is None and not devices.is_interpreted():
         return Backend("gpu", "torch sees a GPU")
     if find_spec("numba") is not None:
         reason = f"numba is installed, {missing or 'no GPU'}"
-        return Backend("cpu", "asked for" if name == "cpu" else reason)
+        return Backend("cpu", "requested" if name == "cpu" else reason)
     if name == "cpu":
         raise StrapError('backend "cpu" needs numba: pip install numba, or use "reference"')
     return Backend("reference", "numba is not installed: slow; pip install numba")
@@ -79,14 +80,14 @@ def best_match(
         trajectory: [m d].
         steps: "strap", "fmp" or "classic": the moves of the warping path.
         metric: "l2", or "cosine" (1 − cos).
-        backend: "auto" (a GPU where there is one), "cpu", "gpu" or "reference"; one pair is aligned
-            on the CPU whichever it is.
-        lengths: the least and the greatest number of frames of a match, where that matters.
-        path: whether the alignment's `path` is filled in, as the function `path` gives it.
+        backend: "auto" (a GPU if there is one), "cpu", "gpu" or "reference"; a single pair is
+            always aligned on the CPU.
+        lengths: the minimum and the maximum number of frames of a match; by default any.
+        path: whether to fill in the alignment's `path`, as the function `path` does.
 
     Returns:
-        Alignment(cost, start, stop), stop half-open; None when no path fits.
-        Equal costs: the smaller stop, then the larger start.
+        Alignment(cost, start, stop), stop exclusive; None when no path fits.
+        Of equal costs, the smaller stop wins, then the larger start.
     """
     options = SearchOptions(1, steps, metric, backend)
     query, trajectory = _check_pair(query, trajectory, options)
@@ -107,21 +108,19 @@ def path(
     metric: str = "l2",
     backend: str = "auto",
 ) -> WarpingPath:
-    """Return the warping path of an alignment: which frame meets which, and what each pair costs.
+    """Return the warping path of an alignment: its pairs of frames and their local costs.
 
     Args:
         query: [n d].
-        trajectory: [m d], the whole of it.
-        alignment: what `best_match` or `search` found for them; its cost, start and stop are used.
-        steps: those with which it was found.
-        metric: the one with which it was found.
+        trajectory: [m d], the whole trajectory.
+        alignment: the result of `best_match` or `search`; its cost, start and stop are used.
+        steps, metric: as in the search that found the alignment.
         backend: any; all find the same path.
 
     Returns:
-        The cheapest path from (0, start) to (n − 1, stop − 1). Its costs, added in order, are the
-        alignment's cost to the last bit. Equal costs: traced back from the end, the predecessor by
-        the move (1, 1), by which both go on together; else the one of the later trajectory frame,
-        as alignments prefer the later start; then the one of the later query frame.
+        The cheapest path from (0, start) to (n − 1, stop − 1). Its costs, summed in order, give the
+        alignment's cost bit by bit. It is traced back from the end; of equally cheap predecessors
+        the move (1, 1) wins, then the later trajectory frame, then the later query frame.
     """
     options = SearchOptions(1, steps, metric, backend)
     query, trajectory = _check_pair(query, trajectory, options)
@@ -130,7 +129,7 @@ def path(
 
 
 def _check_pair(query: Frames, trajectory: Frames, options: SearchOptions) -> tuple[Frames, Frames]:
-    """Return a query and a trajectory as arrays; check names, shapes and numbers."""
+    """Check names, shapes and numbers; return the query and the trajectory as arrays."""
     validation.check_names(options.steps, options.metric)
     query = validation.check_shape(query, "query")
     trajectory = validation.check_shape(trajectory, "trajectory", query.shape[1])
@@ -142,7 +141,7 @@ def _check_pair(query: Frames, trajectory: Frames, options: SearchOptions) -> tu
 def _trace(
     query: Frames, trajectory: Frames, alignment: Alignment, options: SearchOptions
 ) -> WarpingPath:
-    """Return the path of an alignment inside the trajectory: by the definition, or compiled."""
+    """Return the path of an alignment; arguments are checked already, except the cost."""
     window = trajectory[alignment.start : alignment.stop]
     aligner = _load_pair_aligner(options.backend)
     cells, costs = aligner.find_cells(query, window, options.steps, options.metric)
@@ -151,13 +150,13 @@ def _trace(
 
 
 def align_with(options: SearchOptions) -> Align:
-    """Return what aligns one query with one trajectory exactly: the definition, or compiled."""
+    """Return the function (query, trajectory, lengths) -> best match under these options."""
     best_match = _load_pair_aligner(options.backend).best_match
     return partial(best_match, steps=options.steps, metric=options.metric)
 
 
 def _load_pair_aligner(backend: str) -> ModuleType:
-    """Return the module that aligns one pair; on the CPU, whichever backend searches."""
+    """Return the module that aligns a single pair: `reference`, or `cpu.pair_alignment`."""
     if resolve_backend(backend).name == "reference":
         return reference
     from strap.dtw.cpu import pair_alignment  # numba loads here, not with the package
@@ -178,23 +177,21 @@ def search(
     lengths: Sequence[Lengths] | None = None,
     tuning: CpuTuning | None = None,
 ) -> list[TopK]:
-    """Return for each query its k best matches, at most one in each trajectory unless asked.
+    """Return the k best matches of each query, by default at most one per trajectory.
 
     Args:
         queries: arrays [n d].
-        trajectories: arrays [m d]; memory-maps are read batch by batch, never all at once.
-        k: how many matches for each query.
-        steps: as in `best_match`.
-        metric: as in `best_match`.
-        backend: as in `best_match`.
+        trajectories: arrays [m d]; memory maps are read batch by batch, never all at once.
+        k: the number of matches for each query.
+        steps, metric, backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
-        per_trajectory: how many matches of a query may lie in one trajectory; they don't overlap:
-            the best, then the best clear of it, and so on.
-        lengths: for each query the least and the greatest number of frames of a match.
-        tuning: how the CPU backend goes about it, which decides the time alone; others ignore it.
+        per_trajectory: the maximum number of matches of a query in one trajectory: the best, then
+            the best that does not overlap it, and so on.
+        lengths: for each query the minimum and the maximum number of frames of a match.
+        tuning: settings of the CPU backend that affect its speed, never the result.
 
     Returns:
-        One TopK for each query: trajectory, start, stop, cost, each [min(k, those that fit)].
+        One TopK for each query: trajectory, start, stop, cost, each [min(k, number of matches)].
         Sorted by cost; ties: smaller trajectory index, smaller stop, larger start. Exact.
     """
 
@@ -225,26 +222,25 @@ def search_blocks(
     name: Name | None = None,
     sketches: Sequence[Sequence[Sketches]] = (),
 ) -> list[TopK]:
-    """Return what `search` does, over trajectories in blocks: for stores larger than memory.
+    """Search like `search`, in blocks of trajectories: for data larger than memory.
 
     Args:
-        queries, k, steps, metric, backend, exclude: as in `search`; indices are global ones.
+        queries, k, steps, metric, backend, exclude: as in `search`, with global indices.
         blocks: read once, in any order; the result does not depend on how they are cut.
-        fetch: global index -> frames [m d]; called for the few that are evaluated exactly.
-        name: global index -> what an error message calls it ("trajectory 7" unless given).
-        sketches: sketches of all trajectories, of one or more kinds for each part of them, those
-            that are bounded fastest first; with them, the CPU backend under l2 reads only what
-            they don't rule out. They never change a result.
+        fetch: global index -> frames [m d]; called for the candidates that are aligned exactly.
+        name: global index -> the trajectory's name in error messages; by default "trajectory 7".
+        sketches: as in `Library`, of all trajectories. With sketches and metric "l2", the CPU
+            backend reads only the frames that they don't rule out. They never change a result.
 
     Returns:
-        One TopK for each query, as `search` does.
+        One TopK for each query.
     """
     library = Library(stream_blocks(blocks), fetch, name or validation.name_trajectory, sketches)
     return search_library(queries, library, SearchOptions(k, steps, metric, backend), exclude).tops
 
 
 def stream_blocks(blocks: Iterable[Block]) -> Callable[[int], Iterator[tuple[int, Frames]]]:
-    """Return the trajectories of blocks, as a `Library` streams them."""
+    """Return a function that yields the trajectories of blocks: the `stream` of a `Library`."""
 
     def stream(dim: int) -> Iterator[tuple[int, Frames]]:
         for block in blocks:
@@ -262,12 +258,12 @@ def search_library(
     exclude: Excluded = None,
     tuning: CpuTuning | None = None,
 ) -> SearchResult:
-    """Return what `search` does, over any library, and how many pairs each step removed.
+    """Search any library like `search`; also return how many pairs each stage ruled out.
 
     Args:
         queries: arrays [n d].
-        library: the trajectories, and where they have sketches those.
-        options: what is searched for.
+        library: the trajectories, and their sketches if there are any.
+        options: the options of the search.
         exclude, tuning: as in `search`.
     """
     validation.check_options(options, len(queries))
@@ -287,7 +283,7 @@ def search_library(
 
 
 def _load_search(backend: str, tuning: CpuTuning | None) -> PlainBackend:
-    """Return a backend's search, one match in each trajectory; numba, torch, triton load here."""
+    """Import a backend (numba, or torch and triton) and return its search function."""
     if backend == "reference":
         return reference.search
     if backend == "cpu":

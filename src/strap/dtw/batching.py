@@ -1,4 +1,4 @@
-"""Batches and tiles of trajectories, and their frames as numbers that compiled loops read."""
+"""Batches and tiles of trajectories, and the conversion of frames to float32 or float64."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from strap.jit import njit
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryBatch:
-    """Some trajectories that are bounded together."""
+    """Trajectories whose lower bounds are computed together."""
 
     ids: list[int]  # [t] global indices
     frames: list[Frames]  # [t] of [m d]
 
     @property
     def offsets(self) -> Ints:
-        """Where each trajectory begins, and the last one ends, when all lie end to end [t + 1]."""
+        """The offsets [t + 1] of the trajectories when they are concatenated."""
         return np.cumsum([0, *(len(frames) for frames in self.frames)])
 
 
 def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterator[TrajectoryBatch]:
-    """Yield the (index, frames) of a stream in batches of at most `max_frames`, or one trajectory.
+    """Yield the (index, frames) of a stream in batches of at most `max_frames` frames.
 
-    A trajectory is never cut: its recurrence needs all of it.
+    A longer trajectory is a batch of its own: its recurrence needs all of its frames.
     """
     batch, size = TrajectoryBatch([], []), 0
     for index, frames in stream:
@@ -45,7 +45,7 @@ def cut_batches(stream: Iterable[tuple[int, Frames]], max_frames: int) -> Iterat
 
 
 def split_into_tiles(offsets: Ints, max_frames: int) -> list[range]:
-    """Return spans of trajectories with at most `max_frames` together, or one that is longer."""
+    """Return spans of trajectories with at most `max_frames` frames, or one longer trajectory."""
     tiles, first = [], 0
     for i in range(1, len(offsets) - 1):
         if offsets[i + 1] - offsets[first] > max_frames:
@@ -55,12 +55,12 @@ def split_into_tiles(offsets: Ints, max_frames: int) -> list[range]:
 
 
 def find_excluded(ids: Ints, exclude: Sequence[Collection[int]]) -> Bools:
-    """Return which pairs [q t] of the queries with these trajectories must not match."""
+    """Return which pairs [query, trajectory] must not match."""
     return np.array([np.isin(ids, list(excluded)) for excluded in exclude])
 
 
 def as_floats(frames: Frames, metric: str) -> Frames:
-    """Return frames as float32 or float64, without loss; unit vectors for cosine."""
+    """Return frames as float32 or float64, without rounding; under cosine as unit vectors."""
     if metric == "cosine":
         return reference.unit_vectors(frames)
     if frames.dtype in (np.float32, np.float64):
@@ -73,12 +73,12 @@ def as_floats(frames: Frames, metric: str) -> Frames:
 
 
 def as_doubles(frames: Frames, metric: str = "l2") -> Floats:
-    """Return frames [m d] as float64, row by row, as the exact evaluation takes queries."""
+    """Return frames [m d] as a contiguous float64 array; under cosine as unit vectors."""
     return np.ascontiguousarray(as_floats(frames, metric), np.float64)
 
 
 @njit
 def _widen(half_bits: NDArray[np.uint16], out: Singles) -> None:
-    """Write float16 numbers, given by their bits, as float32; many times as fast as numpy."""
+    """Convert float16 numbers, given by their bits, to float32; much faster than numpy."""
     for k in range(half_bits.shape[0]):
         out[k] = number_of(half_bits[k])

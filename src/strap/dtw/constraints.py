@@ -1,16 +1,16 @@
-"""Several matches in one trajectory, and lengths within limits, on top of any top-k search.
+"""Several matches per trajectory and limits on match lengths, on top of any top-k search.
 
-A constrained match is one of the paths among which the plain search finds the cheapest. So the
-plain cost of a trajectory is a lower bound of its constrained cost. Trajectories come from the
-plain search in order of that bound, and are aligned under the constraints until k matches are
-certain. Where a trajectory beyond those could still hold a cheaper match, the plain search is
-repeated with a larger k.
+A plain search has no constraints: it returns the cheapest match of each trajectory. Constraints
+only exclude paths, so the plain cost of a trajectory is a lower bound of its constrained cost. The
+trajectories of a plain search are aligned under the constraints, in order of this bound, until the
+k best matches are certain. If a trajectory that the plain search did not return could still have a
+cheaper match, the plain search is repeated with a larger k.
 
-A match that does not overlap frames start..stop−1 lies before or after them. So a match that is
-taken leaves two shorter spans, whose best matches cost at least as much:
+Several matches of one trajectory must not overlap. So an accepted match, frames start..stop−1,
+splits its span of the trajectory in two. Their best matches cost at least as much:
 
     first        start     stop            last
-    |  . . . . .  | taken   |  . . . . . . |
+    |  . . . . .  | match   |  . . . . . . |
     |—— span ————|         |———— span ————|
 """
 
@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 from strap.dtw.types import (
     Alignment,
-    Constraints,
     Fetch,
     Frames,
     Lengths,
@@ -35,11 +34,11 @@ from strap.dtw.types import (
 )
 
 PlainSearch = Callable[[Sequence[int], int], SearchResult]
-"""(which queries, k) -> the k best of each, one in each trajectory, any length."""
+"""(indices of queries, k) -> the k best matches of each, at most one per trajectory."""
 Align = Callable[[Frames, Frames, Lengths | None], Alignment | None]
 """(query, trajectory, lengths) -> the best match."""
 GROWTH = 4
-"""times as many matches are asked of the plain search where those were too few"""
+"""the factor by which k grows when the plain search is repeated"""
 
 
 def search_constrained(
@@ -49,27 +48,27 @@ def search_constrained(
     fetch: Fetch,
     align: Align,
 ) -> SearchResult:
-    """Return each query's k best matches that don't overlap and have an allowed length. Exact.
+    """Return each query's k best matches under the constraints. Exact.
 
-    Best first: the best match, then the best clear of it, and so on, at most `per_trajectory` in
-    each; ties as in a plain search. The statistics of a query are those of its last plain search,
-    which saw all its pairs: each is counted once.
+    A trajectory gives its best match, then the best that does not overlap it, and so on, at most
+    `per_trajectory`; ties are ordered as in a plain search. The statistics of a query are those of
+    its last plain search.
     """
-    if options.constraints.are_none:
+    if options.constraints.is_unconstrained:
         return search_plain(range(len(queries)), options.k)
-    lengths = options.constraints.lengths
+    per_trajectory, lengths = options.constraints.per_trajectory, options.constraints.lengths
     tops: dict[int, TopK] = {}
     statistics: dict[int, SearchStatistics] = {}
     remaining, k = list(range(len(queries))), options.k
     while remaining:
         plain = search_plain(remaining, k)
-        for q, firsts, counts in zip(remaining, plain.tops, plain.statistics, strict=True):
+        for q, plain_top, counts in zip(remaining, plain.tops, plain.statistics, strict=True):
             limits = lengths[q] if lengths is not None else None
-            choice = _Choice(queries[q], options.k, limits, options.constraints, fetch, align)
+            selection = _Selection(queries[q], options.k, limits, per_trajectory, fetch, align)
             statistics[q] = counts
-            chosen = choice.choose(firsts, has_all=len(firsts) < k)
-            if chosen is not None:
-                tops[q] = chosen
+            selected = selection.select(plain_top, has_all=len(plain_top) < k)
+            if selected is not None:
+                tops[q] = selected
         remaining = [q for q in remaining if q not in tops]
         k *= GROWTH
     each = range(len(queries))
@@ -77,39 +76,47 @@ def search_constrained(
 
 
 class _Candidate(NamedTuple):
-    """A span of a trajectory and its best match, or a bound of it; sorts by cost, bounds first."""
+    """A span of a trajectory with its best match, or with a lower bound of that match's cost.
+
+    Candidates sort by cost; of equal costs, lower bounds come first.
+    """
 
     cost: float
-    is_certain: bool  # a match was found; else `cost` is a lower bound
+    is_certain: bool  # whether this is a match; else `cost` is a lower bound
     trajectory: int
     stop: int
-    less_start: int
-    first: int
+    less_start: int  # −start
+    first: int  # the span is frames first..last−1
     last: int
-    is_plain: bool  # as the plain search gave it
+    is_plain: bool  # whether it came from the plain search unchanged
 
 
 @dataclass(frozen=True, eq=False)
-class _Choice:
-    """One query's matches, best first."""
+class _Selection:
+    """The selection of one query's matches under the constraints."""
 
     query: Frames
     k: int
     lengths: Lengths | None
-    constraints: Constraints
+    per_trajectory: int
     fetch: Fetch
     align: Align
     n_taken: Counter[int] = field(default_factory=Counter)
 
-    def choose(self, plain: TopK, *, has_all: bool) -> TopK | None:
-        """Return the k best, or None where a trajectory beyond the plain ones might hold one."""
+    def select(self, plain: TopK, *, has_all: bool) -> TopK | None:
+        """Return the k best matches, or None if more trajectories are needed to be certain.
+
+        Args:
+            plain: the matches of a plain search.
+            has_all: whether these are all trajectories with a match.
+        """
         heap = [self._plain_candidate(plain, row) for row in range(len(plain))]
         heapq.heapify(heap)
         limit = float(plain.cost[-1]) if len(plain) and not has_all else float("inf")
         matches: list[tuple[float, int, int, int]] = []
         while heap and len(matches) < self.k:
             best = heapq.heappop(heap)
-            if self.n_taken[best.trajectory] == self.constraints.per_trajectory:
+            if self.n_taken[best.trajectory] == self.per_trajectory:
                 continue
             if best.cost >= limit and not (best.is_plain and best.is_certain):
                 return None
@@ -131,7 +138,7 @@ class _Choice:
         return _Candidate(cost, self.lengths is None, trajectory, stop, -start, 0, last, True)
 
     def _evaluate(self, span: _Candidate) -> _Candidate | None:
-        """Return the best match within a span, if any."""
+        """Return a span with its best match under the length limits, or None if it has none."""
         frames = self.fetch(span.trajectory)[span.first : span.last]
         match = self.align(self.query, frames, self.lengths)
         if match is None:
@@ -142,9 +149,7 @@ class _Choice:
         )
 
     def _spans_beside(self, match: _Candidate) -> list[_Candidate]:
-        """Return what lies before and after a match that was taken, bounded by its cost."""
-        if self.constraints.per_trajectory == 1:
-            return []
+        """Return the spans before and after an accepted match, with its cost as lower bound."""
         sides = ((match.first, -match.less_start), (match.stop, match.last))
         return [
             match._replace(is_certain=False, first=first, last=last, is_plain=False)

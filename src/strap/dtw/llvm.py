@@ -1,7 +1,4 @@
-"""Instructions that numba has no functions for, written for its compiler (LLVM).
-
-LLVM translates them for whichever processor there is.
-"""
+"""LLVM code for operations that numba lacks; LLVM translates it for any CPU."""
 
 from __future__ import annotations
 
@@ -18,19 +15,16 @@ HALF, SINGLE = ir.HalfType(), ir.FloatType()
 
 
 def has_instructions(*names: str) -> bool:
-    """Return whether the processor has all of these, by LLVM's names, and numba may use them.
-
-    It may not where NUMBA_CPU_FEATURES says otherwise.
-    """
-    there: str = get_host_cpu_features()  # type: ignore[no-untyped-call]
-    chosen: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
-    both = set(there.split(",")) & set((there if chosen is None else chosen).split(","))
-    return {f"+{name}" for name in names} <= both
+    """Return whether the CPU has these features and NUMBA_CPU_FEATURES allows them."""
+    present: str = get_host_cpu_features()  # type: ignore[no-untyped-call]
+    allowed: str | None = config.CPU_FEATURES  # type: ignore[attr-defined]
+    usable = set(present.split(",")) & set((present if allowed is None else allowed).split(","))
+    return {f"+{name}" for name in names} <= usable
 
 
 @intrinsic
 def number_of(context: Any, value: Any) -> Any:  # noqa: ARG001
-    """Return the float32 number of a float16's bits (uint16); any other number as it is."""
+    """Convert the bits of a float16 (uint16) to float32; return any other number unchanged."""
     if value != types.uint16:
         return value(value), lambda _context, _builder, _signature, arguments: arguments[0]
 
@@ -42,7 +36,7 @@ def number_of(context: Any, value: Any) -> Any:  # noqa: ARG001
 
 @intrinsic
 def pointer_to(context: Any, address: Any) -> Any:  # noqa: ARG001
-    """Return an address as a pointer, for `numba.carray`."""
+    """Convert an address to a pointer, for `numba.carray`."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)

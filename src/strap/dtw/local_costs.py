@@ -1,8 +1,8 @@
-"""Exact local costs C(n, m) of a query frame and a trajectory frame, each summed in order.
+"""Exact local costs C(n, m) of query and trajectory frames: the compiled metrics.
 
-A returned cost is a sum in order of dimension, to the last bit, and one sum alone waits for each of
-its additions. So many costs are summed at a time: where all frames are compared, those of one frame
-with all of the other side; where single pairs are, those of eight pairs.
+To give the same bits as `reference.local_costs`, each cost is summed in order of dimension. One
+such sum is slow, because each addition waits for the one before. So several sums are interleaved:
+for a whole matrix those of one row or column, for single cells those of eight cells.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Floats, Frames, Ints
 from strap.jit import njit
 
-GROUP_SIZE = 8  # costs that are summed at a time
+GROUP_SIZE = 8  # costs that are summed together
 
 
 @njit
 def compute_local_costs(query: Floats, frames: Frames, is_cosine: bool) -> Floats:
-    """Return C [n m] of query [n d] with all frames [m d] of a trajectory."""
+    """Return C [n m] of query [n d] and all frames [m d] of a trajectory."""
     N, M = query.shape[0], frames.shape[0]
     costs = np.empty((N, M))
-    if N > M:  # the longer side is what is summed at a time
+    if N > M:  # the sums along the longer side are interleaved
         columns = np.ascontiguousarray(query.T)
         for m in range(M):
             _fill_costs(frames[m], columns, is_cosine, costs[:, m])
@@ -38,7 +38,7 @@ def compute_local_costs(query: Floats, frames: Frames, is_cosine: bool) -> Float
 
 @njit
 def _fill_costs(frame: Frames, others: Frames, is_cosine: bool, out: Floats) -> None:
-    """Fill the costs [m] of a frame [d] with others [d m], a column for each."""
+    """Fill `out` [m] with the costs of a frame [d] and others [d m], one per column."""
     out[:] = 0
     for k in range(others.shape[0]):
         value = np.float64(frame[k])
@@ -53,13 +53,14 @@ def _fill_costs(frame: Frames, others: Frames, is_cosine: bool, out: Floats) -> 
 def fill_local_costs(
     query: Floats, frames: NDArray[Any], pairs: Ints, is_cosine: bool, costs: Floats
 ) -> None:
-    """Fill the exact costs [n m] of these pairs [p 2] of a query and a trajectory frame.
+    """Fill in the exact costs of some cells.
 
     Args:
         query: [n d].
-        frames: [m d]; float16 ones as their bits.
-        pairs: query and trajectory frame of each.
+        frames: [m d]; float16 numbers are passed as their bits (uint16).
+        pairs: the cells [p 2]: query frame, trajectory frame.
         is_cosine: whether frames are unit vectors, and costs half their squared distance.
+        costs: the output [n m]; other cells keep their values.
     """
     count, d = pairs.shape[0], query.shape[1]
     group, squared_distances = np.empty((GROUP_SIZE, 2), np.int64), np.empty(GROUP_SIZE)
@@ -80,12 +81,12 @@ def fill_local_costs(
 def compute_reachable_costs(
     query: Floats, frames: Floats, steps: StepSet, is_cosine: bool
 ) -> Floats:
-    """Return C [n m] where a path from the first cell to the last one may come, ∞ elsewhere.
+    """Return C [n m] of the cells that a path from first to last cell can reach, ∞ elsewhere.
 
     Args:
         query: [n d].
-        frames: [d m], a column for each trajectory frame.
-        steps: the step set; where its slopes have limits, a path stays between four lines:
+        frames: [d m], one column per trajectory frame.
+        steps: the step set; if its slopes are limited, a path stays in a parallelogram:
 
             x x x . . . . .
             . x x x x . . .

@@ -1,19 +1,19 @@
-"""One exact alignment of which only the cells that may matter are exact.
+"""One exact alignment that computes exact local costs only near the optimal path.
 
-With low(n, m) ≤ C(n, m) for every cell, from a product of low precision, let F(n, m) be the
-cheapest way to the cell under `low` and B(n, m) the cheapest way on from it, the cell counted in
-both. Every path through the cell costs at least F + B − low. The exact cost U of one path, the best
-one under `low`, is at least the optimum. So a cell with F + B − low > U lies on no optimal path.
-Nor does one with F + B − low above a threshold, where only cheaper matches are wanted.
+A product of low precision gives a lower bound low(n, m) ≤ C(n, m) of every local cost. Under `low`,
+let F(n, m) be the cost of the cheapest path from the first row to the cell, and B(n, m) that of the
+cheapest path from the cell to the last row, both including the cell. Then every path through the
+cell costs at least F + B − low. The best path under `low` has the exact cost U, which is at least
+the optimum. So a cell with F + B − low > U is on no optimal path, and is pruned. If only matches
+below a threshold are wanted, cells with F + B − low above the threshold are pruned too.
 
-What is left is a strip a few cells wide, and the recurrence over it, with exact costs, gives the
-same cost, start and stop as over all cells, to the last bit: cells on optimal paths keep all their
-optimal predecessors, and a cell that is left out can only have made others cheaper than they are
-allowed to be. U is raised by 1e−9 of itself, far more than float64 rounds in these sums, so that
-whatever rounding makes equal is left in.
+The remaining cells form a strip a few cells wide. The recurrence over the strip, with exact local
+costs, gives the same cost, start and stop as over all cells, bit by bit, because all cells of all
+optimal paths remain. U is increased by a relative 1e−9, far more than the rounding errors of these
+sums, so that ties remain too.
 
-    . . . . . . . . . .        .  low alone
-    . . x x . . . . . .        x  exact
+    . . . . . . . . . .        .  only `low`
+    . . x x . . . . . .        x  exact local cost
     . . . x x . . . . .
     . . . . . x . . . .
 """
@@ -32,9 +32,9 @@ from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
 SLACK = 1e-9
-"""of a cost: far more than float64 rounds in its sum"""
+"""relative; far more than the rounding error of a cost in float64"""
 NO_PATH, ABOVE_THRESHOLD = -1, -2
-"""in the place of a start, where there is no match"""
+"""returned as start if there is no match"""
 
 
 @njit
@@ -47,14 +47,14 @@ def align_pruned(
     is_cosine: bool,
     out: Floats,
 ) -> None:
-    """Write cost, start and stop of the best match into out [3]; a cost of ∞ where there is none.
+    """Write cost, start and stop of the best match into out [3]; cost ∞ if there is none.
 
     Args:
         query: [n d].
-        frames: [m d]; float16 ones as their bits.
+        frames: [m d]; float16 numbers are passed as their bits (uint16).
         lower_costs: lower bounds [n m] of the local costs.
-        threshold: matches that cost more are not wanted: where the best one does, so does what is
-            returned, or it is `ABOVE_THRESHOLD`.
+        threshold: of no match that costs more is the exact cost needed: the cost written is then
+            above the threshold too, or ∞ with `ABOVE_THRESHOLD` as start.
         is_cosine: as in `local_costs.fill_local_costs`.
     """
     forward = accumulate_costs(lower_costs, steps.moves)
@@ -78,12 +78,12 @@ def align_pruned(
 
 @njit
 def _prune(forward: Floats, lower_costs: Floats, limit: float, moves: Ints, costs: Floats) -> Ints:
-    """Return the cells [c 2] that may lie on a path of at most this cost and have no cost yet.
+    """Return the cells [c 2] of paths that can cost at most `limit`, except those with a cost.
 
-    The others' costs become ∞.
+    The costs of all other cells are set to ∞.
     """
     N, M = lower_costs.shape
-    # From a cell on to the last row is from the first row to it, upside down and back to front.
+    # Paths from a cell to the last row are paths from the first row in the reversed matrix.
     backward = accumulate_costs(lower_costs[::-1, ::-1].copy(), moves)[::-1, ::-1]
     cells = np.empty((N * M, 2), np.int64)
     count = 0

@@ -1,14 +1,14 @@
-"""Subsequence DTW as it is defined, in plain float64: slow, readable, what the others must equal.
+"""The definition of subsequence DTW in plain float64: slow and readable; backends must equal it.
 
-Query x_1..x_N, trajectory y_1..y_M. C(n, m) is the cost of matching frame n with frame m, and
-D(n, m) that of the cheapest path which starts anywhere in row 1 and ends in cell (n, m):
+Query x_1..x_N, trajectory y_1..y_M. C(n, m) is the local cost of matching frame n with frame m.
+D(n, m) is the cost of the cheapest path that starts anywhere in row 1 and ends in cell (n, m):
 
     D(1, m) = C(1, m)
     D(n, m) = C(n, m) + min D(n − Δn, m − Δm)   over the moves (Δn, Δm) of the step set
 
-Predecessors out of range cost ∞. Beside D the column where the path left row 1 is carried along,
-so that no path need be traced back; among equally cheap predecessors the larger start wins.
-The match ends at the smallest m of least D(N, m).
+Predecessors out of range cost ∞. Each cell also keeps the start column of its path, so that no
+path has to be traced back. Of equally cheap predecessors, the one with the larger start wins.
+The match ends at the m with the smallest D(N, m), the first of them on ties.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strap.dtw.validation import check_numbers
 def unit_vectors(frames: Frames) -> Floats:
     """Return frames [m d] divided by their norms, in float64; no norm may be 0."""
     values = np.asarray(frames, np.float64)
-    # An exact power of two first, so that squares neither over- nor underflow.
+    # First divide by a power of two, which is exact, so that squares neither over- nor underflow.
     _, exponent = np.frexp(np.abs(values).max(axis=1, keepdims=True))
     values = np.ldexp(values, -exponent)
     return np.asarray(values / np.sqrt((values * values).sum(axis=1, keepdims=True)))
@@ -47,8 +47,8 @@ def unit_vectors(frames: Frames) -> Floats:
 def local_costs(query: Frames, trajectory: Frames, metric: str) -> Floats:
     """Return C [n m]: l2 is |a − b|, cosine is ½·|a/|a| − b/|b||², which equals 1 − cos(a, b).
 
-    Differences first, then squares, summed in order of the dimension: identical frames cost
-    exactly 0, and every backend that sums in this order gets the same bits.
+    Squared differences are summed in order of dimension. So identical frames cost exactly 0, and
+    every backend that sums in this order gets the same bits.
     """
     a = unit_vectors(query) if metric == "cosine" else np.asarray(query, np.float64)
     b = unit_vectors(trajectory) if metric == "cosine" else np.asarray(trajectory, np.float64)
@@ -69,9 +69,9 @@ def align(costs: Floats, steps: str) -> Alignment | None:
 
 
 def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | None:
-    """Return the cheapest path of an allowed length through costs [n m]: each start by itself.
+    """Return the cheapest path of an allowed length through costs [n m], trying each start.
 
-    A path from a given start may move within row 1 too, where the step set lets it.
+    With a fixed start, a path may also move along row 1, if the step set has such a move.
     """
     least, most = lengths
     best: tuple[float, int, int] | None = None
@@ -85,7 +85,7 @@ def align_within(costs: Floats, steps: str, lengths: Lengths) -> Alignment | Non
 
 
 def _accumulate(costs: Floats, steps: str, *, is_free: bool) -> tuple[Floats, Ints]:
-    """Return D [n m] and where each path starts; free ones anywhere in row 1, else in column 1."""
+    """Return D [n m] and the start columns [n m]; paths start in row 1, or (not free) in (1, 1)."""
     N, M = costs.shape
     D, starts = np.full((N, M), math.inf), np.zeros((N, M), np.int64)
     for n in range(N):
@@ -104,16 +104,16 @@ def _accumulate(costs: Floats, steps: str, *, is_free: bool) -> tuple[Floats, In
 def best_match(
     query: Frames, trajectory: Frames, lengths: Lengths | None = None, *, steps: str, metric: str
 ) -> Alignment | None:
-    """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
+    """Return the best match of query [n d] in trajectory [m d]; inputs are assumed valid."""
     costs = local_costs(query, trajectory, metric)
     return align(costs, steps) if lengths is None else align_within(costs, steps, lengths)
 
 
 def find_cells(query: Frames, window: Frames, steps: str, metric: str) -> tuple[Ints, Floats]:
-    """Return the cells [p 2] of the cheapest path between the ends of query [n d] and window [m d].
+    """Return the cells [p 2] of the cheapest path from corner to corner, and their local costs [p].
 
-    And their costs [p]; p is 0 where no path leads there. It is traced back from the end; equally
-    cheap predecessors: the one by the first of the moves, in the order of `STEPS`.
+    p is 0 if there is no path. It is traced back: of equally cheap predecessors, the first move of
+    `STEPS` wins. The matrix has a row per frame of query [n d], a column per frame of window [m d].
     """
     costs = local_costs(query, window, metric)
     D, _ = _accumulate(costs, steps, is_free=False)
@@ -134,7 +134,7 @@ def search(
     options: SearchOptions,
     exclude: Excluded,
 ) -> SearchResult:
-    """Return each query's k best of a library, every pair evaluated."""
+    """Return the k best matches of each query; every pair is aligned."""
     found: list[list[tuple[float, int, int, int]]] = [[] for _ in queries]
     for index, frames in library.stream(queries[0].shape[1]):
         check_numbers(frames, library.name(index), options.metric)
@@ -145,5 +145,5 @@ def search(
             if match is not None:
                 found[q].append((match.cost, index, match.stop, -match.start))
     tops = [TopK.of(sorted(matches)[: options.k]) for matches in found]
-    # It has no bounds: what it evaluates isn't counted.
+    # No statistics: without lower bounds, nothing is ruled out.
     return SearchResult(tops, [SearchStatistics() for _ in queries])

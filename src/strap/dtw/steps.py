@@ -1,7 +1,7 @@
 """Step sets: the moves that a warping path may make.
 
-A move is (Δquery, Δtrajectory). Here, and nowhere else, is written which moves a set has; every
-recurrence reads them from a `StepSet`. The cells from which x is reached:
+A move is (Δquery, Δtrajectory). `STEPS` defines the step sets; every recurrence takes its moves
+from there. The predecessors (o) of a cell (x):
 
         strap             fmp                 classic
         m−2 m−1  m        m−2 m−1  m          m−1  m
@@ -9,8 +9,8 @@ recurrence reads them from a `StepSet`. The cells from which x is reached:
          o   o   .         o   o   .           o   o     n−1
          .   .   x         .   .   x           o   x     n
 
-The default, `strap`, has a recurrence of its own besides (`is_strap`): a frame's rows don't depend
-on each other, so that all are computed at once (`cpu/int16/recurrence.py`).
+The default, `strap`, also has faster recurrences (`cpu/int16/recurrence.py`, `accumulate_strap` in
+`gpu/bound_kernels.py`): no predecessor is in the same column, so all rows are computed at once.
 """
 
 from __future__ import annotations
@@ -31,63 +31,64 @@ STEPS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 """Allowed moves (Δquery, Δtrajectory) of the warping path, by name.
 
-They are in the order in which a traced path prefers equally cheap ones: first (1, 1), by which both
-go on; then the one from the later trajectory frame, as of equally cheap alignments the one with the
-later start is preferred; then from the later query frame.
+If predecessors are equally cheap, a traced path takes the first of these moves: (1, 1), then the
+move from the later trajectory frame (alignments prefer the later start too), then the move from
+the later query frame.
 """
 MAX_COLUMN_STEP = max(dm for moves in STEPS.values() for _, dm in moves)
-"""columns that a move goes back, at most"""
+"""the largest Δtrajectory of all moves"""
 
 
 class StepSet(NamedTuple):
-    """A step set, as compiled loops take it."""
+    """A step set in the form that numba's compiled functions take."""
 
     moves: Ints  # [s 2]
-    min_slope: float  # trajectory frames that a path passes for each query frame, at least
-    max_slope: float  # … and at most; ∞ where a query frame may meet any number of them
+    min_slope: float  # the fewest trajectory frames per query frame that a path advances
+    max_slope: float  # … and the most; ∞ if a query frame can match any number of frames
     is_strap: bool
 
 
 @cache
 def step_set(name: str) -> StepSet:
-    """Return the step set of a name."""
+    """Return the step set with this name."""
     moves = STEPS[name]
     slopes = [dm / dn if dn else math.inf for dn, dm in moves]
     return StepSet(np.array(moves, np.int64), min(slopes), max(slopes), name == "strap")
 
 
 def count_path_cells(steps: StepSet, n_rows: Floats, n_columns: Floats) -> Floats:
-    """Return how many cells a path through so many rows and columns has at most, or one more."""
+    """Return an upper bound of the number of cells of a path through a matrix of this size."""
     return n_rows + n_columns if steps.max_slope == math.inf else n_rows
 
 
 class StepLayout(NamedTuple):
-    """A step set as the GPU's kernels take it, whose recurrences go on by columns.
+    """A step set in the form that the GPU kernels take, which compute D column by column.
 
-    A warp holds one column of D, one row in each lane, and goes along the trajectory. Under `strap`
-    and `fmp` every predecessor lies in an earlier column, so all rows are computed at once:
+    A warp holds one column of D, one row per lane, and moves along the trajectory. Under `strap`
+    and `fmp` every predecessor is in an earlier column, so all rows are computed at once:
 
             column    m−2  m−1   m
             row n−2    .    o    .        o under `fmp` alone
             row n−1    o    o    .
             row n      .    .    x
 
-    A move that stays in its column (`classic` has one) skews the layout: row n works on column
-    t − n at time t, and everything it needs is one or two times old:
+    With a move inside one column (`classic` has one) the layout is skewed: at time t, row n
+    computes column t − n, and its predecessors were computed at times t − 1 and t − 2:
 
             time      t−2  t−1   t
             row n−1    o    o    .
             row n      .    o    x
 
-    So every step set has the two predecessors in row n − 1, and some one time back in other rows.
+    So every step set has two predecessors in row n − 1, one and two times back. All its other
+    predecessors are one time back, in other rows.
     """
 
-    skew: int  # how many times row n is behind row n − 1: 0 or 1
-    rows_back: tuple[int, ...]  # rows up to the predecessors besides those in row n − 1
+    skew: int  # by how many times row n lags row n − 1: 0 or 1
+    rows_back: tuple[int, ...]  # Δn of the other predecessors
 
 
 def lay_out_steps(name: str) -> StepLayout:
-    """Return the layout of a step set; raises where the kernels lack one of its moves."""
+    """Return the layout of a step set; raise if the kernels do not support its moves."""
     skew = int(any(dm == 0 for _, dm in STEPS[name]))
     moves = {(dn, dm + skew * dn) for dn, dm in STEPS[name]}  # (rows, times) back
     others = moves - {(1, 1), (1, 2)}

@@ -1,4 +1,4 @@
-"""Search in a trajectory that is still being recorded."""
+"""Matching against a trajectory that is still being recorded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from strap.dtw.validation import check_names, check_numbers, check_queries, chec
 
 
 class Stream:
-    """Queries matched against frames as they come.
+    """Queries that are matched against frames as they arrive.
 
-    After every `append`, `best` is what `best_match` would give for all frames so far, to the last
-    bit, and `newest` the cost of the cheapest match that ends with the newest frame. A frame costs
-    the same whether it is the first or the millionth: two columns of the recurrence are kept, no
-    frames.
+    After every `append`, `best` equals, bit by bit, what `best_match` returns for all frames so
+    far, and `newest` is the cost of the cheapest match that ends with the newest frame. Time and
+    memory per frame are constant: only the last two columns of D are kept, and no frames.
 
     >>> import numpy as np
     >>> stream = Stream([np.array([[1.0], [2.0]])])
@@ -42,7 +41,7 @@ class Stream:
         self._dim = checked[0].shape[1] if checked else None
 
     def append(self, frames: Frames) -> None:
-        """Take in new frames [m d], one or many."""
+        """Append new frames [m d], one or many."""
         frames = check_shape(frames, f"what follows frame {self.frames}", self._dim)
         check_numbers(frames, f"what follows frame {self.frames}", self.metric)
         values = np.ascontiguousarray(as_floats(frames, self.metric))
@@ -58,12 +57,12 @@ class Stream:
 
     @property
     def newest(self) -> list[float]:
-        """Each query's cost of the best match that ends with the newest frame (inf: none fits)."""
+        """Each query's cost of the best match that ends with the newest frame; ∞ if none does."""
         return [query.newest for query in self._queries]
 
 
 class _StreamedQuery:
-    """One query, and the last columns of its recurrence: as many as a move goes back."""
+    """One query, and the last MAX_COLUMN_STEP columns of its D."""
 
     def __init__(self, frames: Floats) -> None:
         self.frames = frames  # [n d]
@@ -72,9 +71,9 @@ class _StreamedQuery:
         self._D = np.full((len(frames), MAX_COLUMN_STEP), np.inf)
         self._starts: Ints = np.zeros((len(frames), MAX_COLUMN_STEP), np.int64)
 
-    def extend(self, costs: Floats, steps: StepSet, seen: int) -> None:
-        """Take in the local costs [n m] of new frames, which come after `seen` others."""
-        first = seen - MAX_COLUMN_STEP  # the frame of the first column that is kept
+    def extend(self, costs: Floats, steps: StepSet, n_seen: int) -> None:
+        """Extend D by the local costs [n m] of new frames, which follow `n_seen` others."""
+        first = n_seen - MAX_COLUMN_STEP  # the frame of the first kept column
         D = np.concatenate([self._D, np.empty_like(costs)], axis=1)
         starts = np.concatenate([self._starts - first, np.empty_like(costs, np.int64)], axis=1)
         # The local costs of the kept columns are not read.

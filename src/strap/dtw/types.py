@@ -1,4 +1,4 @@
-"""The inputs and the results of `strap.dtw`: small frozen records of arrays."""
+"""The inputs and the results of `strap.dtw`: frozen dataclasses of arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from strap.dtw.sketches.sketcher import Sketches
 
 Frames: TypeAlias = NDArray[Any]
-"""Frames [m d], real numbers of any width."""
+"""Frames [m d] of any real dtype."""
 Real: TypeAlias = float | np.float32
 Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
@@ -21,27 +21,27 @@ Shorts: TypeAlias = NDArray[np.int16]
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 Fetch: TypeAlias = Callable[[int], Frames]
-"""Global trajectory index -> its frames [m d], read again for the exact pass."""
+"""Global trajectory index -> its frames [m d]; called for the exact alignment of candidates."""
 Name: TypeAlias = Callable[[int], str]
-"""Global trajectory index -> what an error message calls it."""
+"""Global trajectory index -> the trajectory's name in error messages."""
 Excluded: TypeAlias = Sequence[Collection[int]] | None
-"""For each query the global indices of trajectories that it must not match."""
+"""For each query the global indices of the trajectories that it must not match."""
 Lengths: TypeAlias = tuple[int, int]
-"""The least and the greatest number of frames that a match may have."""
+"""The minimum and the maximum number of frames of a match."""
 
 METRICS = ("l2", "cosine")
 
 
 @dataclass(frozen=True, eq=False)
 class WarpingPath:
-    """The pairs of a query and a trajectory frame that meet, from first to last, and their costs.
+    """A warping path: its (query frame, trajectory frame) pairs in order, and their local costs.
 
-    It iterates over (query frame, trajectory frame, cost).
+    Iterating over a path gives (query frame, trajectory frame, cost).
     """
 
     query: Ints  # [p] frame of the query, 0 to n − 1
     trajectory: Ints  # [p] frame of the trajectory, start to stop − 1
-    costs: Floats  # [p] local costs; added in this order they are the alignment's, to the last bit
+    costs: Floats  # [p] local costs; summed in this order they give the alignment's cost bit by bit
 
     def __len__(self) -> int:
         return len(self.costs)
@@ -53,18 +53,18 @@ class WarpingPath:
 
 @dataclass(frozen=True)
 class Alignment:
-    """The best match of a query in one trajectory: frames start..stop−1, and what it costs."""
+    """The best match of a query in one trajectory: frames start..stop−1, and their cost."""
 
     cost: float
     start: int
     stop: int
     path: WarpingPath | None = field(default=None, compare=False, repr=False)
-    """where it was asked for; alignments are equal with and without"""
+    """the warping path if it was requested; comparing alignments ignores it"""
 
 
 @dataclass(frozen=True, eq=False)
 class TopK:
-    """The best matches of one query, cheapest first; r = min(k, trajectories that fit)."""
+    """The best matches of one query, cheapest first; r = min(k, number of matches)."""
 
     trajectory: Ints  # [r] global trajectory index
     start: Ints  # [r]
@@ -76,7 +76,7 @@ class TopK:
 
     @classmethod
     def of(cls, matches: Sequence[tuple[float, int, int, int]]) -> TopK:
-        """Return sorted (cost, trajectory, stop, −start), the order of the tie rule, as arrays."""
+        """Return matches as arrays; they are tuples (cost, trajectory, stop, −start), sorted."""
         columns = list(zip(*matches, strict=True)) or [(), (), (), ()]
         cost = np.array(columns[0], np.float64)
         trajectory, stop, less_start = (np.array(column, np.int64) for column in columns[1:])
@@ -84,7 +84,7 @@ class TopK:
 
     @classmethod
     def best_of(cls, tops: Sequence[TopK], k: int) -> TopK:
-        """Return the k best of what several parts of a search found for one query."""
+        """Return the k best of one query's matches from several parts of a search."""
         trajectory, start, stop, cost = (
             np.concatenate([getattr(top, part) for top in tops])
             for part in ("trajectory", "start", "stop", "cost")
@@ -95,7 +95,7 @@ class TopK:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Trajectories laid end to end: number i is frames[offsets[i]:offsets[i + 1]].
+    """Concatenated trajectories: number i is frames[offsets[i]:offsets[i + 1]].
 
     frames    | a a a a | b b | c c c |        [F d]
     offsets   0         4     6       9        [t + 1]
@@ -109,22 +109,22 @@ class Block:
 
 @dataclass(frozen=True)
 class Constraints:
-    """The conditions of a match besides its cost."""
+    """The limits on the number and the length of matches."""
 
     per_trajectory: int = 1
-    """how many matches of a query may lie in one trajectory; they don't overlap"""
+    """the maximum number of matches of a query in one trajectory; they don't overlap"""
     lengths: Sequence[Lengths] | None = None
-    """for each query the least and the greatest number of frames of a match"""
+    """for each query the minimum and the maximum number of frames of a match"""
 
     @property
-    def are_none(self) -> bool:
-        """Whether a plain search will do: the best match of each trajectory, of any length."""
+    def is_unconstrained(self) -> bool:
+        """Whether each trajectory gives its one best match, of any length."""
         return self.per_trajectory == 1 and self.lengths is None
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """The options of a search, which every part of it gets whole."""
+    """The options of one search."""
 
     k: int
     steps: str = "strap"
@@ -135,27 +135,27 @@ class SearchOptions:
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """The trajectories that are searched."""
+    """The trajectories that are searched, and the functions that read them."""
 
     stream: Callable[[int], Iterable[tuple[int, Frames]]]
-    """dimension of the queries -> every (global index, frames [m d]), checked, read once"""
+    """dimension of the queries -> (global index, frames [m d]) of each trajectory, shape-checked"""
     fetch: Fetch
     name: Name
     sketches: Sequence[Sequence[Sketches]] = ()
-    """of all trajectories, of one or more kinds for each part of them, the fastest first"""
+    """for each part of the library (a store, say) its kinds of sketches, the fastest kind first"""
 
 
 @dataclass(frozen=True)
 class SearchStatistics:
-    """The number of (query, trajectory) pairs that each step of a search removed."""
+    """The number of (query, trajectory) pairs that each stage of a search ruled out."""
 
     pairs: int = 0
     by_sketches: int = 0
-    """removed by the bound from sketches: their frames were not read"""
+    """ruled out by bounds from sketches, without reading the trajectory's frames"""
     by_bounds: int = 0
-    """removed by the bound from all dimensions"""
+    """ruled out by bounds from the frames"""
     evaluated: int = 0
-    """evaluated exactly"""
+    """aligned exactly"""
 
     def __add__(self, other: SearchStatistics) -> SearchStatistics:
         counts = zip(astuple(self), astuple(other), strict=True)
@@ -164,7 +164,7 @@ class SearchStatistics:
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """The matches of each query, and how many pairs each step of the search removed."""
+    """The matches of each query, and how many pairs each stage of the search ruled out."""
 
     tops: list[TopK]  # [q]
     statistics: list[SearchStatistics]  # [q]
@@ -177,7 +177,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Backend:
-    """The implementation that runs, and why that one."""
+    """The name of the backend that runs, and the reason why it was chosen."""
 
     name: str
     reason: str

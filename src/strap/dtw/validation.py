@@ -21,7 +21,7 @@ from strap.dtw.types import (
 from strap.errors import StrapError, unknown
 
 MAX_NUMBER = 1e150  # squares of larger numbers overflow
-COST_TOLERANCE = 1e-9  # of a cost: what another order of its sum may change, and far more
+COST_TOLERANCE = 1e-9  # relative: far more than another order of summation can change a cost
 
 
 def check_names(steps: str, metric: str) -> None:
@@ -33,7 +33,7 @@ def check_names(steps: str, metric: str) -> None:
 
 
 def check_options(options: SearchOptions, n_queries: int) -> None:
-    """Check what is searched for."""
+    """Check the options of a search."""
     check_names(options.steps, options.metric)
     k = options.k
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
@@ -42,7 +42,7 @@ def check_options(options: SearchOptions, n_queries: int) -> None:
 
 
 def check_shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
-    """Return frames as an array; check that it is [m d] of real numbers, m, d ≥ 1, d == dim."""
+    """Return frames as an array; check that it is real, [m d], with m, d ≥ 1 and d == dim."""
     frames = np.asanyarray(frames)
     if frames.ndim != 2:
         raise StrapError(
@@ -66,7 +66,7 @@ def check_shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
 
 
 def check_block(block: Block, dim: int) -> None:
-    """Check that a block's offsets tile its frames with trajectories of at least one frame."""
+    """Check that a block's offsets divide its frames into trajectories of at least one frame."""
     offsets, ids = block.offsets, block.ids
     if len(offsets) != len(ids) + 1:
         raise StrapError(f"a block has {len(ids)} ids and {len(offsets)} offsets: give ids + 1")
@@ -81,9 +81,9 @@ def check_block(block: Block, dim: int) -> None:
 
 
 def _largest_magnitude(frames: Frames) -> float:
-    """Return the largest absolute value; it is not finite where one of the numbers isn't."""
+    """Return the largest absolute value; NaN or ∞ if any of the numbers is."""
     if frames.dtype == np.float16:
-        # Numbers of one sign are ordered as their bits are, which are compared many times as fast.
+        # The bits of positive floats sort like the floats, and integers compare much faster.
         bits = np.ascontiguousarray(frames).view(np.int16)
         above, below = bits.max(initial=0), bits.view(np.uint16).max(initial=0) & 0x7FFF
         return float(np.uint16(max(above, below)).view(np.float16))
@@ -111,7 +111,7 @@ def check_numbers(frames: Frames, what: str, metric: str) -> None:
 
 
 def check_queries(queries: Sequence[Frames], metric: str, dim: int | None = None) -> list[Frames]:
-    """Return the queries as arrays; check that all have as many dimensions, and their numbers."""
+    """Return the queries as arrays; check their shapes, equal dimensions and numbers."""
     checked: list[Frames] = []
     for q, query in enumerate(queries):
         checked.append(check_shape(query, f"query {q}", dim))
@@ -121,7 +121,7 @@ def check_queries(queries: Sequence[Frames], metric: str, dim: int | None = None
 
 
 def name_trajectory(index: int) -> str:
-    """Return what an error message calls a trajectory that has no other name."""
+    """Return the default name of a trajectory in error messages."""
     return f"trajectory {index}"
 
 
@@ -135,7 +135,7 @@ def check_excluded(exclude: Excluded, n_queries: int) -> None:
 
 
 def _check_constraints(constraints: Constraints, n_queries: int) -> None:
-    """Check how many matches a trajectory may have, and how long each query's may be."""
+    """Check `per_trajectory` and the length limits of each query."""
     per_trajectory, lengths = constraints.per_trajectory, constraints.lengths
     if isinstance(per_trajectory, bool) or per_trajectory < 1:
         raise StrapError(f"per_trajectory is {per_trajectory!r}: it must be at least 1")
@@ -151,7 +151,7 @@ def _check_constraints(constraints: Constraints, n_queries: int) -> None:
 
 
 def check_lengths(lengths: Lengths, what: str) -> None:
-    """Check the least and the greatest length of a match."""
+    """Check the minimum and the maximum length of a match."""
     least, most = lengths
     if not 1 <= least <= most:
         raise StrapError(
@@ -161,7 +161,7 @@ def check_lengths(lengths: Lengths, what: str) -> None:
 
 
 def check_borders(alignment: Alignment, n_frames: int) -> None:
-    """Check that an alignment lies inside a trajectory of so many frames."""
+    """Check that an alignment is inside a trajectory of `n_frames` frames."""
     if not 0 <= alignment.start < alignment.stop <= n_frames:
         raise StrapError(
             f"the alignment covers frames {alignment.start}:{alignment.stop} of a trajectory of "
@@ -171,14 +171,14 @@ def check_borders(alignment: Alignment, n_frames: int) -> None:
 
 
 def check_path(costs: Floats, alignment: Alignment, n_query: int, options: SearchOptions) -> None:
-    """Check that local costs [p] along a path are those of an alignment, and that there is one."""
+    """Check that a path exists and that its local costs [p] add up to the alignment's cost."""
     if len(costs) == 0:
         raise StrapError(
             f"no path of steps '{options.steps}' leads through {n_query} query frames and the "
             f"{alignment.stop - alignment.start} frames {alignment.start}:{alignment.stop} of the "
             "alignment: give the query and the steps with which it was found"
         )
-    found = float(np.cumsum(costs)[-1])  # one after the other, as the recurrence adds
+    found = float(np.cumsum(costs)[-1])  # adds one by one, as the recurrence does; np.sum does not
     if not abs(found - alignment.cost) <= COST_TOLERANCE * found:
         raise StrapError(
             f"the alignment costs {alignment.cost}, but the cheapest path between its ends costs "

@@ -1,7 +1,8 @@
-"""The k best matches of every query, evaluated in the order of their lower bounds.
+"""The k best matches of every query, aligned in order of their lower bounds.
 
-Here is decided when a candidate is dropped: when its lower bound exceeds the cost of the query's
-k-th best match so far. An equal bound may hide an equal cost with a smaller index, and stays.
+This module decides when a candidate is dropped: when its lower bound exceeds the query's threshold,
+the cost of its k-th best match so far. A candidate whose bound equals the threshold is kept: it
+could be a tie that wins by its smaller index.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from strap.dtw.validation import check_numbers
 
 
 class QueryCandidates:
-    """One query's k best so far, and the candidates that wait in the order of their bounds."""
+    """One query's k best matches so far, and its queue of candidates in order of their bounds."""
 
     def __init__(self, k: int) -> None:
         self.k = k
         self.n_exact = 0
-        self.seen: set[int] = set()
+        self.taken: set[int] = set()
         self._matches: list[tuple[float, int, int, int]] = []
-        self._waiting, self._bounds = np.empty(0, np.int64), np.empty(0)
+        self._queue, self._bounds = np.empty(0, np.int64), np.empty(0)
 
     @property
     def threshold(self) -> float:
-        """The cost of the k-th best match; what costs more is not wanted."""
+        """The cost of the k-th best match so far; ∞ while there are fewer than k."""
         return self._matches[-1][0] if len(self._matches) == self.k else np.inf
 
     @property
@@ -38,30 +39,30 @@ class QueryCandidates:
         """The best matches so far."""
         return TopK.of(self._matches)
 
-    def remaining(self, ids: Ints, bounds: Floats) -> Bools:
-        """Return which trajectories [t] may still be among the best and were not evaluated."""
-        may_win = np.isfinite(bounds) & (bounds <= self.threshold)
-        places = np.flatnonzero(may_win)
-        may_win[places[np.isin(ids[places], list(self.seen))]] = False
-        return may_win
+    def find_remaining(self, ids: Ints, bounds: Floats) -> Bools:
+        """Return which trajectories [t] can still be among the k best and were not taken yet."""
+        can_win = np.isfinite(bounds) & (bounds <= self.threshold)
+        positions = np.flatnonzero(can_win)
+        can_win[positions[np.isin(ids[positions], list(self.taken))]] = False
+        return can_win
 
-    def queue(self, ids: Ints, bounds: Floats) -> None:
-        """Replace the candidates that wait by those of these trajectories [t] that may win."""
-        may_win = self.remaining(ids, bounds)
-        ids, bounds = ids[may_win], bounds[may_win]
+    def replace_queue(self, ids: Ints, bounds: Floats) -> None:
+        """Replace the queue by those of these trajectories [t] that remain."""
+        can_win = self.find_remaining(ids, bounds)
+        ids, bounds = ids[can_win], bounds[can_win]
         order = np.lexsort((ids, bounds))
-        self._waiting, self._bounds = ids[order], bounds[order]
+        self._queue, self._bounds = ids[order], bounds[order]
 
     def take(self, count: int) -> list[int]:
-        """Return the next candidates that may still win, at most `count` of them."""
-        n_able = int(np.searchsorted(self._bounds, self.threshold, side="right"))
-        taken = [int(index) for index in self._waiting[: min(n_able, count)]]
-        self._waiting, self._bounds = self._waiting[len(taken) :], self._bounds[len(taken) :]
-        self.seen.update(taken)
+        """Take up to `count` candidates from the queue, none with a bound above the threshold."""
+        n_below = int(np.searchsorted(self._bounds, self.threshold, side="right"))
+        taken: list[int] = self._queue[: min(n_below, count)].tolist()
+        self._queue, self._bounds = self._queue[len(taken) :], self._bounds[len(taken) :]
+        self.taken.update(taken)
         return taken
 
     def add(self, index: int, outcome: CandidateOutcome) -> None:
-        """Take in what came of a candidate."""
+        """Add the outcome of aligning a candidate."""
         self.n_exact += outcome.is_exact
         match = outcome.match
         if match is not None:
@@ -70,7 +71,7 @@ class QueryCandidates:
 
 
 class CandidateSearch:
-    """All queries' k best; a trajectory that several queries want is read and prepared once."""
+    """The candidates of all queries; a trajectory that several queries need is read only once."""
 
     def __init__(
         self,
@@ -86,21 +87,21 @@ class CandidateSearch:
             frames = [as_doubles(query, options.metric) for query in queries]
             return ExactAligner(frames, step_set(options.steps), options.metric)
 
-        # Prepared while others are busy with sketches: it is wanted in the first round.
+        # In the background, while bounds are computed.
         self._aligner = pool.submit(prepare)
 
-    def remaining(self, ids: Ints, bounds: Floats) -> Bools:
-        """Return which pairs [q t] may still be among the best and were not evaluated."""
+    def find_remaining(self, ids: Ints, bounds: Floats) -> Bools:
+        """Return which pairs [q t] can still be among the k best and were not taken yet."""
         rows = zip(self.queries, bounds, strict=True)
-        return np.array([query.remaining(ids, row) for query, row in rows])
+        return np.array([query.find_remaining(ids, row) for query, row in rows])
 
-    def queue(self, ids: Ints, bounds: Floats) -> None:
-        """Replace the candidates that wait, by their lower bounds [q t]."""
+    def replace_queue(self, ids: Ints, bounds: Floats) -> None:
+        """Replace each query's queue by those of its trajectories that remain; bounds [q t]."""
         for query, row in zip(self.queries, bounds, strict=True):
-            query.queue(ids, row)
+            query.replace_queue(ids, row)
 
     def evaluate(self, count: int) -> bool:
-        """Evaluate each query's next candidates; return False when there were none."""
+        """Align each query's next `count` candidates; return False if there were none."""
         wanted: dict[int, list[int]] = {}
         for q, query in enumerate(self.queries):
             for index in query.take(count):

@@ -1,4 +1,4 @@
-"""Exact alignment of candidates: bounds of local costs rule out cells, then the rest is aligned."""
+"""Exact alignment of candidates: int16 products rule out most cells, the others get exact costs."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Alignment, Floats, Frames, Ints, Singles
 from strap.jit import njit
 
-MIN_INT16_DIM = 24  # with fewer, every cell's exact cost is cheaper than its bound
+MIN_INT16_DIM = 24  # with fewer dimensions, exact costs of all cells are faster than bounds
 
 
 @dataclass(frozen=True)
 class CandidateOutcome:
-    """What came of aligning one query with one trajectory."""
+    """The outcome of aligning one query with one trajectory."""
 
     is_exact: bool
-    """False where a bound was enough to tell that the match costs more than the threshold"""
+    """False if a lower bound already exceeded the threshold"""
     match: Alignment | None
-    """None where no path fits, or where the match costs more than the threshold"""
+    """None if no path fits or the match costs more than the threshold"""
 
 
 class ExactAligner:
-    """Queries that are prepared once and aligned exactly with many trajectories."""
+    """Queries that are prepared once, then aligned exactly with many trajectories."""
 
     def __init__(self, queries: Sequence[Floats], steps: StepSet, metric: str) -> None:
-        """Take queries in float64, unit vectors for cosine: `batching.as_doubles` makes them so."""
+        """Prepare queries from `batching.as_doubles`: float64, unit vectors under cosine."""
         self.queries, self.steps, self.metric = queries, steps, metric
         self._is_cosine = metric == "cosine"
         self._int16: Int16Bounds | None = None
         if MIN_INT16_DIM <= queries[0].shape[1] <= MAX_INT16_DIM:
-            # Queries have been divided by their norms already.
+            # "l2", because under cosine the queries are unit vectors already.
             stack = QueryStack.of(queries, "l2")
             if stack.is_ordinary:
                 self._int16 = Int16Bounds(stack, steps, metric, group_rows=1)
@@ -56,20 +56,20 @@ class ExactAligner:
         thresholds: Sequence[float],
         validate: Callable[[], object],
     ) -> list[CandidateOutcome]:
-        """Align these queries with a trajectory [m d] that may be among their best.
+        """Align some queries with one trajectory.
 
         Args:
-            query_indices: which queries [a].
+            query_indices: the queries' indices [a].
             trajectory: [m d].
-            thresholds: of each query [a]: what costs more need not be aligned.
-            validate: called where the trajectory's numbers are not ordinary ones; it raises where
-                they are invalid.
+            thresholds: of each query [a]: matches that cost more are not needed.
+            validate: called if int16 bounds cannot be used, perhaps because of NaN or ∞; must
+                raise if a number is invalid.
         """
         chosen, limits = np.asarray(query_indices, np.int64), np.asarray(thresholds, np.float64)
-        found = self._by_bounds(chosen, trajectory, limits)
+        found = self._align_pruned(chosen, trajectory, limits)
         if found is None:
             validate()
-            found = self._without_bounds(query_indices, as_floats(trajectory, self.metric))
+            found = self._align_fully(query_indices, as_floats(trajectory, self.metric))
         outcomes = []
         for (cost, start, stop), threshold in zip(found.tolist(), thresholds, strict=True):
             is_match = cost < np.inf and cost <= threshold
@@ -77,28 +77,28 @@ class ExactAligner:
             outcomes.append(CandidateOutcome(start != ABOVE_THRESHOLD, match))
         return outcomes
 
-    def align(self, number: int, trajectory: Frames) -> Alignment | None:
-        """Return the best match of a query in a trajectory [m d], which is taken as valid."""
-        (outcome,) = self.align_candidate([number], trajectory, [np.inf], lambda: None)
+    def align(self, query_index: int, trajectory: Frames) -> Alignment | None:
+        """Return the best match of a query in a trajectory [m d], which is assumed valid."""
+        (outcome,) = self.align_candidate([query_index], trajectory, [np.inf], lambda: None)
         return outcome.match
 
-    def _without_bounds(self, query_indices: Sequence[int], values: Frames) -> Floats:
+    def _align_fully(self, query_indices: Sequence[int], values: Frames) -> Floats:
         """Return cost, start and stop [a 3] from the exact costs of all cells."""
         queries = (self.queries[q] for q in query_indices)
         costs = (compute_local_costs(query, values, self._is_cosine) for query in queries)
         return np.array([align(each, self.steps) for each in costs])
 
-    def _by_bounds(self, chosen: Ints, trajectory: Frames, thresholds: Floats) -> Floats | None:
-        """Return cost, start and stop [a 3]; None where integers can't tell."""
+    def _align_pruned(self, chosen: Ints, trajectory: Frames, thresholds: Floats) -> Floats | None:
+        """Return cost, start and stop [a 3]; None if int16 bounds cannot be used."""
         if self._int16 is None:
             return None
-        (frames,), stack = self._int16.in_one_piece([trajectory]), self._int16.stack
+        (frames,), stack = self._int16.make_readable([trajectory]), self._int16.stack
         height = -(-len(frames) // LOADED_FRAMES) * LOADED_FRAMES
-        size = len(chosen) * height, self._int16.columns
+        size = len(chosen) * height, self._int16.n_columns
         products = self._int16.buffers.get("all products", np.int32, *size)
         found = np.empty((len(chosen), 3))
         is_valid = _align_pairs(
-            self._int16.packed_for(frames),
+            self._int16.pack_queries_for(frames),
             stack.frames,
             stack.borders,
             chosen,
@@ -125,19 +125,19 @@ def _align_pairs(
     products: NDArray[np.int32],
     out: Floats,
 ) -> bool:
-    """Write cost, start and stop of each pair into out [a 3].
+    """Write cost, start and stop of each pair into out [a 3]; return False if frames are unusable.
 
-    Returns False where frames are too large, or no numbers. All pairs are aligned in one call:
-    threads that come back to Python in between wait for each other.
+    Frames are unusable if they are NaN, ∞ or too large. All pairs are aligned in one call, because
+    threads that return to Python in between would wait for each other.
 
     Args:
         packed: all queries, each a group by itself.
-        queries: their frames in float64, end to end [R d].
-        borders: where each begins [q + 1].
-        query_indices: which queries are aligned [a].
-        thresholds: of each of them [a].
-        frames: the trajectory's [m d], as they lie in memory.
-        products: space for each query's products with all frames, these filled up to whole 64.
+        queries: their concatenated frames in float64 [R d].
+        borders: the offset of each query [q + 1].
+        query_indices: the queries to align [a].
+        thresholds: of each of these queries [a].
+        frames: the trajectory's [m d], from `Int16Bounds.make_readable`.
+        products: a buffer [a, m rounded up to a multiple of 64, columns].
     """
     M = frames.shape[0]
     terms = np.empty((3, M), np.float32)
@@ -163,9 +163,9 @@ def _multiply_all(
     products: NDArray[np.int32],
     terms: Singles,
 ) -> bool:
-    """Fill the products of these queries with all frames, and the frames' terms [3 m].
+    """Fill in the products of these queries and all frames, and the frames' terms [3 m].
 
-    Returns False where frames are too large, or no numbers.
+    Return False if frames are unusable, as `_align_pairs` does.
     """
     no_scales = np.empty((0, 3), np.float32)
     for first in range(0, frames.shape[0], LOADED_FRAMES):

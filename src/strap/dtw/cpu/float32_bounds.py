@@ -1,7 +1,7 @@
-"""Lower bounds of the cost of every (query, trajectory), from float32 products.
+"""Lower bounds of the cost of every (query, trajectory) pair, from float32 products.
 
-What is proved here: `Float32Bounds` never exceeds the cost that `alignment.align` returns.
-Let u = 2⁻²⁴, and let a, b be the frames in float64 (divided by their norms under cosine).
+Proof that a bound of `Float32Bounds` never exceeds the cost that `alignment.align` returns. Let
+u = 2⁻²⁴, and let a and b be frames in float64 (divided by their norms under cosine).
 
 1. Both are centered by the same mean, scaled by the same power of two and rounded to float32:
    a' = (a − μ)s + e with |e| ≤ u(1 + 2⁻²⁸)|a'|. So, with A = |a'|², B = |b'|², d' = |a' − b'|:
@@ -13,15 +13,15 @@ Let u = 2⁻²⁴, and let a, b be the frames in float64 (divided by their norms
 3. The kernel adds three float32 numbers, (α + β) + P: each sum errs by at most u times its
    value, |P| ≤ (1 + γ)(A + B), so together by less than 3.2u(A + B).
 4. A and B are summed in float32 over spans of 256 (error below 256u), then in float64, and rounded
-   down. All in all: with t = d + 256 + 16, κ = tu/(1 − tu), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
-   what the kernel gets is at most s²|a − b|². τ = 1e−33 covers underflow, which adds at most
+   down. In total: with t = d + 256 + 16, κ = tu/(1 − tu), α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋,
+   the kernel's sum is at most s²|a − b|². τ = 1e−33 covers underflow, which adds at most
    d·2⁻¹⁴⁹ to P and √d·2⁻¹⁵⁰ to |e|.
 5. Root and sums round: a path of p cells gains at most the factor (1 + u)^(p + 1), and the
-   float64 cost itself is below the true one by far less than u. min rounds nothing. So the
-   result times 1 − (p + 8)u, divided by s (s² under cosine), is a lower bound; p is N, and
-   N + M − 1 where a path may stay in a query row.
+   float64 cost itself is below the true one by far less than u. min does not round. So the
+   result times 1 − (p + 8)u, divided by s (s² under cosine), is a lower bound. p is N, or
+   N + M − 1 if a path can stay in a query row.
 
-Step 2 needs that nothing overflows: trajectories with |b'|² > 1e30 get the bound 0.
+Step 2 requires that nothing overflows: trajectories with |b'|² > 1e30 get the bound 0.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints, Real, Singles
 from strap.jit import njit
 
-SPAN_DIMS = 256  # dimensions summed in float32 before they go to float64
+SPAN_DIMS = 256  # dimensions summed in float32 before their sum is added in float64
 UNDERFLOW = 1e-33
 MAX_FLOAT32_DIM = 2**20  # κ stays small
 
 
 class Float32Bounds:
-    """Lower bounds from float32 products, see the module; a `tiled_bounds.TileBounds`."""
+    """Queries prepared for lower bounds from float32 products; a `tiled_bounds.TileBounds`."""
 
-    tile_frames = 1024  # centered frames, product and recurrences stay in a core's cache
+    tile_frames = 1024  # so that centered frames, product and recurrences fit in a core's cache
 
     def __init__(self, stack: QueryStack, steps: StepSet, metric: str, group_rows: int) -> None:
         self.stack, self.steps, self.metric = stack, steps, metric
@@ -79,8 +79,8 @@ class Float32Bounds:
         return bounds, is_valid
 
     def _load(self, frames: Frames, out: Singles, squares: Floats) -> bool:
-        """Fill out [m d] and squares [m]; False where they are too large, or no numbers."""
-        with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+        """Fill out [m d] and squares [m]; return False if numbers are NaN, ∞ or too large."""
+        with np.errstate(invalid="ignore"):  # 0/0 under cosine: check_numbers reports it later
             values = as_floats(frames, self.metric)
         _center_all(*self.stack.centering(values), out, squares)
         if (squares <= MAX_SQUARED_NORM).all():
@@ -91,7 +91,7 @@ class Float32Bounds:
     def _bound_group(
         self, group: range, values: Singles, beta: Singles, offsets: Ints, bounds: Singles
     ) -> None:
-        """Make one product for the queries of a group, then their recurrences into bounds [q t]."""
+        """Write the bounds [q t] of a group of queries: one product, then their recurrences."""
         borders = self.stack.borders
         top, bottom = int(borders[group.start]), int(borders[group.stop])
         products = self._buffers.get("products", np.float32, bottom - top, len(values))
@@ -110,10 +110,10 @@ class Float32Bounds:
 
 @njit
 def _center_all(frames: Frames, mean: Frames, scale: Real, out: Singles, squares: Floats) -> None:
-    """Write (frames − mean)·scale, rounded to float32, into out [m d], its squared norms [m].
+    """Write (frames − mean)·scale as float32 into out [m d], and its squared norms [m].
 
-    Frames, mean and scale are all float32 or all float64: the difference is rounded once. Norms
-    are summed in spans, so that they err by less than SPAN_DIMS·u.
+    Frames, mean and scale are all float32 or all float64, so that the difference is rounded once.
+    Norms are summed in spans, so that their relative error is below SPAN_DIMS·u.
     """
     for i in range(frames.shape[0]):
         total = 0.0
@@ -133,10 +133,10 @@ def _bound_pairs(
     is_cosine: bool,
     out: Singles,
 ) -> None:
-    """Write the least D(N, m) over lower bounds of local costs, for one query, into out [t].
+    """Write the smallest D(N, m) over lower bounds of local costs, for one query, into out [t].
 
     A cell's squared distance is alpha [n] + beta [F] + products [n F]. Trajectory i is columns
-    offsets[i]:offsets[i + 1]. No starts are carried: only the winners need them.
+    offsets[i]:offsets[i + 1]. Starts are not tracked: only exact alignments need them.
     """
     for i in range(out.shape[0]):
         span = slice(offsets[i], offsets[i + 1])

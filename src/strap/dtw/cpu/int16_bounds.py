@@ -1,27 +1,28 @@
-"""Lower bounds from products of 16-bit integers, for processors that multiply those faster.
+"""Lower bounds from products of int16 numbers, for CPUs that multiply those faster.
 
-What is proved here: `Int16Bounds` never exceeds the cost that `alignment.align` returns. As in
+Proof that a bound of `Int16Bounds` never exceeds the cost that `alignment.align` returns. As in
 `float32_bounds`, let u = 2⁻²⁴, a, b be frames in float64, μ a mean and s a power of two.
 
-1. Both are centered, scaled, rounded to float32, x, and then to integers, i: s(a − μ) = a' + f with
-   a' = ρi, where ρ is a float32 number of the frame's own, and i are the integers nearest to x
-   times the inverse of ρ. |f| is computed: |x − ρi| is ρ times the computed distance from i, and at
-   most 2.1u|x| more, as the inverse and the multiplication are rounded; the rounding to x is at
-   most u(1 + 2⁻²⁸) of its result. So s|a − b| ≥ |a' − b'| − |f| − |e|, e being the same for b.
-2. Products and sums of integers are exact, squares too, because they fit in 31 bits: ρ is chosen so
-   that |i| is at most 46,100, 2⁻⁹ of that (float32 sums choose ρ) and √d/2, whose square is below
-   2³¹, and no product is more than |i||j|. It is also so large that no integer has more than 16
-   bits. With A = |a'|², B = |b'|² and P = −2ρσ(i·j): |a' − b'|² = A + B + P.
-3. The kernel's operations in float32, of which P has three, err by at most u of values below
-   3(A + B). κ = 32u covers all: with α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is
-   at most |a' − b'|². τ = 1e−32 covers underflow.
-4. The root, at most |a'| + |b'| and a little, gains 2u of itself, and the subtraction of the two
-   errors as much: with what step 1 leaves, 12u|a'| and 12u|b'| are added to |f| and |e|. Under
-   cosine the difference is squared, which gains 2u. What follows is step 5 of `float32_bounds`,
-   whose 8u cover that.
+1. A frame a is centered, scaled and rounded to float32 numbers x, then to integers i. Each frame
+   has its own float32 scale ρ, and i are the integers nearest to x times the inverse of ρ. So
+   s(a − μ) = a' + f with a' = ρi. |f| is computed: |x − ρi| is ρ times the computed distance from
+   i, and at most 2.1u|x| more, as the inverse and the multiplication are rounded; the rounding to
+   x is at most u(1 + 2⁻²⁸) of its result. Likewise s(b − μ) = b' + e with integers j and scale σ.
+   So s|a − b| ≥ |a' − b'| − |f| − |e|.
+2. Products, squares and sums of the integers are exact, because they fit in 31 bits: ρ is chosen so
+   that |i| is at most 46,100, plus 2⁻⁹ of that (as ρ comes from float32 sums), plus √d/2. The
+   square of this is below 2³¹, and no product exceeds |i||j|. ρ is also large enough that every
+   integer has at most 16 bits. With A = |a'|², B = |b'|², P = −2ρσ(i·j): |a' − b'|² = A + B + P.
+3. The kernel's float32 operations, three of them in P, err by at most u of values below 3(A + B).
+   κ = 32u covers all: with α = ⌊(1 − κ)A − τ⌋ and β = ⌊(1 − κ)B⌋ the kernel's square is at most
+   |a' − b'|². τ = 1e−32 covers underflow.
+4. The root, at most slightly above |a'| + |b'|, has a relative error of 2u, and so has the
+   subtraction of |f| and |e|. To cover this and the roundings of step 1, 12u|a'| is added to |f|
+   and 12u|b'| to |e|. Under cosine the difference is squared, which adds a relative 2u. Then step 5
+   of `float32_bounds` follows, whose 8u cover that.
 
-A frame whose numbers are all below 1e−15 is taken as 0, and its length as an error. Sketches are
-such integers already, with errors of their own.
+A frame whose numbers are all below 1e−15 becomes 0, with its norm as error. Sketches are stored as
+such integers, with errors of their own.
 """
 
 from __future__ import annotations
@@ -51,25 +52,22 @@ from strap.dtw.sketches.sketcher import SketchBlock
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Frames, Ints, Singles
 
-MAX_INT16_DIM = 2**16  # for which √d/2 is below what step 2 leaves
+MAX_INT16_DIM = 2**16  # for larger d, √d/2 exceeds the margin in step 2
 UNDERFLOW = 1e-32
-READABLE_DTYPES = (np.float16, np.float32, np.float64)  # by compiled loops
+READABLE_DTYPES = (np.float16, np.float32, np.float64)  # that compiled functions can read
 
 
 class Int16Bounds:
-    """Queries as 16-bit integers, and the bounds of trajectories or their sketches.
-
-    Bounds of a tile are as `Float32Bounds` gives them, a little lower.
-    """
+    """Queries prepared for int16 lower bounds of frames (a `TileBounds`) or of sketches."""
 
     tile_frames = 2048
 
     def __init__(self, stack: QueryStack, steps: StepSet, metric: str, group_rows: int) -> None:
-        """Pack the queries, in groups of so many rows or one query."""
+        """Pack the queries in groups of at most `group_rows` rows, or one longer query."""
         self.stack, self.steps, self.metric = stack, steps, metric
         self._width = -(-stack.frames.shape[1] // CHUNK_DIMS) * CHUNK_DIMS
         self._packed = self._pack(split_into_tiles(stack.borders, group_rows))
-        self.columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + PADDING_COLUMNS
+        self.n_columns = int(np.diff(self._packed.blocks).max()) * BLOCK_ROWS + PADDING_COLUMNS
         self.buffers = Buffers()
 
     def _pack(self, groups: list[range]) -> PackedQueries:
@@ -100,16 +98,16 @@ class Int16Bounds:
         mean, scale = stack.mean, stack.scale
         return PackedQueries(packed, terms, begins, ends, starts, blocks, mean, scale, is_cosine)
 
-    def packed_for(self, frames: Frames) -> PackedQueries:
-        """Return the queries with a mean and a scale as frames of such numbers need them."""
+    def pack_queries_for(self, frames: Frames) -> PackedQueries:
+        """Return the packed queries with mean and scale in the precision that frames need."""
         if frames.dtype == np.float64:
             return self._packed
-        mean, scale = self.stack.single_mean, np.float32(self.stack.scale)
+        mean, scale = self.stack.mean.astype(np.float32), np.float32(self.stack.scale)
         return self._packed._replace(mean=mean, scale=scale)
 
     @property
     def workspace(self) -> Workspace:
-        """This thread's memory for the frames that are multiplied together."""
+        """This thread's buffers for the frames that are multiplied together."""
         get = self.buffers.get
         squares, errors = get("norms", np.float64, 2, LOADED_FRAMES)
         return Workspace(
@@ -117,19 +115,19 @@ class Int16Bounds:
             squares,
             errors,
             get("terms", np.float32, 3, LOADED_FRAMES),
-            get("products", np.int32, LOADED_FRAMES, self.columns),
-            get("costs", np.float32, 1, self.columns)[0],
+            get("products", np.int32, LOADED_FRAMES, self.n_columns),
+            get("costs", np.float32, 1, self.n_columns)[0],
         )
 
-    def in_one_piece(self, trajectories: Sequence[Frames]) -> list[Frames]:
-        """Return trajectories as compiled loops read them from memory, all of one kind.
+    def make_readable(self, trajectories: Sequence[Frames]) -> list[Frames]:
+        """Return trajectories as contiguous arrays of one dtype that compiled functions can read.
 
-        That is float16, given by its bits, float32 or float64.
+        It is float32, float64 or uint16, which stands for the bits of float16.
         """
         kind = np.result_type(*(frames.dtype for frames in trajectories))
         is_readable = self.stack.is_ordinary and kind.type in READABLE_DTYPES
         if self.metric == "cosine" or not is_readable:
-            with np.errstate(invalid="ignore"):  # 0/0 under cosine: reported later, by name
+            with np.errstate(invalid="ignore"):  # 0/0 under cosine: check_numbers reports it later
                 floats = [as_floats(frames, self.metric) for frames in trajectories]
             return [np.ascontiguousarray(frames, np.float64) for frames in floats]
         plain = [np.ascontiguousarray(frames, kind) for frames in trajectories]
@@ -137,19 +135,16 @@ class Int16Bounds:
 
     def bound_tile(self, frames: Sequence[Frames]) -> tuple[Singles, Bools]:
         """Return bounds [q t] before step 5, and whether each trajectory's are valid [t]."""
-        plain = self.in_one_piece(frames)
+        plain = self.make_readable(frames)
         wanted = np.ones((self.stack.n_queries, len(plain)), np.bool_)
         addresses = np.array([_address(one) for one in plain], np.intp)
         lengths = np.array([len(one) for one in plain])
         return self._bound(wanted, addresses, np.zeros_like(addresses), lengths, plain[0])
 
     def bound_sketches(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Singles:
-        """Return such bounds [q t] from sketches, 0 where they are not wanted or valid.
+        """Return bounds [q t] from sketches before step 5, and 0 if not wanted or not valid.
 
-        Args:
-            block: the sketches; queries are sketches too, and must not have been centered.
-            positions: which trajectories of the block [t].
-            wanted: of which pairs bounds are wanted [q t].
+        The arguments are those of `SketchBounds.bound_pairs`. The queries must be sketches too.
         """
         integers = np.ascontiguousarray(block.integers).view(np.uint16)
         scales = np.ascontiguousarray(block.scales)
@@ -163,11 +158,11 @@ class Int16Bounds:
     def _bound(
         self, wanted: Bools, addresses: Ints, scale_addresses: Ints, lengths: Ints, frames: Frames
     ) -> tuple[Singles, Bools]:
-        """Do steps 1 to 4 and the recurrences, in one compiled call."""
+        """Do steps 1 to 4 and the recurrences in one compiled call."""
         bounds = np.empty(wanted.T.shape, np.float32)
         is_valid = np.empty(len(bounds), np.bool_)
         bound_trajectories(
-            self.packed_for(frames),
+            self.pack_queries_for(frames),
             np.ascontiguousarray(wanted.T),
             addresses,
             scale_addresses,
@@ -182,5 +177,5 @@ class Int16Bounds:
 
 
 def _address(array: NDArray[Any]) -> int:
-    """Return where an array begins: compiled loops don't care then whether it may be written to."""
+    """Return an array's address: with the array itself, numba would compile for read-only too."""
     return int(array.__array_interface__["data"][0])

@@ -1,4 +1,4 @@
-"""One query and one trajectory, compiled: the best match, and the warping path of a match."""
+"""The compiled alignment of a single pair: its best match, and the warping path of a match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strap.dtw.types import Alignment, Floats, Frames, Ints, Lengths
 def best_match(
     query: Frames, trajectory: Frames, lengths: Lengths | None = None, *, steps: str, metric: str
 ) -> Alignment | None:
-    """Return the best match of query [n d] in trajectory [m d]; inputs are taken as valid."""
+    """Return the best match of query [n d] in trajectory [m d]; inputs are assumed valid."""
     frames, step = as_doubles(query, metric), step_set(steps)
     if lengths is None:
         return ExactAligner([frames], step, metric).align(0, trajectory)
@@ -25,10 +25,7 @@ def best_match(
 
 
 def find_cells(query: Frames, window: Frames, steps: str, metric: str) -> tuple[Ints, Floats]:
-    """Return what `reference.find_cells` does. Only cells that lie between both ends are computed.
-
-    Those are the cells that the moves can reach from one end and leave for the other.
-    """
+    """Return what `reference.find_cells` does, computing only cells that a path can reach."""
     frames, step = as_doubles(query, metric), step_set(steps)
     columns = np.ascontiguousarray(as_doubles(window, metric).T)
     costs = compute_reachable_costs(frames, columns, step, metric == "cosine")

@@ -1,26 +1,25 @@
-"""All query frames end to end, and how frames are centered before they are rounded."""
+"""The concatenated frames of all queries, and the mean and scale used before rounding."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from strap.dtw.batching import as_floats
-from strap.dtw.types import Floats, Frames, Ints, Singles
+from strap.dtw.types import Floats, Frames, Ints
 
 
 @dataclass(frozen=True, eq=False)
 class QueryStack:
-    """The queries' frames, and the mean and the scale that frames are centered by.
+    """The frames of all queries, and the mean and scale by which any frame is normalised.
 
-    The mean is that of the query frames: embeddings share a large common part, and rounding
-    errors grow with what is left of the norms; it is a float32. The scale is a power of two, so
-    it rounds nothing.
+    The mean is that of the query frames. Embeddings have a large common part, and rounding errors
+    grow with the norm, so subtracting it makes bounds tighter. The mean is a float32 number. The
+    scale is a power of two, so that scaling does not round.
     """
 
     frames: Floats  # [R d]
@@ -30,13 +29,13 @@ class QueryStack:
 
     @classmethod
     def of(cls, queries: Sequence[Frames], metric: str, *, is_centered: bool = True) -> QueryStack:
-        """Stack the queries; the mean is 0 where frames are not to be centered."""
+        """Stack the queries; without centering, the mean is 0."""
         frames = np.concatenate([as_floats(query, metric) for query in queries], dtype=np.float64)
         with np.errstate(over="ignore"):
             mean = frames.mean(axis=0).astype(np.float32).astype(np.float64)
         if not is_centered or not np.isfinite(mean).all():
             mean = np.zeros_like(mean)
-        # As the largest |frames − mean|: the differences' rounding keeps their order.
+        # The largest |frames − mean|, computed from the extremes because rounding is monotonic.
         largest = float(max((frames.max(axis=0) - mean).max(), (mean - frames.min(axis=0)).max()))
         scale = math.ldexp(1.0, -math.frexp(largest)[1]) if largest > 0 else 1.0
         borders = np.cumsum([0, *(len(query) for query in queries)])
@@ -44,29 +43,21 @@ class QueryStack:
 
     @property
     def n_queries(self) -> int:
-        """How many queries there are."""
+        """The number of queries."""
         return len(self.borders) - 1
 
     @property
     def n_rows(self) -> Floats:
-        """Frames of each query [q 1]."""
+        """The number of frames of each query [q 1]."""
         return np.diff(self.borders)[:, None].astype(np.float64)
 
     @property
     def is_ordinary(self) -> bool:
-        """Whether the scale is one that float32 frames can be centered with."""
+        """Whether the scale is moderate enough to scale float32 frames in float32."""
         return 2.0**-64 < self.scale < 2.0**64
 
-    @cached_property
-    def single_mean(self) -> Singles:
-        """The mean [d], which is a float32 already."""
-        return self.mean.astype(np.float32)
-
     def centering(self, frames: Frames) -> tuple[Frames, Frames, Any]:
-        """Return frames, mean and scale, all in float32 where that is exact, else in float64.
-
-        It is exact for float32 frames and ordinary scales.
-        """
+        """Return all three in float32 for float32 frames and an ordinary scale, else in float64."""
         if frames.dtype == np.float32 and self.is_ordinary:
-            return frames, self.single_mean, np.float32(self.scale)
+            return frames, self.mean.astype(np.float32), np.float32(self.scale)
         return frames.astype(np.float64, copy=False), self.mean, np.float64(self.scale)

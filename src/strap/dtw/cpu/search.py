@@ -1,8 +1,11 @@
-"""Exact top-k on the CPU: bound everything cheaply, then evaluate exactly what may still win.
+"""Exact top-k search on the CPU.
 
-sketches, where there are some        ─┐
-bounds of what they leave, or of all   ├─▶ candidates ─▶ exact evaluation ─▶ k best
-threshold: the k-th best so far      ◀─┘                     └── threshold
+1. Cheap lower bounds of all (query, trajectory) pairs: from sketches, else from the frames.
+2. Exact alignments of the pairs with the smallest bounds. The cost of a query's k-th best match so
+   far is its threshold.
+3. With sketches: tighter bounds of the pairs whose bounds do not exceed the threshold.
+4. Exact alignments of the remaining pairs in order of their bounds, until the next bound exceeds
+   the threshold, which falls whenever a better match is found (`candidates.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from strap.dtw.types import (
 )
 from strap.processors import processors
 
-SHORTLIST_EXTRA = 6  # candidates beside the k that set the first threshold
+SHORTLIST_EXTRA = 6  # candidates in each shortlist in addition to a multiple of k
 
 
 def search(
@@ -45,28 +48,25 @@ def search(
     exclude: Excluded,
     tuning: CpuTuning,
 ) -> SearchResult:
-    """Return each query's k best of a library.
+    """Return each query's k best matches in a library.
 
-    With sketches its stream isn't read: only the frames of trajectories that their bound leaves.
+    With sketches, only the frames of trajectories that they don't rule out are read.
     """
-    # One thread per tile or trajectory, and each one's product on that thread alone.
+    # The pool's threads are the only ones: each runs its BLAS products by itself.
     with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
         return _Search(queries, library, options, exclude, tuning, pool).run()
 
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Return the libraries that compute products, numpy's and scipy's, which compiled loops use.
-
-    Finding them takes milliseconds, so it is done once.
-    """
+    """Return numpy's and scipy's BLAS libraries (numba uses scipy's); finding them is slow."""
     import_module("scipy.linalg.cython_blas")
     return ThreadpoolController()
 
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """One search, with the threads it may use."""
+    """One search and its thread pool."""
 
     queries: Sequence[Frames]
     library: Library
@@ -84,20 +84,23 @@ class _Search:
             ids, bounds = self._bound(self.library.stream(self.queries[0].shape[1]))
             bounds = self._hide_excluded(ids, bounds)
             n_pairs = n_remaining = np.isfinite(bounds).sum(axis=1)
-            topk.queue(ids, bounds)
+            topk.replace_queue(ids, bounds)
             topk.evaluate(self.options.k)
         while topk.evaluate(self.tuning.round_size):
             pass
         statistics = [
             SearchStatistics(
-                int(pairs), int(pairs - bounded), int(bounded - query.n_exact), query.n_exact
+                pairs=int(pairs),
+                by_sketches=int(pairs - left),
+                by_bounds=int(left - query.n_exact),
+                evaluated=query.n_exact,
             )
-            for query, pairs, bounded in zip(topk.queries, n_pairs, n_remaining, strict=True)
+            for query, pairs, left in zip(topk.queries, n_pairs, n_remaining, strict=True)
         ]
         return SearchResult([query.top for query in topk.queries], statistics)
 
     def _suitable_sketches(self) -> list[list[Sketches]]:
-        """Return the sketches that bound costs under these options; none unless all parts have."""
+        """Return the sketches that are valid under these options; none if any part has none."""
         if self.options.metric != "l2":
             return []
         suitable = [
@@ -109,10 +112,10 @@ class _Search:
     def _search_sketches(
         self, topk: CandidateSearch, sketches: Sequence[Sequence[Sketches]]
     ) -> tuple[Ints, Ints]:
-        """Evaluate the most promising pairs, and queue what sketches can't rule out then.
+        """Align the most promising pairs, then queue the pairs that sketches can't rule out.
 
         Returns:
-            For each query its pairs, and how many of those sketches didn't rule out [q].
+            The number of pairs of each query, and of those not ruled out by sketches [q].
         """
         k, steps = self.options.k, step_set(self.options.steps)
         cascade = Cascade(sketches, self.queries, steps, self.pool)
@@ -120,25 +123,25 @@ class _Search:
         bounds = self._hide_excluded(ids, bounds)
         n_pairs = np.isfinite(bounds).sum(axis=1)
         candidates = np.isfinite(bounds)
-        for stage in range(cascade.n_stages):  # each compares longer sketches of fewer pairs
+        for stage in range(cascade.n_stages):  # each stage compares longer sketches of fewer pairs
             size = (cascade.n_stages - stage + 1) * k + SHORTLIST_EXTRA
             candidates = shortlist(np.where(candidates, bounds, np.inf), size)
             bounds = cascade.tighten(stage, bounds, candidates)
-        topk.queue(ids, np.where(candidates, bounds, np.inf))
-        topk.evaluate(k)  # sets the threshold for the others
+        topk.replace_queue(ids, np.where(candidates, bounds, np.inf))
+        topk.evaluate(k)  # now each query has a threshold
         for stage in range(cascade.n_stages):
-            bounds = cascade.tighten(stage, bounds, topk.remaining(ids, bounds))
-        remaining = topk.remaining(ids, bounds)
-        n_remaining = remaining.sum(axis=1) + [len(query.seen) for query in topk.queries]
-        if remaining.mean() > self.tuning.batched_share:  # in batches they are cheaper than alone
+            bounds = cascade.tighten(stage, bounds, topk.find_remaining(ids, bounds))
+        remaining = topk.find_remaining(ids, bounds)
+        n_remaining = remaining.sum(axis=1) + [len(query.taken) for query in topk.queries]
+        if remaining.mean() > self.tuning.batched_share:  # bounds in batches, before alignments
             columns = np.flatnonzero(remaining.any(axis=0))
-            again = ((int(index), self.library.fetch(int(index))) for index in ids[columns])
-            bounds[:, columns] = np.maximum(bounds[:, columns], self._bound(again)[1])
-        topk.queue(ids, bounds)
+            stream = ((int(index), self.library.fetch(int(index))) for index in ids[columns])
+            bounds[:, columns] = np.maximum(bounds[:, columns], self._bound(stream)[1])
+        topk.replace_queue(ids, bounds)
         return n_pairs, n_remaining
 
     def _bound(self, stream: Iterable[tuple[int, Frames]]) -> tuple[Ints, Floats]:
-        """Return the indices [t] of a stream and lower bounds [q t]. Raises on invalid frames."""
+        """Return the indices [t] of a stream and lower bounds [q t]; raise on invalid frames."""
         ids: list[int] = []
         bounds = [np.empty((len(self.queries), 0))]
         tile_bounds: TileBounds | None = None
@@ -154,7 +157,7 @@ class _Search:
         return np.array(ids, np.int64), np.concatenate(bounds, axis=1)
 
     def _hide_excluded(self, ids: Ints, bounds: Floats) -> Floats:
-        """Return bounds [q t] that are ∞ for what a query must not match."""
+        """Return bounds [q t] with ∞ for the trajectories that a query must not match."""
         if self.exclude is None:
             return bounds
         return np.where(find_excluded(ids, self.exclude), np.inf, bounds)

@@ -1,4 +1,4 @@
-"""Lower bounds of all pairs of a batch: tile by tile, each tile in one call of one thread."""
+"""Lower bounds of all pairs of a batch. The batch is cut into tiles, one task of a thread each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from strap.dtw.types import Bools, Floats, Frames, Name, SearchOptions, Singles
 from strap.dtw.validation import check_numbers
 
 TileBounds: TypeAlias = Float32Bounds | Int16Bounds
-"""Prepared queries that give lower bounds of their costs in a tile's trajectories."""
+"""Prepared queries, whose `bound_tile` returns their lower bounds in a tile's trajectories."""
 
 
 def choose_bounds(
     queries: Sequence[Frames], options: SearchOptions, n_frames: int, tuning: CpuTuning
 ) -> TileBounds:
-    """Return the kind of bounds that takes the least time for batches of so many frames."""
+    """Prepare the queries for the kind of bounds that is faster for batches of `n_frames`."""
     stack = QueryStack.of(queries, options.metric)
     n_rows, dim = stack.frames.shape
     is_int16 = dim <= MAX_INT16_DIM and tuning.bounds_by_int16(n_rows, n_frames, dim)
@@ -36,7 +36,7 @@ def choose_bounds(
 def bound_batch(
     tile_bounds: TileBounds, batch: TrajectoryBatch, tile_frames: int, name: Name, pool: Executor
 ) -> Floats:
-    """Return lower bounds [q t] of the costs; ∞ where no path fits. Raises on invalid frames."""
+    """Return lower bounds [q t] of the costs, ∞ if no path fits; raise on invalid frames."""
     offsets = batch.offsets
 
     def bound(tile: range) -> tuple[Singles, Bools]:
@@ -45,7 +45,7 @@ def bound_batch(
     found = list(pool.map(bound, split_into_tiles(offsets, tile_frames)))
     bounds = np.concatenate([bounds for bounds, _ in found], axis=1)
     is_valid = np.concatenate([valid for _, valid in found])
-    for i in np.flatnonzero(~is_valid):  # NaN, infinite or very large: only now look at them all
+    for i in np.flatnonzero(~is_valid):  # NaN or ∞, which raise; or valid, but very large
         check_numbers(batch.frames[i], name(batch.ids[i]), tile_bounds.metric)
     stack, metric = tile_bounds.stack, tile_bounds.metric
     lengths = np.diff(offsets).astype(np.float64)

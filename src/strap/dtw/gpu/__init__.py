@@ -1,1 +1,1 @@
-"""The matcher on GPUs: the same answers as the definition, from Triton kernels."""
+"""The search on GPUs, with Triton kernels."""

@@ -1,18 +1,18 @@
 """The Triton kernels of the lower bounds: local costs, and the recurrence over them.
 
-They run on any GPU that Triton knows, and on the CPU under `TRITON_INTERPRET=1`, which is how they
-are tested where there is no GPU. Inputs are taken as valid. `bounds` launches the kernels and
-proves that what they return never exceeds a cost.
+They run on any GPU that Triton supports, and on the CPU under `TRITON_INTERPRET=1`, as in tests on
+machines without a GPU. Inputs are assumed valid. `bounds` launches the kernels and proves that
+their results never exceed a cost.
 
-The recurrences hold one column of D, one row in each lane of a warp, and go along the trajectory;
-D moves down by a shuffle. `steps.StepLayout` shows where the predecessors are then.
+A recurrence holds one column of D, one row per lane of a warp, and moves along the trajectory; a
+shuffle gives each lane the row above. `steps.StepLayout` shows where the predecessors are.
 
-Two columns are carried: `last`, the column before, and `near`, the smaller of the last two. The
-one before `last` isn't: Triton 3.6 takes a value that a loop only hands on (older = last) for one
-that never changes.
+The loops carry two columns: `last`, the previous one, and `near`, the minimum of the last two. They
+do not carry the one before `last`: Triton 3.6 mistakes a value that a loop only passes on
+(older = last) for a constant.
 """
 
-# Triton compiles these functions, and knows no annotations but its own.
+# Triton compiles these functions, and supports no annotations but its own.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import triton
 import triton.language as tl
 
 UNROLL = 8  # columns that are loaded together
-MAX_QUERY_FRAMES = 1024  # that one warp can hold; of longer queries the first ones are bounded
+MAX_QUERY_FRAMES = 1024  # rows that a warp can hold; longer queries are bounded by their first ones
 _MAX_QUERY_FRAMES = tl.constexpr(MAX_QUERY_FRAMES)
-_UNREACHED = tl.constexpr(2**30)  # more than the local costs of any path add up to
+_UNREACHED = tl.constexpr(2**30)  # exceeds the sum of the local costs of any path
 _TO_INTEGER = tl.constexpr(8388608.0)  # 2²³: adding it leaves the nearest integer in the low bits
-_EXPONENT = tl.constexpr(0x7F800000)  # the bits of a float32 that make it a power of two
+_EXPONENT = tl.constexpr(0x7F800000)  # the exponent bits of a float32: alone, a power of two
 
 
 @triton.jit
 def bound_local_costs(
     frames, rows, costs,  # tensor descriptors: [F DIM], [R DIM] float16, [F R] uint16
     alpha, beta, row_errors, frame_errors, squares,  # [R], [F], [R], [F], [R]
-    largest_norm, unit, cost_step,  # of the frames; σ or σ² []; what a cost of 1 means []
+    largest_norm, unit, cost_step,  # of the frames; σ or σ² []; the cost of one unit []
     n_frame_tiles, n_row_tiles, n_frames,
     DIM: tl.constexpr, FRAMES: tl.constexpr, ROWS: tl.constexpr, DIM_TILE: tl.constexpr,
     IS_ROUNDED: tl.constexpr, IS_COSINE: tl.constexpr,
 ):  # fmt: skip
-    """Write lower bounds of the local costs as integers below 2¹⁶, and what a cost of 1 means.
+    """Write lower bounds of the local costs as integers below 2¹⁶, and the cost of one unit.
 
-    The power of two that they are scaled by is found inside, from the largest |a'|² (`squares`) and
-    the largest |b' − μ'|: the host need not wait for the queries' norms.
+    The kernel computes the scale, a power of two, from the largest |a'|² (`squares`) and the
+    largest |b' − μ'|, so that the host does not wait for the queries' norms.
     """
     largest = tl.zeros([ROWS], tl.float64)
     for part in range(n_row_tiles):
@@ -63,7 +63,7 @@ def bound_local_costs(
         inside = column < n_frames
         a = tl.load(alpha + row)
         b = tl.load(beta + column, mask=inside, other=0.0)
-        # Where rounding makes it negative its root is NaN, and the last maximum leaves 0.
+        # If rounding makes it negative, the root is NaN, and the last maximum returns 0.
         cost = tl.sqrt((a[None, :] + b[:, None]) - 2.0 * products)
         if IS_ROUNDED:
             cost -= tl.load(frame_errors + column, mask=inside, other=0.0)[:, None]
@@ -72,7 +72,7 @@ def bound_local_costs(
             cost = tl.maximum(cost - row_error[None, :], 0.0)
             cost = 0.5 * cost * cost
             row_error = tl.zeros([ROWS], tl.float32)
-        # A multiple of ½: below 2²³ those are float32 numbers.
+        # A multiple of ½: below 2²³ these are exact in float32.
         offset = _TO_INTEGER - 0.5 * tl.ceil(2 * (row_error * scale + 0.75))
         integer = tl.maximum(cost * scale + offset[None, :], _TO_INTEGER)
         costs.store([first, top], integer.to(tl.int32, bitcast=True).to(tl.uint16))
@@ -80,7 +80,7 @@ def bound_local_costs(
 
 @triton.jit
 def _find_pair(offsets, first_rows, lengths, n_queries, group_row):
-    """Return this program's query and trajectory, where they begin, and their lengths N and M."""
+    """Return this program's query and trajectory, their first rows and frames, and N and M."""
     query = tl.program_id(0) % n_queries
     trajectory = tl.program_id(0) // n_queries
     first = tl.load(offsets + trajectory)
@@ -92,7 +92,7 @@ def _find_pair(offsets, first_rows, lengths, n_queries, group_row):
 
 @triton.jit
 def _store_bound(costs, cost_step, lower_bound):
-    """Store the smallest of the integer costs as a float64 cost; ∞ where no path fits."""
+    """Store the smallest of the integer costs as a float64 cost; ∞ if no path fits."""
     smallest = tl.min(costs, 0)
     cost = smallest.to(tl.float64) * tl.load(cost_step)
     tl.store(lower_bound, tl.where(smallest >= _UNREACHED, float("inf"), cost))
@@ -120,16 +120,16 @@ def accumulate_strap(
     lower_bounds, stride, n_queries, group_row,  # [q t] float64
     PITCH: tl.constexpr, PAIRS: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Write the smallest D(N, m) of every pair under `strap`; ∞ where no path fits.
+    """Write the smallest D(N, m) of every pair under `strap`; ∞ if no path fits.
 
-    One program for each (trajectory, query); the queries of a trajectory run together, since they
-    read neighbouring costs. The first row of costs is row group_row of all queries' rows. Even and
-    odd rows are held apart, so that only every other row needs the shuffle, and two costs come
-    with one load:
+    There is one program per (trajectory, query). The queries of a trajectory run together, since
+    they read neighbouring costs. The first row of costs is row group_row of all queries' rows. Each
+    lane holds an even and an odd row, so that only even rows need the shuffle, and one load reads
+    two costs:
 
         lane      0      1      2
-        even    row 0  row 2  row 4     from the odd row of the lane before
-        odd     row 1  row 3  row 5     from the even row of this lane
+        even    row 0  row 2  row 4     predecessors: the odd row of the previous lane
+        odd     row 1  row 3  row 5     predecessors: the even row of the same lane
     """
     query, trajectory, top, N, first, M = _find_pair(
         offsets, first_rows, lengths, n_queries, group_row
@@ -153,7 +153,7 @@ def accumulate_strap(
 
 @triton.jit
 def move_down(column, n, ROWS_BACK: tl.constexpr):
-    """Return a column [row n] moved down; into its first ROWS_BACK rows comes just anything."""
+    """Return a column [row n] shifted down; its first ROWS_BACK rows are undefined."""
     if ROWS_BACK > 0:
         column = tl.gather(column, tl.maximum(n - ROWS_BACK, 0), 0)
     return column
@@ -166,7 +166,7 @@ def accumulate_others(
     lower_bounds, stride, n_queries, group_row,
     ROWS: tl.constexpr, SKEW: tl.constexpr, ROWS_BACK: tl.constexpr,  # see StepLayout
 ):  # fmt: skip
-    """Write the smallest D(N, m) of every pair under any steps."""
+    """Write the smallest D(N, m) of every pair under any step set; ∞ if no path fits."""
     query, trajectory, top, N, first, M = _find_pair(
         offsets, first_rows, lengths, n_queries, group_row
     )

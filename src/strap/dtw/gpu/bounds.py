@@ -1,20 +1,20 @@
-"""Lower bounds of the cost of every (query, trajectory) on a GPU, from float16 products.
+"""Lower bounds of the cost of every (query, trajectory) pair on a GPU, from float16 products.
 
 Proof that `CostBounds.bound_batch` never exceeds the cost that `reference.align` returns. Let
 u = 2⁻²⁴ be float32's unit roundoff; a and b a query's and a trajectory's frame in float64 (divided
-by their norms under cosine); μ a center and σ a power of two, both the same for a whole search.
+by their norms under cosine); μ a mean and σ a power of two, both the same for a whole search.
 
 1. Trajectory frames on the GPU are float16 vectors b' with σ(b − μ) = b' − μ' + e. Frames that are
-   float16 are taken as they are: σ = 1, μ' = μ, e = 0. Others are moved, scaled and rounded:
-   μ' = 0, and |e| is computed. Query frames always are: σ(a − μ) = a' + f, where a' is the
+   float16 already are not changed: σ = 1, μ' = μ, e = 0. Others are centered, scaled and rounded:
+   μ' = 0, and |e| is computed. Query frames are always rounded: σ(a − μ) = a' + f, where a' is the
    nearest float16 vector. So σ|a − b| ≥ |a' + μ' − b'| − |f| − |e|.
 2. |a' + μ' − b'|² = A + B − 2a'·b' with A = |a'|² + 2a'·μ' and B = |b' − μ'|². Both are computed in
    float64, where rounding is below 1e-12 of |a'|² + |a'||μ'| and of B.
 3. Tensor cores multiply exactly and add d numbers in float32, in blocks that are aligned to their
-   largest exponent and cut off there, not rounded. However the blocks are made, each addition errs
+   largest exponent and truncated there, not rounded. Whatever the blocks are, each addition errs
    by at most 2⁻²² of the sum of absolute values, which is at most |a'||b'|: together by γ|a'||b'|
-   with γ = (d + 16)2⁻²². (`benchmarks/search/gpu.py` prints the largest error seen as a share of
-   that.)
+   with γ = (d + 16)2⁻²². (`benchmarks/search/gpu.py` prints the largest observed error as a share
+   of this.)
 4. The kernel computes (α + β) − 2P in float32, where P is the product: two additions, each with an
    error of at most u times its result, so 4u(|A| + B + 2|a'||b'|) covers them.
 5. For any τ > 0: 2|a'||b'| ≤ τ|a'|² + |b'|²/τ. So with g = γ + 4u,
@@ -23,13 +23,13 @@ by their norms under cosine); μ a center and σ a power of two, both the same f
 6. The root's relative error is at most 2⁻²², and so is that of the few operations after it. The
    kernel multiplies by a power of two s that keeps all costs below 2¹⁶, and adds 2²³ − (s|f| + ¾).
    The subtrahend is rounded up to a multiple of ½, so the difference is a float32 number, and the
-   sum is rounded to the nearest integer. What this takes away, at least ¼ less the rounding of s|f|
-   (2⁻⁸), is more than 2¹⁶ · 2⁻¹⁹, what the relative errors can add. So an integer cost is at most s
-   times the true local cost. Where (α + β) − 2P is negative, the cost is 0. Sums and minima of
-   integers are exact.
+   sum is rounded to the nearest integer. This subtracts at least ¼ less the rounding of s|f| (2⁻⁸),
+   more than the 2¹⁶ · 2⁻¹⁹ that the relative errors can add. So an integer cost is at most s times
+   the true local cost. If (α + β) − 2P is negative, the cost is 0. Sums and minima of integers are
+   exact.
 7. The float64 cost of the definition is below the true one by at most (d + N + M)2⁻⁵² of it.
 
-A frame that has no float16 vector near it gets |e| = ∞, and so costs of 0.
+A frame too large for float16 gets |e| = ∞, and so local costs of 0.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.gpu.streams import CostWorkspace
 from strap.dtw.steps import lay_out_steps
 
-ROW_TILE = 256  # query frames in one tile of the product
-FRAME_TILE = 128
-DIM_TILE = 64  # dimensions at a time
+ROW_TILE = 256  # query frames in one tile of the product, at most
+FRAME_TILE = 128  # trajectory frames in one tile
+DIM_TILE = 64  # dimensions loaded together
 
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """Frames of some whole queries, padded to whole tiles, with what the kernels need of them."""
+    """The quantized frames of some queries, padded to whole tiles; symbols as in the proof."""
 
     queries: range
     first_row: int  # of the group among all queries' rows
@@ -67,16 +67,16 @@ class RowGroup:
     errors: torch.Tensor  # [R] float32: |f|
     squares: torch.Tensor  # [R] float64: |a'|²
     tile: int  # rows in one tile of the product
-    held_rows: int  # of a query in the recurrence: the longest one's, as a power of two
+    held_rows: int  # rows of the recurrence: the longest query's, rounded up to a power of two
 
     @property
     def n_rows(self) -> int:
-        """Rows with padding: R."""
+        """The number of rows with padding: R."""
         return len(self.quantized)
 
 
 class CostBounds:
-    """Lower bounds of every query's cost: the queries are prepared once, then batches follow."""
+    """Queries that are prepared once, then bounded with many batches of trajectories."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class CostBounds:
         self._groups = [self._quantize_group(one) for one in split_into_tiles(borders, ROW_TILE)]
 
     def bound_batch(self, batch: QuantizedBatch) -> torch.Tensor:
-        """Return lower bounds [query, trajectory] in float64; ∞ where no path fits.
+        """Return lower bounds [query, trajectory] in float64; ∞ if no path fits.
 
-        They are written in the background: `CostWorkspace.join_background` makes them safe to read.
+        They are written in the background: read them only after `CostWorkspace.join_background`.
         """
         shape = len(self._lengths), len(batch.ids)
         lower_bounds = torch.empty(shape, dtype=torch.float64, device=self._device)
@@ -108,7 +108,7 @@ class CostBounds:
         return lower_bounds
 
     def _quantize_group(self, group: range) -> RowGroup:
-        """Compute steps 1, 2 and 5 of the proof for the rows of some queries."""
+        """Quantize the rows of some queries: steps 1, 2 and 5 of the proof."""
         quantization = self.quantization
         lengths = self._lengths[group.start : group.stop]
         first_row = int(self._queries.first_rows[group.start])
@@ -131,7 +131,7 @@ class CostBounds:
     def _bound_local_costs(
         self, batch: QuantizedBatch, group: RowGroup
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return integer bounds [frame, row] of the local costs, and what a cost of 1 means []."""
+        """Return integer bounds [frame, row] of the local costs, and the cost of one unit []."""
         total, dim = batch.quantized.shape
         n_rows, tile = group.n_rows, group.tile
         costs = self._workspace.take_buffer(total, n_rows)
@@ -159,7 +159,7 @@ class CostBounds:
         cost_step: torch.Tensor,
         lower_bounds: torch.Tensor,
     ) -> None:
-        """Launch the recurrence, which fills the group's rows of lower_bounds."""
+        """Launch the recurrence, which fills in the group's rows of lower_bounds."""
         n_queries, first = len(group.queries), group.queries.start
         first_rows, lengths = self._queries.table[:, first:]
         group_bounds = lower_bounds[first : group.queries.stop]
@@ -183,7 +183,7 @@ class CostBounds:
 
 
 def count_multiprocessors(device: torch.device) -> int:
-    """Return how many programs of `bound_local_costs` run at a time."""
+    """Return the device's number of multiprocessors: programs of `bound_local_costs` to launch."""
     if device.type != "cuda":
-        return 2  # the interpreter's programs also take more than one tile
+        return 2  # few enough that programs take more than one tile in the interpreter too
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

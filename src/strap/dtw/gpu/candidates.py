@@ -1,7 +1,8 @@
-"""Each query's k best on one device: candidates are aligned exactly in order of their lower bounds.
+"""The k best matches of every query on one device; aligns candidates in order of lower bounds.
 
-The threshold of a query is the cost of its k-th best match so far. A candidate whose lower bound
-exceeds it can't win. One whose bound equals it is aligned, since it may be a tie.
+This module decides when a candidate is dropped: when its lower bound exceeds the query's threshold,
+the cost of its k-th best match so far. A candidate whose bound equals the threshold is kept: it
+could be a tie.
 """
 
 from __future__ import annotations
@@ -25,48 +26,48 @@ from strap.dtw.types import Floats, Ints, TopK
 from strap.processors import processors
 
 Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
-"""Rising positions of trajectories -> chunk by chunk, where their frames lie on the device."""
+"""Ascending positions of trajectories -> their frames' addresses on the device, in chunks."""
 
 FLOAT32_MAX, FLOAT32_TINY = float(np.finfo(np.float32).max), 1e-37
 
 
 @dataclass(frozen=True, eq=False)
 class TrajectoryTable:
-    """Where all trajectories lie, when all are on the device."""
+    """The addresses of all trajectories, if all are on the device."""
 
     locations: torch.Tensor  # [2, trajectory] int64: addresses and lengths
-    longest: int
+    longest: int  # the largest length
     dtype: torch.dtype
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceTopK:
-    """Each query's k best among the trajectories of one device."""
+    """Each query's k best matches among the trajectories of one device."""
 
     tops: list[TopK]  # [query]
     n_aligned: Ints  # [query] pairs that were aligned exactly
-    n_pairs: Ints  # [query] pairs with a path that fits; 0 where counting would be a wait more
+    n_pairs: Ints  # [query] pairs with a path; 0 if not counted, as that would wait for the device
+
+    @classmethod
+    def empty(cls, n_queries: int) -> DeviceTopK:
+        """Return the selection of a device without trajectories."""
+        zeros = np.zeros(n_queries, np.int64)
+        return cls([TopK.of([])] * n_queries, zeros, zeros)
 
 
-def find_nothing(request: SearchRequest) -> DeviceTopK:
-    """Return the selection of a device that got no trajectories."""
-    none = np.zeros(len(request.queries), np.int64)
-    return DeviceTopK([TopK.of([])] * len(none), none, none)
-
-
-def merge(selections: Sequence[DeviceTopK], k: int) -> list[TopK]:
-    """Return each query's k best of what all devices found."""
+def merge_selections(selections: Sequence[DeviceTopK], k: int) -> list[TopK]:
+    """Return each query's k best matches from all devices."""
     by_query = zip(*(selection.tops for selection in selections), strict=True)
     return [TopK.best_of(tops, k) for tops in by_query]
 
 
 class TopKSelector:
-    """One device's candidates, which are aligned until none that remains can win."""
+    """The search for the k best on one device: aligns candidates until no other one can win."""
 
     def __init__(
         self, request: SearchRequest, queries: DeviceQueries, ids: Ints, locate: Locate
     ) -> None:
-        """Prepare to select among trajectories; ids [trajectory]."""
+        """Take the request and the trajectories of this device: ids [trajectory]."""
         self._request, self._options, self._queries = request, request.options, queries
         self._ids, self._locate = ids, locate
         self._tops = [TopK.of([])] * len(request.queries)
@@ -75,10 +76,10 @@ class TopKSelector:
     def select(
         self, lower_bounds: torch.Tensor, table: TrajectoryTable | None = None
     ) -> DeviceTopK:
-        """Return the k best: a shortlist by lower bounds [query, trajectory], then what remains.
+        """Return the k best by lower bounds [query, trajectory]: a shortlist first, then the rest.
 
-        Where there is a table of all trajectories, the shortlist is aligned without the host, for
-        which there would be two waits more.
+        With a table of all trajectories, the shortlist is aligned without involving the host,
+        which saves two waits.
         """
         request, options, total = self._request, self._options, len(self._ids)
         n_pairs = np.zeros(len(request.queries), np.int64)
@@ -90,7 +91,7 @@ class TopKSelector:
             table = None
         if table is not None:
             n_listed = min(total, size + request.tuning.n_reserve)
-        # Who is listed decides nothing but the time, so float32 will do.
+        # The choice of the shortlist affects only the time, so float32 is precise enough.
         listed = torch.topk(lower_bounds.to(torch.float32), n_listed, largest=False).indices
         bounds = lower_bounds.gather(1, listed)
         if table is not None:
@@ -101,8 +102,8 @@ class TopKSelector:
             self._align(query, positions[query, column])
             largest = host_bounds[:, -1]
             n_pairs = torch.isfinite(lower_bounds).sum(dim=1).cpu().numpy()
-        # As float32 the bounds of all others are at least the largest listed one: so in float64
-        # they are at least this.
+        # Rounded to float32, all other bounds are at least the largest listed one. So in float64
+        # they are at least this number.
         others = np.minimum(largest, FLOAT32_MAX) * (1 - 2.0**-23) - FLOAT32_TINY
         if n_listed < total and np.any(self._get_thresholds() >= others):
             self._align_remaining(lower_bounds, listed)
@@ -116,13 +117,13 @@ class TopKSelector:
     def _align_shortlist(
         self, listed: torch.Tensor, bounds: torch.Tensor, size: int, table: TrajectoryTable
     ) -> Floats:
-        """Align the first candidates, then of the reserve behind them those that may win.
+        """Align the shortlist, then those candidates of the reserve that can still win.
 
         Args:
             listed: positions of the candidates [query, candidate] among the trajectories.
-            bounds: their lower bounds, rising.
-            size: how many are no reserve.
-            table: where they lie.
+            bounds: their lower bounds, ascending.
+            size: the length of the shortlist; the candidates after it are the reserve.
+            table: the addresses of the trajectories.
 
         Returns:
             The largest bound of each query [query].
@@ -130,7 +131,7 @@ class TopKSelector:
         is_possible = torch.isfinite(bounds)
         first = self._align_listed(listed[:, :size], is_possible[:, :size], table)
         found = [first]
-        if listed.shape[1] > size:  # then the first ones are at least k
+        if listed.shape[1] > size:  # then the shortlist has at least k
             thresholds = torch.sort(first[0]).values[:, self._options.k - 1, None]
             may_win = (is_possible & (bounds <= thresholds))[:, size:]
             found.append(self._align_listed(listed[:, size:], may_win, table))
@@ -145,9 +146,9 @@ class TopKSelector:
     def _align_listed(
         self, listed: torch.Tensor, is_wanted: torch.Tensor, table: TrajectoryTable
     ) -> torch.Tensor:
-        """Return cost, start and stop [3, query, candidate]: ∞, −1 and 0 for those not wanted.
+        """Return cost, start and stop [3, query, candidate]: ∞, −1 and 0 if not wanted.
 
-        Those are aligned as trajectories without frames.
+        Unwanted candidates are aligned as trajectories without frames.
         """
         n_queries, count = listed.shape
         query = torch.arange(n_queries, device=listed.device).repeat_interleave(count)
@@ -159,7 +160,7 @@ class TopKSelector:
         return found
 
     def _align_remaining(self, lower_bounds: torch.Tensor, listed: torch.Tensor) -> None:
-        """Align what isn't listed [query, candidate] and may win, the smallest bounds first."""
+        """Align the candidates that are not listed and can win, the smallest bounds first."""
         thresholds = torch.as_tensor(self._get_thresholds(), device=lower_bounds.device)
         may_win = torch.isfinite(lower_bounds) & (lower_bounds <= thresholds[:, None])
         pairs = torch.nonzero(may_win.scatter_(1, listed, False))
@@ -173,7 +174,7 @@ class TopKSelector:
             self._align(query[chunk][may_still_win], position[chunk][may_still_win])
 
     def _align(self, query: Ints, position: Ints) -> None:
-        """Align pairs [pair], on the device where its kernels can, and keep the k best."""
+        """Align pairs [pair], on the host if the kernels cannot, and keep the k best."""
         self._count(query)
         on_host = self._queries.lengths[query] > MAX_QUERY_FRAMES
         if self._options.metric == "cosine":
@@ -184,7 +185,7 @@ class TopKSelector:
             self._align_on_host(query[on_host], position[on_host])
 
     def _count(self, query: Ints) -> None:
-        """Count pairs [pair] that are aligned exactly, by their queries."""
+        """Add pairs [pair] to their queries' numbers of aligned pairs."""
         self._n_aligned += np.bincount(query, minlength=len(self._n_aligned))
 
     def _align_on_device(self, query: Ints, position: Ints) -> None:

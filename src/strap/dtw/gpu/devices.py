@@ -1,4 +1,4 @@
-"""Which GPUs there are, and whether the kernels run on them."""
+"""The GPUs of this machine, and the requirements of the GPU backend."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def is_interpreted() -> bool:
-    """Return whether Triton's interpreter runs the kernels on the CPU, as it does for tests."""
+    """Return whether Triton's interpreter runs the kernels on the CPU, as in tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def missing() -> str | None:
-    """Return what the GPU backend lacks here, cheaply found out; None when it has everything."""
+    """Return the first requirement that the GPU backend lacks here, as a message, or None."""
     for package in ("torch", "triton"):
         if find_spec(package) is None:
             return f"{package} is not installed: {install_command('encoders')} triton"
@@ -39,14 +39,14 @@ def missing() -> str | None:
 
 
 def require_gpu() -> None:
-    """Raise where the GPU backend lacks something."""
+    """Raise if the GPU backend lacks something."""
     lack = missing()
     if lack is not None:
         raise StrapError(f'backend "gpu": {lack}; or use backend "cpu"')
 
 
 def find_devices(names: Sequence[str] | None = None) -> list[torch.device]:
-    """Return the devices by name, by default all GPUs; raises where there is none."""
+    """Return the devices with these names, by default all GPUs; raise if there is none."""
     require_gpu()
     import torch
 

@@ -1,4 +1,4 @@
-"""Exact alignment of some (query, trajectory) pairs on a device: the bits of the definition."""
+"""Exact alignment of (query, trajectory) pairs on a device: equals the definition bit by bit."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from strap.dtw.steps import lay_out_steps
 from strap.dtw.types import Floats, Ints
 
 TILE_ROWS, TILE_COLUMNS, TILE_WARPS = 4, 128, 2  # of local costs
-AHEAD = 8  # dimensions, and columns of costs, that are loaded together: latency is what costs
+AHEAD = 8  # dimensions, and columns of costs, that are loaded together to hide latency
 TRANSPOSE_TILE = 32  # frames and dimensions that are transposed together
-MAX_CHUNK_BYTES = 2**31  # of local costs and of frames at a time
+MAX_CHUNK_BYTES = 2**31  # of local costs and frames in one launch
 TRITON_DTYPES = {torch.float16: tl.float16, torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 @dataclass(frozen=True, eq=False)
 class LocatedFrames:
-    """Where some trajectories' frames lie in a device's memory, and that memory's owner."""
+    """The addresses of some trajectories' frames in a device's memory."""
 
     addresses: Ints  # [trajectory]
     lengths: Ints  # [trajectory]
     dtype: torch.dtype
-    owner: object
+    owner: object  # keeps the memory alive
 
 
 def locate_frames(frames: torch.Tensor, lengths: Sequence[int] | Ints) -> LocatedFrames:
-    """Locate trajectories that lie end to end in frames [frame, dimension]."""
+    """Return the addresses of concatenated trajectories, frames [frame, dimension]."""
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     addresses = frames.data_ptr() + starts * (frames.element_size() * frames.shape[1])
     return LocatedFrames(addresses, np.asarray(lengths), frames.dtype, frames)
 
 
 class ExactAligner:
-    """Queries that lie on the device as columns and are aligned exactly with trajectories."""
+    """Queries on a device that are aligned exactly with trajectories."""
 
     def __init__(self, queries: DeviceQueries, steps: str) -> None:
         self._layout, self._queries = lay_out_steps(steps), queries
@@ -51,7 +51,7 @@ class ExactAligner:
     def align(
         self, query: Ints, address: Ints, length: Ints, dtype: torch.dtype
     ) -> tuple[Floats, Ints, Ints]:
-        """Return cost, start and stop [pair] of queries with trajectories; ∞ where no path fits."""
+        """Return cost, start and stop [pair] of some pairs; the cost is ∞ if no path fits."""
         pairs = torch.as_tensor(np.stack([query, address, length]), device=self._device)
         found = self.align_on_device(pairs, int(length.max(initial=1)), dtype).cpu().numpy()
         return found[0], found[1].astype(np.int64), found[2].astype(np.int64)
@@ -59,12 +59,12 @@ class ExactAligner:
     def align_on_device(
         self, pairs: torch.Tensor, longest: int, dtype: torch.dtype
     ) -> torch.Tensor:
-        """Return cost, start and stop, [3, pair] float64, without a wait for the device.
+        """Return cost, start and stop, [3, pair] float64, without waiting for the device.
 
         Args:
             pairs: [3, pair] int64: query, address and length of the trajectory.
-            longest: no length is larger.
-            dtype: that of the trajectories.
+            longest: an upper bound of the lengths.
+            dtype: the dtype of the trajectories.
         """
         frame_bytes = 8 * self._n_rows + dtype.itemsize * len(self._columns)
         n_pairs = max(1, MAX_CHUNK_BYTES // (frame_bytes * longest))

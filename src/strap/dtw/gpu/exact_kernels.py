@@ -1,11 +1,11 @@
-"""The Triton kernels of the exact alignment: float64, the bits of the definition.
+"""The Triton kernels of the exact alignment, in float64: they equal the definition bit by bit.
 
-The recurrence is laid out as in `bound_kernels`, and carries beside D the column where each path
-began. A pair is one query with one trajectory; the pairs' matrices lie end to end, and that of pair
-p begins at column first_columns[p].
+The recurrence is laid out as in `bound_kernels`; it also tracks the start column of each path. A
+pair is one query and one trajectory. The pairs' matrices are concatenated; that of pair p starts at
+column first_columns[p].
 """
 
-# Triton compiles these functions, and knows no annotations but its own.
+# Triton compiles these functions, and supports no annotations but its own.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def compute_local_costs(
 ):  # fmt: skip
     """Write costs[first_columns[p] + m, n] = |query frame n − trajectory frame m| of pair p.
 
-    Differences, squares, and their sum in order of the dimension, nothing fused: the bits of
-    `reference.local_costs`.
+    Squared differences are summed in order of dimension, without fused operations, to give the bits
+    of `reference.local_costs`.
     """
     pair = tl.program_id(0)
     M, N = tl.load(lengths + pair), tl.load(query_lengths + pair)
@@ -58,7 +58,7 @@ def compute_local_costs(
         frame = columns + first_column * dim + m
         squares = tl.zeros([ROWS, COLUMNS], tl.float64)
         for begin in range(0, dim, AHEAD):
-            for i in tl.static_range(AHEAD):  # beyond the last dimension 0 is added
+            for i in tl.static_range(AHEAD):  # after the last dimension, this adds 0
                 k = begin + i + tl.zeros([1, 1], tl.int32)
                 a = tl.load(query + k * pitch, mask=(n < N) & (k < dim), other=0.0)
                 b = tl.load(frame + k * M, mask=(m < M) & (k < dim), other=0.0)
@@ -70,7 +70,7 @@ def compute_local_costs(
 
 @triton.jit
 def _is_better(d, start, other_d, other_start):
-    """Return where D is cheaper, or equally cheap with the larger start."""
+    """Return in which rows D is cheaper, or equally cheap with the larger start."""
     return (d < other_d) | ((d == other_d) & (start > other_start))
 
 
@@ -91,7 +91,7 @@ def align_pairs(
     last_start, near_start, best_start, best_m = zeros, zeros, zeros, zeros
     base = costs + tl.load(first_columns + pair) * ROWS + n
     for begin in range(0, M + SKEW * (N - 1), AHEAD):
-        for i in tl.static_range(AHEAD):  # beyond the last column all is ∞
+        for i in tl.static_range(AHEAD):  # after the last column, all costs are ∞
             m = begin + i - SKEW * n
             inside = (n < N) & (m >= 0) & (m < M)
             cost = tl.load(base + m * ROWS, mask=inside, other=float("inf"))

@@ -1,4 +1,4 @@
-"""Frames as float16 vectors on a device: what the lower bounds are computed from."""
+"""Quantization of frames to float16 on a device, for the lower bounds."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from strap.dtw.batching import TrajectoryBatch, as_floats
 from strap.dtw.cpu.rounding import U
 from strap.dtw.types import Floats, Frames, Name
 
-DIM_MULTIPLE = 8  # float16 numbers in 16 bytes, in which tensor descriptors count
-CHUNK_FRAMES = 2**14  # widened to float64 at a time
+DIM_MULTIPLE = 8  # float16 numbers in 16 bytes, the granularity of tensor descriptors
+CHUNK_FRAMES = 2**14  # frames converted to float64 together
 FLOAT16_MAX = 65504.0
-EXPONENT = 8  # rounded frames of ordinary size lie around 2⁸: far from both ends of float16
-MIN_GAIN = 1.25  # how much shorter centered vectors must be to be worth rounding the queries
+EXPONENT = 8  # frames are scaled to about 2⁸: far from both ends of float16's range
+MIN_GAIN = 1.25  # centering that shortens vectors less is not worth rounding the queries
 
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """How frames and queries are moved, scaled and rounded to float16 on one device.
+    """The mean and scale with which one device rounds frames and queries to float16.
 
     Greek letters are those of the proof in `bounds`, which holds for any mean and scale.
     """
 
     metric: str
     mean: torch.Tensor  # [d'] float64: μ, padded with zeros
-    shift: torch.Tensor  # [d'] float64: μ', where the mean lies among the quantized frames
+    shift: torch.Tensor  # [d'] float64: μ', the mean of the quantized frames
     scale: float  # σ
-    is_rounded: bool  # whether frames are rounded, or are float16 already
+    is_rounded: bool  # False if frames are float16 already
     balance: float  # τ
 
     @property
     def dim(self) -> int:
-        """Dimensions with padding: d'."""
+        """The number of dimensions with padding: d'."""
         return len(self.mean)
 
     @property
     def product_error(self) -> float:
-        """The largest error of a product and its sum as a share of the norms' product: g."""
+        """The largest error of a product, relative to the product of the norms: g."""
         return (self.dim + 16) * 2.0**-22 + 4 * U
 
     @cached_property
     def unit(self) -> torch.Tensor:
-        """What a cost of 1 becomes, [] float64; a tensor, since Triton passes floats as float32."""
+        """The factor of costs, [] float64; a tensor, since Triton passes floats as float32."""
         unit = self.scale**2 if self.metric == "cosine" else self.scale
         return torch.tensor(unit, dtype=torch.float64, device=self.mean.device)
 
     @cached_property
     def shift_norm(self) -> float:
-        """|μ'|, asked of the device once."""
+        """|μ'|, read from the device once."""
         return float(self.shift.norm())
 
 
@@ -62,7 +62,7 @@ def fit_quantization(
 ) -> Quantization:
     """Return a quantization for frames of a dtype.
 
-    Any sample [m d] gives a valid one; one that is like the frames gives tight bounds.
+    Any sample [m d] gives valid bounds; one that resembles the frames gives tight bounds.
     """
     is_rounded = metric == "cosine" or dtype != torch.float16
     values = as_floats(sample, metric).astype(np.float64, copy=False)
@@ -73,7 +73,7 @@ def fit_quantization(
     moved = values - mean
     balance = 1.0 if is_rounded else _compare_norms(values, moved)
     if not is_rounded and balance < MIN_GAIN:
-        # Then queries that are float16 are not rounded either.
+        # With mean 0, queries that are float16 are not rounded either.
         mean, moved, balance = np.zeros_like(mean), values, 1.0
     largest = float(np.abs(moved).max(initial=0.0))
     exponent = EXPONENT - math.frexp(largest)[1] if is_rounded and largest > 0 else 0
@@ -85,18 +85,18 @@ def fit_quantization(
 
 
 def _compare_norms(values: Floats, moved: Floats) -> float:
-    """Return how much shorter vectors [m d] are after they were moved."""
+    """Return the ratio of the vectors' mean norms before and after centering, from 1 to 64."""
     before, after = np.linalg.norm(values, axis=1).mean(), np.linalg.norm(moved, axis=1).mean()
     return float(np.clip(before / after, 1.0, 64.0)) if after > 0 else 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedBatch:
-    """Trajectories on one device, end to end, with what their lower bounds need."""
+    """Concatenated trajectories on one device, quantized for their lower bounds."""
 
     ids: list[int]
     lengths: list[int]
-    frames: torch.Tensor  # [F d] as they came: for the exact alignment
+    frames: torch.Tensor  # [F d] the original frames, for the exact alignment
     quantized: torch.Tensor  # [F d'] float16: b'
     offsets: torch.Tensor  # [t + 1] int64
     beta: torch.Tensor  # [F] float32: β
@@ -104,7 +104,7 @@ class QuantizedBatch:
     largest_norm: float  # the largest |b' − μ'|
 
     def requantize(self, frames: torch.Tensor, quantization: Quantization) -> QuantizedBatch:
-        """Return the batch after its frames were sent once more: what comes of norms is kept."""
+        """Return the batch with frames that were sent again; their norms are not recomputed."""
         quantized, errors = _quantize_frames(frames, quantization)
         return replace(self, frames=frames, quantized=quantized, errors=errors)
 
@@ -112,7 +112,7 @@ class QuantizedBatch:
 def quantize_batch(
     batch: TrajectoryBatch, frames: torch.Tensor, quantization: Quantization, name: Name
 ) -> QuantizedBatch:
-    """Quantize a batch whose frames [F d] are on the device; raises on numbers that are invalid."""
+    """Quantize a batch whose frames [F d] are on the device; raise on invalid numbers."""
     quantized, errors = _quantize_frames(frames, quantization)
     chunks = torch.split(quantized, CHUNK_FRAMES)
     centered = torch.cat([(vectors - quantization.shift).norm(dim=1) for vectors in chunks])
@@ -143,14 +143,14 @@ def _quantize_frames(
     chunks = (torch.split(numbers, CHUNK_FRAMES) for numbers in (frames, quantized, errors))
     for vectors, near, error in zip(*chunks, strict=True):
         near[:], error[:] = round_vectors(vectors, quantization)
-        is_far = near.abs().amax(1) == FLOAT16_MAX  # such would take precision from the others
+        is_far = near.abs().amax(1) == FLOAT16_MAX  # these would take precision from the others
         near.masked_fill_(is_far[:, None], 0)
         error.masked_fill_(is_far, torch.inf)
     return quantized, errors
 
 
 def _pad(vectors: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return vectors with zeros up to so many dimensions: rows begin at multiples of 16 bytes."""
+    """Return vectors padded with zeros to `dim` dimensions: rows are then aligned to 16 bytes."""
     padding = dim - vectors.shape[1]
     return torch.nn.functional.pad(vectors, (0, padding)) if padding else vectors
 
@@ -158,9 +158,9 @@ def _pad(vectors: torch.Tensor, dim: int) -> torch.Tensor:
 def round_vectors(
     vectors: torch.Tensor, quantization: Quantization
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return vectors [m d] moved, scaled and rounded, [m d'] float16, and bounds of the errors [m].
+    """Center, scale and round vectors [m d]; return [m d'] float16, and bounds of the errors [m].
 
-    Beyond float16 they are cut off; then the error is large.
+    Numbers beyond float16's range are clamped, and the error is large.
     """
     values = vectors.to(torch.float64)
     if quantization.metric == "cosine":
@@ -168,13 +168,13 @@ def round_vectors(
         values = values / values.norm(dim=1, keepdim=True)
     moved = (values - quantization.mean[: values.shape[1]]) * quantization.scale
     near = moved.clamp(-FLOAT16_MAX, FLOAT16_MAX).to(torch.float16)
-    # Normalising here and on the host may differ in the last bits.
+    # Normalising here and on the host can differ in the last bits.
     error = (moved - near).norm(dim=1) * (1 + 1e-6) + 1e-12 * quantization.scale + 1e-37
     return _pad(near, quantization.dim), error.to(torch.float32)
 
 
 def round_down(values: torch.Tensor) -> torch.Tensor:
-    """Return float64 numbers as float32, never above them."""
+    """Return float64 numbers as float32, rounded down."""
     singles = values.to(torch.float32)
     below = torch.nextafter(singles, torch.full_like(singles, -torch.inf))
     return torch.where(singles > values, below, singles)

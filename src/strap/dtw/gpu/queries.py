@@ -1,4 +1,4 @@
-"""The request of a search on GPUs, and its queries on a device."""
+"""A search request for GPUs, and its queries on a device."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from strap.dtw.types import Excluded, Fetch, Frames, Ints, SearchOptions
 
 @dataclass(frozen=True)
 class GpuTuning:
-    """Sizes that decide how long a search takes, and never what it finds."""
+    """Settings of the GPU backend that affect its speed, never the result."""
 
-    batch_bytes: int = 2**28  # of float16 frames on their way to a device at a time
-    min_extra: int = 4  # candidates in the shortlist beyond k, at least …
-    extra_share: float = 0.1  # … and as a share of k: then few candidates remain after it
-    n_reserve: int = 64  # candidates after the shortlist: those that remain are mostly among them
+    batch_bytes: int = 2**28  # size of a batch that is sent to a device, in float16
+    min_extra: int = 4  # candidates in the shortlist in addition to k, at least …
+    extra_share: float = 0.1  # … and as a share of k: so that few candidates remain afterwards
+    n_reserve: int = 64  # candidates listed after the shortlist: most that remain are among them
 
     def get_batch_frames(self, dim: int) -> int:
-        """Return how many frames of so many dimensions a batch may have."""
+        """Return the maximum number of frames [dim] in a batch."""
         return max(1, self.batch_bytes // (2 * dim))
 
     def get_shortlist_size(self, k: int) -> int:
-        """Return how many candidates of a query are aligned first."""
+        """Return the number of candidates of a query that are aligned first."""
         return k + max(self.min_extra, int(self.extra_share * k))
 
 
 @dataclass(frozen=True, eq=False)
 class SearchRequest:
-    """What each device must find; checked already."""
+    """The arguments of a search, which are checked already."""
 
     queries: Sequence[Frames]  # each [n d]
     options: SearchOptions
@@ -42,9 +42,9 @@ class SearchRequest:
 
 @dataclass(frozen=True, eq=False)
 class DeviceQueries:
-    """All queries' frames end to end: sent once, used by the bounds and by the exact alignment.
+    """The concatenated frames of all queries, for the bounds and for the exact alignment.
 
-    Every query begins at an even row: the last frame of a query of odd length is there twice.
+    Every query starts at an even row: the last frame of a query of odd length is repeated.
     """
 
     frames: torch.Tensor  # [row, dimension]
@@ -54,7 +54,7 @@ class DeviceQueries:
 
     @property
     def longest(self) -> int:
-        """Frames of the longest query."""
+        """The number of frames of the longest query."""
         return int(self.lengths.max())
 
 
@@ -66,10 +66,10 @@ def upload_queries(queries: Sequence[Frames], device: torch.device) -> DeviceQue
     rows = [part for query in queries for part in (query, query[len(query) & ~1 : len(query)])]
     dtype = torch.from_numpy(np.empty(0, np.result_type(*queries))).dtype
     shape = int(even.sum()), queries[0].shape[1]
-    # Page-locked memory, so that nobody waits; torch keeps it for later.
+    # Page-locked memory, so that the copy is asynchronous; torch reuses it later.
     host = torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
     np.concatenate(rows, out=host.numpy())
     frames = host.to(device, non_blocking=True)
-    # Sent with the frames, not when it is needed: it would queue behind all work given till then.
+    # Sent with the frames: if sent when needed, it would queue behind all work launched until then.
     table = torch.from_numpy(np.stack([first_rows, lengths])).to(device, non_blocking=True)
     return DeviceQueries(frames, lengths, first_rows, table)

@@ -1,4 +1,4 @@
-"""Trajectories kept on GPUs for search after search."""
+"""Trajectories that are kept on GPUs for many searches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from strap.dtw import validation
 from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import FRAME_TILE, CostBounds, count_multiprocessors
-from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, find_nothing, merge
+from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, TrajectoryTable, merge_selections
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import Quantization, QuantizedBatch, fit_quantization, quantize_batch
@@ -23,12 +23,12 @@ from strap.dtw.gpu.streams import CostWorkspace, Upload, run_on_devices, send_ah
 from strap.dtw.types import Excluded, Frames, Ints, SearchOptions, TopK
 from strap.errors import StrapError
 
-TILES_PER_MULTIPROCESSOR = 60  # in a batch: a whole number of them, so that none waits at its end
-SPARE_BYTES = 4 * 2**30  # of a device that are left free: for local costs, and for others
+TILES_PER_MULTIPROCESSOR = 60  # in a batch; an integer, so that all multiprocessors end together
+SPARE_BYTES = 4 * 2**30  # left free on a device, for local costs and other programs
 
 
 class Resident:
-    """Trajectories on one or several GPUs, and in page-locked memory what doesn't fit there.
+    """Trajectories on one or several GPUs; those that don't fit are in page-locked host memory.
 
     >>> library = Resident(trajectories)                    # doctest: +SKIP
     >>> library.search(queries, k=10)                       # doctest: +SKIP
@@ -46,12 +46,12 @@ class Resident:
         """Check the trajectories and send them to the devices.
 
         Args:
-            trajectories: arrays [m d] of one dtype; their order gives their numbers.
+            trajectories: arrays [m d] of one dtype; their indices are their positions.
             metric: "l2" or "cosine".
             devices: such as ["cuda:0", "cuda:1"]; by default all GPUs.
             limit: bytes to keep on each device, the rest goes to page-locked memory; by default
-                all but 4 GiB of what is free.
-            tuning: sizes that change how long a search takes.
+                all free memory but 4 GiB.
+            tuning: settings that affect the speed, never the result.
         """
         validation.check_names("strap", metric)
         self.metric = metric
@@ -87,7 +87,7 @@ class Resident:
         steps: str = "strap",
         exclude: Excluded = None,
     ) -> list[TopK]:
-        """Return what `strap.dtw.search` does, over the trajectories kept here."""
+        """Search these trajectories like `strap.dtw.search`."""
         options = SearchOptions(k, steps, self.metric)
         validation.check_options(options, len(queries))
         validation.check_excluded(exclude, len(queries))
@@ -96,7 +96,7 @@ class Resident:
         queries = validation.check_queries(queries, self.metric, self.dim or None)
         request = SearchRequest(queries, options, exclude, self._fetch, self._tuning)
         tasks = [partial(share.search, request) for share in self._shares]
-        return merge(run_on_devices(self._devices, tasks), k)
+        return merge_selections(run_on_devices(self._devices, tasks), k)
 
     def _fetch(self, index: int) -> Frames:
         for share in self._shares:
@@ -106,7 +106,7 @@ class Resident:
 
 
 def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, Frames]]:
-    """Yield numbered trajectories; each must have the dimensions and the dtype of the first."""
+    """Yield (index, trajectory); each must have the dimensions and the dtype of the first."""
     dim = dtype = None
     for index, trajectory in enumerate(trajectories):
         frames = validation.check_shape(trajectory, validation.name_trajectory(index), dim)
@@ -122,7 +122,7 @@ def _check_trajectories(trajectories: Iterable[Frames]) -> Iterator[tuple[int, F
 def _load_share(
     batches: Iterable[TrajectoryBatch], device: torch.device, metric: str, limit: int | None
 ) -> _Share:
-    """Keep the batches that this device gets."""
+    """Load the batches that this device takes."""
     loader = _Loader(device, metric, limit)
     max_frames = count_multiprocessors(device) * FRAME_TILE * TILES_PER_MULTIPROCESSOR
     waiting: list[Upload] = []
@@ -132,8 +132,8 @@ def _load_share(
             loader.keep(waiting)
             waiting = []
         waiting.append(upload)
-    # A recurrence runs beside the next batch's local costs, the last one's beside nothing: so the
-    # last batches become shorter and shorter.
+    # In a search, a batch's recurrence overlaps with the next batch's local costs. Nothing overlaps
+    # with the last recurrence, so the last batches become shorter and shorter.
     while waiting:
         half = len(waiting) // 2 or 1
         loader.keep(waiting[:half])
@@ -142,7 +142,7 @@ def _load_share(
 
 
 class _Loader:
-    """A device that is being filled with batches, which stay on the host when it is full."""
+    """A device that is filled with batches; when it is full, they are kept on the host."""
 
     def __init__(self, device: torch.device, metric: str, limit: int | None) -> None:
         self.device, self._metric, self._limit = device, metric, limit
@@ -151,7 +151,7 @@ class _Loader:
         self.on_host: list[QuantizedBatch] = []
 
     def has_space(self, size: int) -> bool:
-        """Return whether so many more bytes fit on the device."""
+        """Return whether `size` more bytes fit on the device."""
         if self._limit is not None:
             return sum(batch.frames.nbytes for batch in self.on_device) + size < self._limit
         if self.device.type != "cuda":
@@ -159,7 +159,7 @@ class _Loader:
         return bool(torch.cuda.mem_get_info(self.device)[0] - size > SPARE_BYTES)
 
     def keep(self, uploads: Sequence[Upload]) -> None:
-        """Keep some uploads as one batch."""
+        """Join some uploads to one batch, and keep it."""
         arrived = [sent.wait() for _, sent in uploads]
         frames = torch.cat(arrived) if len(arrived) > 1 else arrived[0]
         batch = TrajectoryBatch(
@@ -174,16 +174,16 @@ class _Loader:
             self.on_device.append(quantized)
             return
         host = torch.empty(frames.shape, dtype=frames.dtype, pin_memory=self.device.type == "cuda")
-        # No view of the frames is kept: it would keep their memory on the device.
+        # Not a view of the frames, which would keep their memory on the device.
         nothing = torch.empty(0, dtype=torch.float16)
         self.on_host.append(replace(quantized, frames=host.copy_(frames), quantized=nothing))
 
 
 class _Share:
-    """One device's share of the trajectories: those on the device, then those on the host."""
+    """One device's share of the trajectories: those on the device first, then those on the host."""
 
     def __init__(self, loaded: _Loader) -> None:
-        """Take the batches and make tables over all their trajectories."""
+        """Take the batches and index their trajectories."""
         self._device, self._quantization = loaded.device, loaded.quantization
         self.on_device, self.on_host = loaded.on_device, loaded.on_host
         self._workspace = CostWorkspace(self._device)
@@ -205,7 +205,7 @@ class _Share:
     def search(self, request: SearchRequest) -> DeviceTopK:
         """Select the k best of this share."""
         if self._quantization is None:
-            return find_nothing(request)
+            return DeviceTopK.empty(len(request.queries))
         queries = upload_queries(request.queries, self._device)
         bounds = CostBounds(request, queries, self._quantization, self._workspace)
         lower_bounds = [bounds.bound_batch(batch) for batch in self.on_device]
@@ -218,7 +218,7 @@ class _Share:
         return selector.select(torch.cat(lower_bounds, dim=1), self._table)
 
     def _locate(self, positions: Ints) -> Iterator[LocatedFrames]:
-        """Locate trajectories on the device; those kept on the host are sent first."""
+        """Yield the trajectories' addresses on the device; those on the host are sent to it."""
         split = int(np.searchsorted(positions, len(self._addresses)))
         here, away = positions[:split], positions[split:]
         if len(here):

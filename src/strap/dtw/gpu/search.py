@@ -1,4 +1,4 @@
-"""Exact top-k on GPUs: bound every pair on tensor cores, then align exactly what may win."""
+"""Exact top-k on GPUs: lower bounds of all pairs on tensor cores, then exact alignments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from strap.dtw.batching import TrajectoryBatch, cut_batches
 from strap.dtw.gpu.bounds import CostBounds
-from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, find_nothing, merge
+from strap.dtw.gpu.candidates import DeviceTopK, TopKSelector, merge_selections
 from strap.dtw.gpu.devices import find_devices
 from strap.dtw.gpu.exact import LocatedFrames, locate_frames
 from strap.dtw.gpu.quantize import fit_quantization, quantize_batch
@@ -31,7 +31,7 @@ from strap.dtw.types import (
 )
 
 ItemT = TypeVar("ItemT")
-REREAD_FRAMES = 2**15  # read again for the exact alignment at a time
+REREAD_FRAMES = 2**15  # frames in a batch that is read again for the exact alignment
 
 
 def search(
@@ -43,10 +43,10 @@ def search(
     devices: Sequence[str] | None = None,
     tuning: GpuTuning | None = None,
 ) -> SearchResult:
-    """Return each query's k best of a library, and how many pairs were aligned.
+    """Return each query's k best matches in a library, and how many pairs were aligned.
 
-    Every device takes the next batch as soon as it is done with its last one, and selects the k
-    best among those it took; frames are fetched again for the exact alignment.
+    Each device takes the next batch when it is ready, and selects the k best of its own batches;
+    frames are fetched again for the exact alignment. The selections are merged at the end.
     """
     tuning, dim = tuning or GpuTuning(), queries[0].shape[1]
     request = SearchRequest(queries, options, exclude, library.fetch, tuning)
@@ -62,11 +62,11 @@ def search(
         SearchStatistics(pairs=int(pairs), by_bounds=int(pairs - aligned), evaluated=int(aligned))
         for pairs, aligned in zip(n_pairs, n_aligned, strict=True)
     ]
-    return SearchResult(merge(selections, options.k), statistics)
+    return SearchResult(merge_selections(selections, options.k), statistics)
 
 
 class SharedIterator(Iterator[ItemT]):
-    """One iterator for several threads."""
+    """An iterator that several threads can share."""
 
     def __init__(self, items: Iterable[ItemT]) -> None:
         self._items, self._lock = iter(items), threading.Lock()
@@ -79,7 +79,7 @@ class SharedIterator(Iterator[ItemT]):
 def _search_device(
     request: SearchRequest, batches: Iterable[TrajectoryBatch], name: Name, device: torch.device
 ) -> DeviceTopK:
-    """Select the k best of the batches that this device gets."""
+    """Select the k best of the batches that this device takes."""
     queries, workspace = upload_queries(request.queries, device), CostWorkspace(device)
     sample = np.concatenate([np.asarray(query, np.float64) for query in request.queries])
     bounds_by_dtype: dict[torch.dtype, CostBounds] = {}
@@ -95,7 +95,7 @@ def _search_device(
         quantized = quantize_batch(batch, frames, bounds.quantization, name)
         lower_bounds.append(bounds.bound_batch(quantized))
     if not ids:
-        return find_nothing(request)
+        return DeviceTopK.empty(len(request.queries))
     workspace.join_background()
     locate = partial(_upload_again, request.fetch, np.array(ids), device)
     selector = TopKSelector(request, queries, np.array(ids), locate)
@@ -105,7 +105,7 @@ def _search_device(
 def _upload_again(
     fetch: Fetch, ids: Ints, device: torch.device, positions: Ints
 ) -> Iterator[LocatedFrames]:
-    """Read trajectories once more and send them to the device, chunk by chunk."""
+    """Read trajectories again and send them to the device, batch by batch."""
     stream = ((int(ids[p]), fetch(int(ids[p]))) for p in positions)
     for chunk, sent in upload_batches(cut_batches(stream, REREAD_FRAMES), device):
         yield locate_frames(sent.wait(), np.diff(chunk.offsets))

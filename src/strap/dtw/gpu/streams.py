@@ -1,11 +1,11 @@
-"""CUDA streams: what runs on each device beside what.
+"""CUDA streams: what runs concurrently on each device.
 
-Frames are read and sent while the device works on those that came before.
+Frames are read and sent while the device works on earlier ones.
 
-Local costs keep the tensor cores busy, their recurrence the memory and the integer units. So one
-batch's recurrence runs while the next batch's local costs are computed: the costs in a foreground
-stream of high priority, which gets every multiprocessor that it can fill, the recurrence in a
-background stream, which gets what is left of them.
+Local costs occupy the tensor cores, their recurrence the memory and the integer units. So one
+batch's recurrence runs while the next batch's local costs are computed. The local costs run in a
+foreground stream of high priority, which gets every multiprocessor that it can fill. The recurrence
+runs in a background stream, which gets the others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from strap.processors import processors
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-N_AHEAD = 3  # batches on their way while one is worked on
-MAX_COPY_THREADS = 8  # that fill page-locked memory: more don't make it faster
-# Kernels read these as they are, and all other numbers as float64.
+N_AHEAD = 3  # batches that are prepared in advance
+MAX_COPY_THREADS = 8  # that fill page-locked memory: more are not faster
+# Dtypes that the kernels read; all others are converted to float64.
 DEVICE_DTYPES = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32}
 
 
@@ -41,16 +41,16 @@ class _Streams(NamedTuple):
 
 @cache
 def _get_streams(device: torch.device) -> _Streams:
-    """Return the device's streams, made once: torch keeps freed memory for the stream it was of."""
+    """Return the device's streams, always the same: torch reuses freed memory per stream."""
     make = partial(torch.cuda.Stream, device)
     return _Streams(make(priority=-1), make(priority=0), make(priority=0))
 
 
 @contextlib.contextmanager
 def _use_foreground(device: torch.device) -> Iterator[None]:
-    """Launch what is inside on this device, in its foreground stream.
+    """Launch the kernels inside the context on this device, in its foreground stream.
 
-    Triton launches on torch's current device, whatever device its arguments lie on.
+    Triton launches on torch's current device, whatever device its arguments are on.
     """
     if device.type != "cuda":
         yield
@@ -65,10 +65,10 @@ def _use_foreground(device: torch.device) -> Iterator[None]:
 def run_on_devices(
     devices: Sequence[torch.device], tasks: Sequence[Callable[[], ResultT]]
 ) -> list[ResultT]:
-    """Return what each task returns, run on its device, each in a thread of its own."""
+    """Run each task on its device, in a thread per device; return their results."""
 
     def run(device: torch.device, task: Callable[[], ResultT]) -> ResultT:
-        with torch.inference_mode(), _use_foreground(device):  # both hold for one thread only
+        with torch.inference_mode(), _use_foreground(device):  # both are per thread
             return task()
 
     if len(devices) == 1:
@@ -78,7 +78,7 @@ def run_on_devices(
 
 
 class CostWorkspace:
-    """Two buffers for local costs, used in turn: one is filled while the other is read."""
+    """Two alternating buffers for local costs: one is filled while the other is read."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -88,7 +88,7 @@ class CostWorkspace:
         self._current = 0
 
     def take_buffer(self, n_frames: int, n_rows: int) -> torch.Tensor:
-        """Return the other buffer than last time, as [frame, row] with any numbers in it."""
+        """Return the next buffer as [frame, row], with arbitrary contents."""
         self._current = current = (self._current + 1) % len(self._buffers)
         was_read = self._was_read[current]
         if was_read is not None:
@@ -101,10 +101,10 @@ class CostWorkspace:
 
     @contextlib.contextmanager
     def read_in_background(self, *inputs: torch.Tensor) -> Iterator[None]:
-        """Launch what reads the buffer taken last: it runs beside what is launched afterwards.
+        """Launch the kernels inside the context in the background; they read the last buffer taken.
 
         Args:
-            inputs: other tensors that it reads, and that may be freed before it is done.
+            inputs: other tensors that they read, whose memory must not be reused before.
         """
         if self._device.type != "cuda":
             yield
@@ -118,7 +118,7 @@ class CostWorkspace:
             tensor.record_stream(background)
 
     def join_background(self) -> None:
-        """Let what is launched next wait for everything in the background."""
+        """Make everything launched next wait for the background stream."""
         if self._device.type == "cuda":
             background = _get_streams(self._device).background
             torch.cuda.current_stream(self._device).wait_stream(background)
@@ -129,13 +129,13 @@ class CostWorkspace:
 
 @dataclass(frozen=True, eq=False)
 class SentFrames:
-    """Frames that are on the device, or will be when `arrived` has happened."""
+    """Frames that are on the device as soon as `arrived` has happened."""
 
     frames: torch.Tensor  # [frame, dimension]
     arrived: torch.cuda.Event | None
 
     def wait(self) -> torch.Tensor:
-        """Return the frames, safe to use in what the current stream does next."""
+        """Return the frames, safe to use in the current stream."""
         if self.arrived is not None:
             stream = torch.cuda.current_stream(self.frames.device)
             stream.wait_event(self.arrived)
@@ -147,7 +147,7 @@ Upload: TypeAlias = tuple[TrajectoryBatch, SentFrames]
 
 
 def upload_batches(batches: Iterable[TrajectoryBatch], device: torch.device) -> Iterator[Upload]:
-    """Send batches to a device; a thread reads, copies and sends those that come next."""
+    """Send batches to a device; a thread reads, copies and sends the next ones in advance."""
     with ThreadPoolExecutor(min(MAX_COPY_THREADS, processors())) as pool:
         pinned = ((batch, pin_frames(batch.frames, device, pool)) for batch in batches)
         yield from send_ahead(pinned, device)
@@ -156,10 +156,9 @@ def upload_batches(batches: Iterable[TrajectoryBatch], device: torch.device) -> 
 def pin_frames(
     trajectories: Sequence[Frames], device: torch.device, pool: ThreadPoolExecutor
 ) -> torch.Tensor:
-    """Return the trajectories' frames end to end, [frame, dimension], ready to be sent.
+    """Concatenate trajectories to [frame, dimension] in page-locked memory.
 
-    They lie in page-locked memory: only from there do copies run beside the work. torch gives it
-    out again after the copy.
+    Only copies from page-locked memory run concurrently with kernels. torch reuses this memory.
     """
     dtypes = {frames.dtype for frames in trajectories}
     dtype = DEVICE_DTYPES.get(np.result_type(*dtypes), torch.float64)
@@ -178,7 +177,7 @@ def pin_frames(
 def send_ahead(
     pinned: Iterable[tuple[ItemT, torch.Tensor]], device: torch.device
 ) -> Iterator[tuple[ItemT, SentFrames]]:
-    """Send each item's frames; a thread makes and sends those that come next."""
+    """Send each item's frames to a device; a thread makes and sends the next ones in advance."""
     stream = _get_streams(device).copies if device.type == "cuda" else None
     in_flight: deque[torch.cuda.Event] = deque()
 
@@ -186,7 +185,7 @@ def send_ahead(
         if stream is None:
             return item, SentFrames(frames.to(device), None)
         if len(in_flight) == N_AHEAD - 1:
-            in_flight.popleft().synchronize()  # so that page-locked memory is used again
+            in_flight.popleft().synchronize()  # so that page-locked memory can be reused
         with torch.cuda.stream(stream):
             sent = frames.to(device, non_blocking=True)
             in_flight.append(stream.record_event())
@@ -196,7 +195,7 @@ def send_ahead(
 
 
 def prefetch(items: Iterable[ItemT]) -> Iterator[ItemT]:
-    """Yield the items, up to `N_AHEAD` of them made in a thread before they are asked for."""
+    """Yield the items; a thread makes up to `N_AHEAD` of them in advance."""
     iterator = iter(items)
     pool = ThreadPoolExecutor(1)
     try:

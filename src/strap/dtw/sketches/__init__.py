@@ -1,1 +1,1 @@
-"""Short vectors that stand for frames in a first, cheap lower bound."""
+"""Sketches: short vectors that stand for frames in a first, cheap lower bound."""

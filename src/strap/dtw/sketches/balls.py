@@ -1,4 +1,9 @@
-"""Balls around all that a path may meet in a block of frames, see `sketcher`: compiled loops."""
+"""Compiled functions for the balls of `sketcher`: around the means of g matched frames.
+
+A way through a block is one choice of the g trajectory frames that g consecutive query frames can
+be matched with under steps `strap`: the first is in the block, each next one is one or two frames
+later. A ball contains the means of all ways.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,12 @@ import numpy as np
 from strap.dtw.types import Floats, Ints
 from strap.jit import njit
 
-STEPS_TO_CENTRE = 16  # towards that of the smallest ball
+STEPS_TO_CENTRE = 16  # iterations of `find_centres`
 
 
 @njit
 def _list_ways(every: int) -> Ints:
-    """Return the ways [g·2^(g−1), g] through a block: which frames from its first on."""
+    """Return the ways [g·2^(g−1), g] through a block, as offsets from its first frame."""
     patterns = 2 ** (every - 1)
     ways = np.empty((every * patterns, every), np.int64)
     for first in range(every):
@@ -26,7 +31,7 @@ def _list_ways(every: int) -> Ints:
 
 @njit
 def _fill_means(frames: Floats, first: int, ways: Ints, out: Floats) -> int:
-    """Fill out [w r] with the means of the ways that end before the frames do; return how many."""
+    """Fill `out` [w r] with the means of the ways that fit in the frames; return their number."""
     count = 0
     for w in range(ways.shape[0]):
         if first + ways[w, -1] < frames.shape[0]:
@@ -41,7 +46,7 @@ def _fill_means(frames: Floats, first: int, ways: Ints, out: Floats) -> int:
 
 @njit
 def _farthest(points: Floats, centre: Floats) -> tuple[int, float]:
-    """Return the point [w r] farthest from a centre [r], and its squared distance."""
+    """Return the index of the point [w r] farthest from a centre [r], and its squared distance."""
     at, most = 0, 0.0
     for w in range(points.shape[0]):
         total = 0.0
@@ -54,10 +59,9 @@ def _farthest(points: Floats, centre: Floats) -> tuple[int, float]:
 
 @njit
 def find_centres(frames: Floats, every: int) -> Floats:
-    """Return about the centres [m // g, r] of the smallest balls around the means of blocks' ways.
+    """Return approximate centres [m // g, r] of the smallest balls around each block's means.
 
-    From the middle of all a step towards the farthest, again and again, each shorter than the
-    one before.
+    Starting at the centroid, it takes steps towards the farthest mean, each shorter than the last.
     """
     ways = _list_ways(every)
     found = np.empty((frames.shape[0] // every, frames.shape[1]))
@@ -74,7 +78,7 @@ def find_centres(frames: Floats, every: int) -> Floats:
 
 @njit
 def fill_radii(frames: Floats, every: int, centres: Floats, out: Floats) -> None:
-    """Fill out [m // g] with the largest distance of a block's means from a centre [m // g, r]."""
+    """Fill `out` [m // g] with the largest distance of each block's means from its centre."""
     ways = _list_ways(every)
     means = np.empty((ways.shape[0], frames.shape[1]))
     for k in range(out.shape[0]):

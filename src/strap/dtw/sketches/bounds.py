@@ -1,4 +1,4 @@
-"""Lower bounds of costs from sketches alone; for metric l2."""
+"""Lower bounds of costs from sketches; for metric "l2" only."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from strap.processors import processors
 
 
 class SketchBounds:
-    """Lower bounds of every query's cost from sketches of one kind."""
+    """Queries prepared for lower bounds from sketches of one kind."""
 
     def __init__(
         self, sketcher: Sketcher, sketched: Sequence[tuple[Floats, Floats]], steps: StepSet
     ) -> None:
-        """Take the queries' sketches and their errors, as `Sketcher.finish` gives them."""
+        """Prepare the queries' sketches and their errors, which come from `Sketcher.finish`."""
         self.sketcher, self.n_queries, self._steps = sketcher, len(sketched), steps
         self._is_too_short = np.array([[len(rows) < sketcher.every] for rows, _ in sketched])
         means = [_group_means(rows, sketcher.every) for rows, _ in sketched]
@@ -33,12 +33,12 @@ class SketchBounds:
         self._int16 = Int16Bounds(stack, steps, "l2", 1) if stack.is_ordinary else None
 
     def bound_pairs(self, block: SketchBlock, positions: Ints, wanted: Bools) -> Floats:
-        """Return lower bounds [q t] of the wanted pairs, ∞ where no path fits; 0 for the others.
+        """Return lower bounds [q t] of the wanted pairs, ∞ if no path fits; 0 for the others.
 
         Args:
             block: the sketches.
-            positions: which trajectories of the block [t].
-            wanted: of which pairs bounds are wanted [q t].
+            positions: the trajectories' positions in the block [t].
+            wanted: the pairs whose bounds are wanted [q t].
         """
         if self._int16 is None:
             return np.zeros(wanted.shape)
@@ -54,10 +54,10 @@ class SketchBounds:
 def prepare_bounds(
     queries: Sequence[Frames], sketchers: Sequence[Sketcher], steps: StepSet, pool: Executor
 ) -> list[SketchBounds]:
-    """Return bounds for each sketcher; those that share directions share a projection."""
+    """Return bounds for each sketcher; sketchers that share directions share a projection."""
     frames = np.concatenate([as_doubles(query) for query in queries])
     borders = np.cumsum([0, *map(len, queries)])
-    parts = np.array_split(frames, processors())  # products of few rows take as long as of many
+    parts = np.array_split(frames, processors())  # few products of many rows: small ones are slow
     sketched: dict[int, list[tuple[Floats, Floats]]] = {}
     longest: Sketcher | None = None
     for i in sorted(range(len(sketchers)), key=lambda i: -sketchers[i].size):
@@ -72,7 +72,7 @@ def prepare_bounds(
 
 
 def _group_means(sketches: Floats, every: int) -> Floats:
-    """Return means [n // g, r] of g sketches each; of all where there are fewer."""
+    """Return the means [n // g, r] of every g sketches; the mean of all if there are fewer."""
     count = len(sketches) // every
     groups = sketches[: count * every].reshape(count, every, -1) if count else sketches[None]
     return np.asarray(groups.mean(axis=1), np.float64)

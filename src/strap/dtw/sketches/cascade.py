@@ -1,4 +1,4 @@
-"""A cascade of sketches: short ones bound all pairs, longer ones those that may still win."""
+"""A cascade of sketches: short ones bound all pairs, longer ones the remaining candidates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from strap.dtw.sketches.sketcher import SketchBlock, Sketches
 from strap.dtw.steps import StepSet
 from strap.dtw.types import Bools, Floats, Frames, Ints
 
-TILE_SKETCHES = 4096  # of the shortest, bounded in one call
-MAX_TASK_TRAJECTORIES = 32  # whose longer sketches are bounded in one call
-MIN_TASKS = 16  # where there are as many trajectories: threads should end together
+TILE_SKETCHES = 4096  # sketches of the shortest kind that are bounded in one call
+MAX_TASK_TRAJECTORIES = 32  # trajectories whose longer sketches are bounded in one call
+MIN_TASKS = 16  # if there are as many trajectories: enough tasks to keep all threads busy
 
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """Trajectories that lie end to end, in sketches of all kinds."""
+    """A block of trajectories, in sketches of all kinds."""
 
-    part: int  # which part of the library
-    first: int  # which column of the bounds is its first trajectory's
+    part: int  # index of the part of the library
+    first: int  # column of its first trajectory in the bounds
     kinds: Sequence[SketchBlock]
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class _Span:
 
 
 class Cascade:
-    """Bounds of all pairs from the shortest sketches, tightened by longer ones stage by stage."""
+    """Bounds of all pairs from the shortest sketches, tightened with longer ones in stages."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class Cascade:
         steps: StepSet,
         pool: Executor,
     ) -> None:
-        """Take sketches of one or more kinds for each part of a library, all of which suit."""
+        """Prepare the queries for the kinds of sketches of each part of a library."""
         self.n_stages = max(len(kinds) for kinds in sketches) - 1
-        """of longer sketches"""
+        """the number of kinds after the shortest"""
         self._pool = pool
         self._bounds = [
             prepare_bounds(queries, [one.sketcher for one in kinds], steps, pool)
@@ -56,7 +56,7 @@ class Cascade:
                 self._spans.append(_Span(part, count, blocks))
                 count += len(blocks[0].ids)
         self._n_applied = np.zeros((len(queries), count), np.int8)
-        """[q t] stages that tightened a pair already"""
+        """[q t] the number of stages that have tightened each pair"""
 
     def bound_all(self) -> tuple[Ints, Floats]:
         """Return global indices [t] and lower bounds [q t] from the shortest sketches."""
@@ -71,7 +71,7 @@ class Cascade:
         return np.concatenate(ids, dtype=np.int64), bounds
 
     def tighten(self, stage: int, bounds: Floats, candidates: Bools) -> Floats:
-        """Return bounds [q t], raised for the candidates [q t] by a stage's sketches, if any."""
+        """Return bounds [q t], tightened for the candidates [q t] with the sketches of a stage."""
         wanted = candidates & (self._n_applied <= stage)
         self._n_applied[wanted] = stage + 1
         tasks = []
@@ -88,9 +88,9 @@ class Cascade:
     def _raise_bounds(
         self, kind: int, tasks: Sequence[tuple[_Span, Ints]], wanted: Bools, bounds: Floats
     ) -> None:
-        """Raise the bounds [q t] of wanted pairs [q t] by a kind of sketches.
+        """Raise the bounds [q t] of wanted pairs [q t] in place, with one kind of sketches.
 
-        A task is a span, and which of its trajectories [p] are bounded in one call.
+        A task is a span and the positions [p] of the trajectories to bound in one call.
         """
 
         def work(task: tuple[_Span, Ints]) -> None:
@@ -104,7 +104,7 @@ class Cascade:
 
 
 def shortlist(bounds: Floats, size: int) -> Bools:
-    """Return which pairs [q t] have one of their query's `size` smallest bounds."""
+    """Return which pairs [query, trajectory] have one of their query's `size` smallest bounds."""
     if size >= bounds.shape[1]:
         return np.isfinite(bounds)
     threshold = np.partition(bounds, size - 1, axis=1)[:, size - 1 : size]

@@ -1,1 +1,1 @@
-"""Products of 16-bit integers, and the recurrence over what they give."""
+"""The compiled functions of `int16_bounds`: int16 products, and the recurrence over them."""

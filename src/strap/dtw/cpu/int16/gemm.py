@@ -1,18 +1,17 @@
-"""Products of 16-bit integers by a processor's own instruction (VNNI), for compiled loops.
+"""The matrix product of int16 numbers by the AVX-512 VNNI instruction, for compiled functions.
 
-The instruction multiplies 16 pairs of neighbouring integers with 16 other pairs, and adds both
-products of a pair to one of 16 accumulators of 32 bits: twice as many multiplications as with
-float32, and nothing is rounded. An accumulator that leaves 32 bits on its way comes back: only its
-last value must fit. Where a processor lacks the instruction, multiplications and additions are
-written in its place.
+The instruction multiplies 16 pairs of neighbouring int16 numbers with 16 other pairs, and adds both
+products of a pair to one of 16 int32 accumulators: twice as many multiplications as with float32,
+without rounding. Accumulators can wrap around in between: only the final sum must fit in 32 bits.
+On CPUs without the instruction, multiplications and additions are generated instead.
 
-    8 frames × 48 query rows       24 registers of accumulators, held
-    a pair of each of those rows   3 registers, read anew for every pair
-    a frame's pair                 1 register, 16 times the same
+    8 frames × 48 query rows       24 registers of accumulators, kept over the loop
+    one pair of each of the rows   3 registers, loaded for every pair
+    one pair of a frame            1 register, the pair in all 16 lanes
 
-Frames lie row by row, as they are. Queries are packed once, in the order in which they are read,
-the pairs of 16 rows side by side: [rows/16, d/128, 64·16·2]. 128 numbers of 48 rows stay in the
-first-level cache while 64 frames go by.
+Frames are plain rows. Queries are packed once in the order in which they are read, the pairs of 16
+rows side by side: [rows/16, d/128, 64·16·2]. 128 dimensions of 48 rows stay in the first-level
+cache during a loop over 64 frames.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from strap.dtw.llvm import has_instructions
 from strap.dtw.types import Shorts
 from strap.jit import intrinsic, njit
 
-CHUNK_DIMS = 128  # numbers of a frame, which is filled up to whole chunks
-BLOCK_ROWS = 16  # accumulators in a register, to whose multiples query rows are filled up
+CHUNK_DIMS = 128  # dimensions are padded to a multiple of this
+BLOCK_ROWS = 16  # accumulators in a register; query rows are padded to a multiple of this
 TILE_FRAMES = 8
-TILE_BLOCKS = 3  # of 16 query rows
+TILE_BLOCKS = 3  # blocks of 16 query rows
 CHUNK_BYTES = CHUNK_DIMS * 2
 WORD = ir.IntType(32)
 REGISTER = ir.VectorType(WORD, BLOCK_ROWS)
@@ -43,12 +42,12 @@ PAIRS = ir.VectorType(ir.IntType(16), 2 * BLOCK_ROWS)
 
 @cache
 def is_fast() -> bool:
-    """Return whether the processor has the instruction, on registers of 512 bits."""
+    """Return whether the CPU has the instruction, on registers of 512 bits."""
     return has_instructions("avx512f", "avx512vnni")
 
 
 def pack_rows(rows: Shorts) -> Shorts:
-    """Return query rows [R d] as `multiply` takes them; what is missing to whole blocks is 0."""
+    """Return query rows [R d] as `multiply` takes them, padded with zeros to whole blocks."""
     count, dim = rows.shape
     n_blocks, n_chunks = -(-count // BLOCK_ROWS), -(-dim // CHUNK_DIMS)
     packed = aligned((n_blocks, n_chunks, CHUNK_DIMS * BLOCK_ROWS), np.int16)
@@ -65,10 +64,10 @@ def _pack(rows: Shorts, packed: Shorts) -> None:
 
 
 class _ProductWriter:
-    """The writer of a loop that adds the products of 8 frames and some blocks of query rows.
+    """The generator of LLVM code that adds one chunk's products of 8 frames and 1 to 3 blocks.
 
-    It does so for one chunk, and takes addresses and strides of frames, queries and products, which
-    are integers; products begin at 0 where `is_first`.
+    The code takes addresses and strides of frames, queries and products, as integers. With
+    `is_first`, the products start from 0.
     """
 
     def __init__(self, builder: Any, arguments: Any, blocks: int) -> None:
@@ -79,7 +78,7 @@ class _ProductWriter:
         self.blocks = blocks
 
     def write(self) -> None:
-        """Write the instructions."""
+        """Generate the code."""
         builder = self.builder
         accumulators = {
             cell: cgutils.alloca_once(builder, REGISTER)  # type: ignore[no-untyped-call]
@@ -94,7 +93,7 @@ class _ProductWriter:
             builder.store(builder.load(accumulators[cell]), self._place(*cell), align=LINE_BYTES)
 
     def _add_pair(self, index: Any, accumulators: dict[tuple[int, int], Any]) -> None:
-        """Add the products of one pair of numbers of all frames and rows."""
+        """Generate the addition of one pair's products, for all frames and rows."""
         builder = self.builder
         rows_at = self._at(self.queries, index, LINE_BYTES)
         frames_at = self._at(self.frames, index, 4)
@@ -111,7 +110,7 @@ class _ProductWriter:
                 builder.store(total, accumulators[f, b])
 
     def _add_products(self, total: Any, pair: Any, rows: Any) -> Any:
-        """Return accumulators after both products of a pair: one instruction where there is one."""
+        """Return accumulators plus both products of a pair: one instruction if the CPU has it."""
         builder = self.builder
         if is_fast():
             kind = ir.FunctionType(REGISTER, [REGISTER] * 3)
@@ -123,13 +122,13 @@ class _ProductWriter:
         return builder.add(total, builder.add(first, second))
 
     def _numbers(self, pairs: Any, side: int) -> Any:
-        """Return the first or the second numbers of 16 pairs, in 32 bits each."""
+        """Return the first or the second numbers of 16 pairs as int32."""
         builder, shorts = self.builder, self.builder.bitcast(pairs, PAIRS)
         mask = ir.Constant(ir.VectorType(WORD, BLOCK_ROWS), list(range(side, 2 * BLOCK_ROWS, 2)))
         return builder.sext(builder.shuffle_vector(shorts, shorts, mask), REGISTER)
 
     def _place(self, f: int, b: int) -> Any:
-        """Return where 16 products of a frame lie."""
+        """Return a pointer to the products of a frame and a block of 16 rows."""
         row = self._at(self.products, self.width, f)
         return self._pointer(row, row.type(b * LINE_BYTES), 1, REGISTER)
 
@@ -148,7 +147,7 @@ class _ProductWriter:
 
 
 def _product_loop(blocks: int) -> Any:
-    """Return a function for compiled loops, which takes what `_ProductWriter` does as one tuple."""
+    """Return a numba intrinsic that takes the arguments of `_ProductWriter`'s code as a tuple."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         unpacked = cgutils.unpack_tuple(builder, arguments[0])  # type: ignore[no-untyped-call]
@@ -168,11 +167,11 @@ _add_one, _add_two, _add_three = (_product_loop(blocks) for blocks in (1, 2, 3))
 def multiply(
     frames: Shorts, count: int, queries: Shorts, top: int, bottom: int, products: NDArray[np.int32]
 ) -> None:
-    """Fill products [64 R' + 16] of the first `count` of frames [64 d'] and some packed queries.
+    """Fill products [64 R' + 16] of the first `count` of frames [64 d'] and a group of query rows.
 
-    Those are the blocks of 16 rows from `top` to `bottom`, and R' their rows. d' is a multiple of
-    CHUNK_DIMS; all lie row by row, and begin at multiples of 64 bytes. Rows of products beyond the
-    count may be anything.
+    The group is the blocks of 16 rows from `top` to `bottom` of the packed queries, R' rows. d' is
+    a multiple of CHUNK_DIMS. All arrays are contiguous and aligned to 64 bytes. Rows of products
+    from `count` on, and the last 16 columns, are undefined.
     """
     blocks, chunks = bottom - top, queries.shape[1]
     stride, width = np.intp(frames.shape[1] * 2), np.intp(products.shape[1] * 4)

@@ -1,8 +1,8 @@
-"""Frames as 16-bit integers, each frame with a separate scale, see `int16_bounds`.
+"""Quantization of frames to int16, each frame with its own scale; see `int16_bounds`.
 
-A frame is read twice: centered, scaled and measured, then rounded to integers by what was measured.
-Sums may be taken in any order, and numbers are 32 bits wide throughout: so the compiler works on
-several registers of them at once.
+It takes two passes over a frame: the first centers and scales it and computes its norm and largest
+magnitude, the second rounds it to integers. Both are vectorised: sums are allowed in any order, and
+all numbers have 32 bits.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, center
 from strap.dtw.types import Floats, Frames, Real, Shorts, Singles
 from strap.jit import njit, njit_reordered
 
-MAX_NORM = 46100.0  # of a frame of integers: products with others as long fit in 31 bits
+MAX_NORM = 46100.0  # of a frame's integers: products of two such frames fit in 31 bits
 MAX_INTEGER = 32767.0
-MIN_MAGNITUDE = 1e-15  # a frame of smaller numbers is taken as 0
-MAGNITUDE_BITS = 0x7FFFFFFF  # of a float32, all but the sign: ordered as magnitudes are
+MIN_MAGNITUDE = 1e-15  # a frame of smaller numbers becomes 0
+MAGNITUDE_BITS = 0x7FFFFFFF  # all bits of a float32 but the sign; they sort like the magnitudes
 
 
 @njit
@@ -32,17 +32,16 @@ def quantize(
     errors: Floats,
     scales: Singles,
 ) -> None:
-    """Write (frames − mean)·scale as integers times a separate scale for each frame.
+    """Write (frames − mean)·scale as int16 numbers, with a scale for each frame.
 
     Args:
-        frames: [m d], float16 (their bits) or float32, with mean and scale in float32, or all
-            float64.
+        frames: [m d], float16 (as bits) or float32 with mean and scale in float32, or all float64.
         mean: [d].
-        scale: of all frames.
+        scale: the scale of all frames.
         out: integers [m d'], d' at least d.
         squares: squared norms [m] of the integers times their scale.
-        errors: squared norms [m] of what rounding took off.
-        scales: what a frame's integers are to be multiplied with [m].
+        errors: squared norms [m] of the rounding errors.
+        scales: the factor of each frame's integers [m].
     """
     dim = frames.shape[1]
     centered = np.empty(dim, np.float32)
@@ -63,7 +62,7 @@ def quantize(
 
 @njit
 def _largest_magnitude(singles: Singles) -> np.float32:
-    """Return the largest absolute value; NaN is larger than any number."""
+    """Return the largest absolute value; NaN counts as the largest."""
     bits, largest = singles.view(np.int32), np.int32(0)
     for k in range(bits.shape[0]):
         largest = max(largest, np.int32(bits[k] & MAGNITUDE_BITS))
@@ -72,8 +71,8 @@ def _largest_magnitude(singles: Singles) -> np.float32:
 
 @njit_reordered
 def _round(singles: Singles, inverse: np.float32, out: Shorts) -> tuple[np.float32, np.int32]:
-    """Write the nearest integers to singles·inverse; return the squared norms of what that takes
-    off, and of the integers, which is exact.
+    """Write the nearest integers to singles·inverse; return the squared norms of the rounding
+    errors and of the integers (exact).
     """
     off, square = np.float32(0), np.int32(0)
     for k in range(singles.shape[0]):

@@ -1,8 +1,8 @@
-"""The compiled loops of `int16_bounds`: from frames to the least D of each query.
+"""The compiled functions of `int16_bounds`: from frames to the smallest D(N, m) of each query.
 
-Under steps `strap` 64 frames at a time are multiplied and go through the recurrence, all rows of a
-frame at once; under others the local costs of all frames come first, and then row after row. Where
-both can be used they give the same bits.
+Under steps `strap`, 64 frames at a time are multiplied and the recurrence continues over them, all
+rows of a frame at once. Under other steps the local costs of all frames are computed first, then D
+row by row. Under `strap` both would give the same bits.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def fill_lower_costs(
     """Write lower bounds of local costs, times a factor, into out [n m].
 
     Args:
+        queries: the packed queries.
         first: the first of their rows.
         terms: of the frames, [3 m] or with more columns, see `Workspace`.
         products: [m n], or with more columns.
-        factor: 1, or what rounding and scale take off.
-        out: what is filled, float32 or float64.
+        factor: 1, or a factor that undoes the scale and covers rounding.
+        out: the output, float32 or float64.
     """
     costs, rows = np.empty(out.shape[0], np.float32), slice(first, first + out.shape[0])
     alpha, factors, slack = queries.terms[0, rows], queries.terms[1, rows], queries.terms[2, rows]
@@ -53,7 +54,7 @@ def fill_lower_costs(
 
 @njit
 def _lower_cost(square: np.float32, error: np.float32, is_cosine: bool) -> Any:
-    """Return a lower bound of a local cost from one of the squared distance."""
+    """Return a lower bound of a local cost from a lower bound of the squared distance."""
     cost = max(np.sqrt(max(square, np.float32(0))) - error, np.float32(0))
     return np.float32(0.5) * (cost * cost) if is_cosine else cost
 
@@ -67,22 +68,22 @@ def _accumulate_frames(
     D: Singles,
     out: Singles,
 ) -> None:
-    """Continue the recurrence over the frames just multiplied, for a group's rows under `strap`.
+    """Continue the recurrence under `strap` over the frames just multiplied, for a group's rows.
 
-    A cell's predecessors lie one row up and one or two frames back, so the rows of a frame don't
-    wait for each other:
+    A cell's predecessors are one row up and one or two frames back, so the rows of a frame do not
+    depend on each other:
 
-        D(n, m) = cost(n, m) + min(D(n − 1, m − 1), D(n − 1, m − 2))
+        D(n, m) = cost(n, m) + min(gate(n), D(n − 1, m − 1), D(n − 1, m − 2))
 
-    Where a query begins, a path starts: there the row's gate is 0, elsewhere it is ∞, and the
-    smaller of gate and predecessor is taken.
+    The gate is 0 in the first row of each query, where paths start, and ∞ in all other rows.
 
     Args:
-        queries, workspace: with the group's products.
-        group: which.
-        frames: which of the trajectory were multiplied.
-        D: [3 R' + 1] of all rows for the last three frames, a column further on; ∞ at first.
-        out: what is lowered, the least D(N, m) of each query [q].
+        queries: the packed queries.
+        group: the group's index.
+        frames: the indices of the frames just multiplied.
+        workspace: holds their products with the group.
+        D: [3 R' + 1], row n in column n + 1, for the last three frames; ∞ at first.
+        out: the smallest D(N, m) of each query so far [q].
     """
     top, bottom = queries.blocks[group] * BLOCK_ROWS, queries.blocks[group + 1] * BLOCK_ROWS
     rows, rows_above = slice(top + 1, bottom + 1), slice(top, bottom)
@@ -113,10 +114,10 @@ def _bound_trajectory(
     workspace: Workspace,
     out: Singles,
 ) -> bool:
-    """Write the least D(N, m) over lower bounds of one trajectory's local costs into out [q].
+    """Write the smallest D(N, m) over lower bounds of one trajectory's local costs into out [q].
 
-    It is written for the wanted queries [q], and maybe for others. Returns False where the numbers
-    are too large, or none.
+    It is written for the wanted queries [q], and perhaps for others. Return False if frames are
+    NaN, ∞ or too large.
     """
     M, n_rows, products = frames.shape[0], queries.terms.shape[1], workspace.products
     D = np.full((3, n_rows + 1), np.float32(np.inf))
@@ -155,19 +156,19 @@ def bound_trajectories(
     out: Singles,
     is_valid: Bools,
 ) -> None:
-    """Write the bounds of the wanted pairs [t q] into out [t q], see `_bound_trajectory`.
+    """Write the bounds of the wanted pairs [t q] into out [t q]; see `_bound_trajectory`.
 
-    In one call: threads that come back to Python between small steps wait for each other.
+    It is one call for all, because threads that return to Python often would wait for each other.
 
     Args:
-        queries: the queries; not centered where trajectories are sketches.
-        wanted: of which pairs bounds are wanted.
-        addresses: where each trajectory's frames or sketches lie [t], row by row.
-        scale_addresses: where the scales of its sketches lie [t]; 0 for frames.
-        lengths: how many frames or sketches those are [t].
-        example: [0 d] of their kind; float16 ones and sketches as their bits.
-        out: what is filled; ∞ where no path fits or where it is not wanted.
-        is_valid: what is filled, see `_bound_trajectory` [t].
+        queries: the packed queries; not centered if the trajectories are sketches.
+        wanted: the pairs whose bounds are wanted.
+        addresses: the address of each trajectory's contiguous frames or sketches [t].
+        scale_addresses: the address of its sketches' scales [t]; 0 for frames.
+        lengths: the number of its frames or sketches [t].
+        example: [0 d] of the frames' dtype; uint16 (bits) for float16 frames and sketches.
+        out: the output; ∞ if no path fits, undefined if not wanted.
+        is_valid: the output [t] of `_bound_trajectory`.
     """
     for i in range(addresses.shape[0]):
         out[i] = np.inf

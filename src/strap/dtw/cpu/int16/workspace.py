@@ -1,4 +1,4 @@
-"""Queries and frames as the 16-bit integers that are multiplied, for compiled loops."""
+"""Queries and frames as int16 numbers, in the form that the compiled functions multiply."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from strap.dtw.cpu.rounding import MAX_SQUARED_NORM, U
 from strap.dtw.types import Floats, Frames, Ints, Real, Shorts, Singles
 from strap.jit import njit
 
-LOADED_FRAMES = 64  # multiplied together, at most
+LOADED_FRAMES = 64  # frames multiplied together, at most
 SHRINK = 1 - 32 * U  # 1 − κ
-PADDING_COLUMNS = 16  # unused, of each row of products: else rows compete for the same cache lines
+PADDING_COLUMNS = 16  # unused, at the end of each row of products: avoids cache set conflicts
 
 
 class PackedQueries(NamedTuple):
-    """The queries' frames, in groups, each filled up to whole blocks of 16 rows.
+    """The queries' frames in groups, each padded to whole blocks of 16 rows: R' rows in all.
 
-    Greek letters are those of `int16_bounds`.
+    Greek letters are those of the proof in `int16_bounds`.
     """
 
     packed: Shorts  # the integers of all groups, as `gemm.pack_rows` packs them
     terms: Singles  # [4 R'] of each row: α, −2ρ, the bound of |f|, and its gate:
     #                 0 at a query's first row, ∞ elsewhere
-    begins: Ints  # [q] a query's first row
-    ends: Ints  # [q]
-    groups: Ints  # [g + 1] a group's first query
-    blocks: Ints  # [g + 1] a group's first block of rows
+    begins: Ints  # [q] the first row of each query
+    ends: Ints  # [q] the row after its last
+    groups: Ints  # [g + 1] the first query of each group
+    blocks: Ints  # [g + 1] the first block of each group
     mean: Frames  # [d], in float64 for frames in float64, else in float32
-    scale: Real  # … and so the scale
+    scale: Real  # … likewise
     is_cosine: bool
 
 
 class Workspace(NamedTuple):
-    """Memory for 64 frames of a trajectory: no more, so that queries too stay in the cache."""
+    """Buffers for 64 frames of a trajectory: few enough that the queries stay in the cache too."""
 
     integers: Shorts  # [64 d'] 0 beyond d
     squares: Floats  # [64]
@@ -48,7 +48,7 @@ class Workspace(NamedTuple):
 
 @njit
 def bound_error(error: float, square: float) -> np.float32:
-    """Return a bound of |e|, rounded up, from its computed square: steps 1 and 4."""
+    """Return an upper bound of |e| or |f| from its computed square: steps 1 and 4 of the proof."""
     bound = np.sqrt(error) * (1 + 2.0**-10) + 12 * U * np.sqrt(square) + 1e-30
     return np.float32(bound * (1 + 2.0**-20))
 
@@ -61,10 +61,11 @@ def load(
     first: int,
     workspace: Workspace,
 ) -> int:
-    """Load up to 64 frames as integers; return how many, 0 where they are too large, or none.
+    """Load up to 64 frames as integers from `first` on; return their number.
 
-    Frames are centered and rounded. Sketches, which have scales [m 3], are integers already, given
-    by their bits (uint16): frames of such bits are float16 ones, so nothing is compiled twice.
+    It is 0 if frames are NaN, ∞ or too large. Frames are centered and quantized. Sketches, which
+    have scales [m 3], are int16 already; they are passed as uint16, like the bits of float16
+    frames, so that numba compiles one version for both.
     """
     count: int = min(LOADED_FRAMES, frames.shape[0] - first)
     scale, squares, errors = np.float64(queries.scale), workspace.squares, workspace.errors
