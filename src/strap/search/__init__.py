@@ -1,4 +1,4 @@
-"""Exact top-k over embedding stores: their shards go to `strap.dtw`, its matches get names."""
+"""Exact top-k search over embedding stores with `strap.dtw`, here or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Execution:
     """The place where a search runs."""
 
     engine: Engine = "local"
-    """in this process, or shard by shard as tasks on a Ray cluster"""
+    """in this process, or as tasks on a Ray cluster"""
     workers: int = 2
-    """how many tasks at a time on a cluster of this machine's own"""
+    """the number of concurrent tasks, if the cluster is started here"""
     address: str | None = None
-    """a Ray cluster's address; by default one is started on this machine's loopback"""
+    """a Ray cluster's address; by default a cluster is started on this machine's loopback"""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,15 @@ class StoreMatch:
 
 @dataclass(frozen=True)
 class StoreSearch:
-    """The matches of a search over stores, and how many pairs each step removed."""
+    """The matches of a search over stores, and how many pairs each stage ruled out."""
 
     matches: list[list[StoreMatch]]
-    """for each query its matches, cheapest first"""
+    """the matches of each query, cheapest first"""
     statistics: SearchStatistics
 
 
 class StoreSearcher(Protocol):
-    """A function that finds matches in stores, as `search_stores` does."""
+    """A function with the signature of `search_stores`."""
 
     def __call__(
         self,
@@ -91,11 +91,11 @@ def search_stores(
 
     Args:
         queries: arrays [n d].
-        stores: what to search; ties go to the earlier store, then to the smaller id.
-        options: what is searched for.
-        exclude: for each query the (store index, trajectory id) pairs it must not match.
-        execution: where to search.
-        progress: called with (what, trajectories done, of how many).
+        stores: the stores to search; ties go to the earlier store, then to the smaller id.
+        options: the options of the search.
+        exclude: for each query the (store index, trajectory id) pairs that it must not match.
+        execution: where to search; by default in this process.
+        progress: called with (what, trajectories done, total).
     """
     execution = execution or Execution()
     if execution.engine not in get_args(Engine):

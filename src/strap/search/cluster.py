@@ -1,13 +1,12 @@
-"""Search on a Ray cluster: shards become tasks, each on a machine that has them.
+"""Search on a Ray cluster: each task searches some shards on a machine that has their files.
 
-A task searches some shards and returns its k best; the k best of all are among those. A task whose
+A task returns the k best of its shards; the k best of all shards are among these. A task whose
 worker is lost runs again.
 
-The stores' JSON files must lie at the same paths on every machine, and each task makes sure that
-they say the same there; the vectors (`shards/*.npy`) may
-lie on some of them only, each machine having its own part on its own disk. Every machine is asked
-what it has, and a shard goes to one that has it. Where all have everything (one machine, a shared
-file system), Ray puts tasks where there is room.
+The stores' JSON files must be at the same paths on every machine, with the same contents, which
+each task checks. The vectors (`shards/*.npy`) can be distributed: each machine reports the shards
+on its disk, and a shard is searched on a machine that has it. If all machines have all shards (a
+single machine, a shared file system), Ray schedules the tasks freely.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from strap.store import EmbeddingStore, open_store
 from strap.types import Array
 
 Shard = tuple[int, str]
-"""Number of the store, name of the shard."""
+"""(index of the store, name of the shard)"""
 TASKS_PER_WORKER = 4
-"""per worker: small enough to even out, large enough that finding k best again costs little"""
+"""more tasks balance the load better; fewer tasks repeat less of the search for k best matches"""
 
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """Where every machine has a store, and what its JSON files must say there."""
+    """The path of a store on every machine, and a hash of its contents."""
 
     path: str
     cameras: tuple[str, ...]
     contents: str
-    """a hash of the ids, by which trajectories are numbered, and of the shards"""
+    """a hash of the shards and of the ids, whose order numbers the trajectories"""
 
     @classmethod
     def of(cls, store: EmbeddingStore) -> StoreLocation:
-        """Return where a store lies here."""
+        """Return the location and contents of an open store."""
         return cls(str(Path(store.path).resolve()), store.cameras, _hash_contents(store))
 
     def open(self) -> EmbeddingStore:
-        """Open the store on this machine; raise where it is another than that of the driver."""
+        """Open the store on this machine; raise if its contents differ from the driver's."""
         store = open_store(self.path, cameras=self.cameras)
         if _hash_contents(store) != self.contents:
             raise StrapError(
@@ -81,12 +80,13 @@ def search_on_ray(
     address: str | None,
     workers: int,
 ) -> SearchResult:
-    """Return the k best of all shards, by global numbers, and the sum of what tasks counted."""
+    """Search all shards in tasks on a cluster; return the k best matches and total statistics."""
     with connect(address, workers) as ray:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(search_shards)
-        fixed = ray.put((list(queries), _locate_stores(corpus), options, exclude))
+        locations = [StoreLocation.of(store) for store in corpus.stores]
+        shared = ray.put((list(queries), locations, options, exclude))
         pending = [
-            task.options(**place_near(part.machine)).remote(fixed, part.shards)
+            task.options(**place_near(part.machine)).remote(shared, part.shards)
             for part in schedule(corpus, find_machines(ray, corpus))
         ]
         total = len(pending)
@@ -100,17 +100,17 @@ def search_on_ray(
 
 
 def search_shards(
-    fixed: tuple[list[Array], list[StoreLocation], SearchOptions, Excluded],
+    shared: tuple[list[Array], list[StoreLocation], SearchOptions, Excluded],
     shards: Sequence[Shard],
 ) -> SearchResult:
-    """Run one task: return the k best of some shards."""
-    queries, locations, options, exclude = fixed
+    """Search some shards: the function of one task. `shared` is the same for all tasks."""
+    queries, locations, options, exclude = shared
     stores = [location.open() for location in locations]
     return search_corpus(queries, Corpus(stores, frozenset(shards)), options, exclude)
 
 
 def merge_results(results: Sequence[SearchResult], k: int) -> SearchResult:
-    """Return the k best of several, in the order of the tie rule, and what all counted."""
+    """Return the k best matches of several results, and their total statistics."""
     tops = zip(*(result.tops for result in results), strict=True)
     statistics = zip(*(result.statistics for result in results), strict=True)
     return SearchResult(
@@ -119,13 +119,9 @@ def merge_results(results: Sequence[SearchResult], k: int) -> SearchResult:
     )
 
 
-def _locate_stores(corpus: Corpus) -> list[StoreLocation]:
-    return [StoreLocation.of(store) for store in corpus.stores]
-
-
 @dataclass(frozen=True)
 class Machine:
-    """A machine of the cluster, and the shards whose vectors lie there."""
+    """A machine of the cluster, and the shards whose vectors it has."""
 
     id: str
     cpus: int
@@ -134,14 +130,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class SearchTask:
-    """The shards of one task, and where it should run; None: anywhere."""
+    """The shards of one task, and the machine on which to search them."""
 
     shards: tuple[Shard, ...]
     machine: str | None
+    """None: any"""
 
 
 def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
-    """Return the machines that are up; each is asked what it has."""
+    """Return the machines that are alive, with the shards that each one has."""
     up = {
         node["NodeID"]: int(node["Resources"].get("CPU", 0))
         for node in ray.nodes()
@@ -161,7 +158,7 @@ def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
     answers = {name: ask.options(**place_near(name, soft=False)).remote(files) for name in up}
     found = []
     for name, answer in answers.items():
-        with suppress(ray.exceptions.RayError):  # lost since: the others do its part
+        with suppress(ray.exceptions.RayError):  # lost in the meantime: the others do its part
             found.append(Machine(name, up[name], frozenset(ray.get(answer))))
     if not found:
         raise StrapError("no machine of the Ray cluster answers: look at `ray status`")
@@ -169,19 +166,20 @@ def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
 
 
 def find_present(files: Mapping[Shard, Sequence[str]]) -> set[Shard]:
-    """Return the shards all of whose files this machine has."""
+    """Return the shards of which this machine has all files."""
     return {shard for shard, paths in files.items() if all(Path(p).is_file() for p in paths)}
 
 
 def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
-    """Return every shard once, in parts of about equal size, each where its vectors lie."""
+    """Assign every shard to one task, on a machine that has it; tasks have about equal sizes."""
     everything = set(corpus.shards)
     if all(machine.shards >= everything for machine in machines):
         count = TASKS_PER_WORKER * sum(machine.cpus for machine in machines)
         return [SearchTask(tuple(span), None) for span in _split(corpus, corpus.shards, count)]
     load = {machine.id: 0.0 for machine in machines}
     assigned: dict[str, list[Shard]] = {machine.id: [] for machine in machines}
-    # Those that few have go first, then the large ones, each to the machine with the least to do.
+    # Shards that few machines have come first, then large ones; each goes to the machine with the
+    # lowest load among those that have it.
     holders = {shard: [m for m in machines if shard in m.shards] for shard in corpus.shards}
     for shard in sorted(holders, key=lambda s: (len(holders[s]), -_count_frames(corpus, s))):
         if not holders[shard]:
@@ -206,7 +204,7 @@ def _count_frames(corpus: Corpus, shard: Shard) -> int:
 
 
 def _split(corpus: Corpus, shards: Sequence[Shard], count: int) -> list[list[Shard]]:
-    """Return shards in spans of about equal size."""
+    """Return the shards in `count` consecutive spans of about equal size, or fewer."""
     sizes = np.cumsum([_count_frames(corpus, shard) for shard in shards])
     numbers = np.minimum((sizes - 1) * count // sizes[-1], count - 1)
     return [

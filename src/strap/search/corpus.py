@@ -1,4 +1,4 @@
-"""Stores as the matcher sees them: numbered trajectories, in blocks read shard by shard."""
+"""Several stores as one numbered list of trajectories, read shard by shard for `strap.dtw`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from strap.store.sketches import StoreSketches, open_sketches
 from strap.types import Array
 
 SMALL_BYTES = 2**29
-"""of stores, together, that stay mapped once they were read"""
+"""stores that are smaller in total keep their memory mapped after a search"""
 SKETCHED_SHARE = 8
-"""in a small corpus sketches pay where at most one in so many trajectories is asked for"""
+"""a small corpus uses sketches only if k is at most 1/8 of its trajectories"""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Several stores as one numbered list: store by store, ids in natural order.
+    """Several stores as one numbered list of trajectories: store by store, ids in natural order.
 
-    The numbering decides ties, so it must not depend on how a store is cut into shards.
+    The numbers decide ties, so they must not depend on how a store is cut into shards.
     """
 
     stores: Sequence[EmbeddingStore]
     only: Collection[tuple[int, str]] | None = None
-    """where given, these (store, shard) are searched"""
+    """the (store, shard) pairs to search; None: all"""
     small_bytes: int = SMALL_BYTES
     uses_sketches: bool = True
 
     @cached_property
     def shards(self) -> list[tuple[int, str]]:
-        """The (store, shard) that are searched."""
+        """The (store, shard) pairs to search."""
         every = [(i, name) for i, store in enumerate(self.stores) for name in store.shards]
         return every if self.only is None else [shard for shard in every if shard in self.only]
 
@@ -55,7 +55,7 @@ class Corpus:
 
     @property
     def is_small(self) -> bool:
-        """Whether the stores stay mapped once they were read."""
+        """Whether the stores' memory stays mapped after a search."""
         return sum(store.nbytes for store in self.stores) <= self.small_bytes
 
     def fetch(self, number: int) -> Array:
@@ -64,20 +64,21 @@ class Corpus:
         return self.stores[index][key]
 
     def describe(self, number: int) -> str:
-        """Return what an error message calls a trajectory."""
+        """Return a trajectory's name in error messages."""
         index, key = self.names[number]
         return f"trajectory '{key}' of '{self.stores[index].path}'"
 
     def sketches(self, k: int, progress: Progress) -> list[list[Sketches]]:
-        """Return the sketches of all stores; none unless every trajectory has one.
+        """Return the kinds of sketches of each store, or [] to search without sketches.
 
-        Nor where they don't pay: for a small corpus, of which many trajectories are asked for.
+        That is the case if a trajectory has none, or if they would not save time: in a small
+        corpus with a large k.
         """
         if self.only is not None or not self.uses_sketches:
             return []
         if self.is_small and k * SKETCHED_SHARE > len(self.names):
             return []
-        every = []
+        sketches = []
         for index, store in enumerate(self.stores):
             kinds = [kind for kind in open_sketches(store) if not kind.missing]
             if not kinds:
@@ -88,27 +89,28 @@ class Corpus:
             ]
             first, *longer = kinds
             counted = partial(self._count_blocks, first, numbers, progress)
-            every.append(
+            sketches.append(
                 [
                     Sketches(first.sketcher, counted),
                     *(Sketches(kind.sketcher, partial(kind.blocks, numbers)) for kind in longer),
                 ]
             )
-        return every
+        return sketches
 
     def _count_blocks(
         self, kind: StoreSketches, numbers: Sequence[Ints], progress: Progress
     ) -> Iterator[SketchBlock]:
-        """Yield the blocks of sketches, with progress."""
+        """Yield the blocks of sketches, reporting progress."""
         for block in kind.blocks(numbers):
             progress("searching", int(block.ids[0]), len(self.names))
             yield block
 
     def blocks(self, progress: Progress) -> Iterator[dtw.Block]:
-        """Yield trajectories that lie end to end, shard by shard.
+        """Yield blocks of trajectories, shard by shard.
 
-        The next shard is read ahead from disk, and the memory of one that was left is given back:
-        a store may be far larger than memory. A small one is left as it is, for the next search.
+        While a shard is searched, the next one is read from disk. The memory of searched shards is
+        released, so that stores can be much larger than memory; a small corpus keeps it, for the
+        next search.
         """
         done = 0
         with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
@@ -126,7 +128,7 @@ class Corpus:
                     ids = np.array([self.numbers[index, e.id] for e in span])
                     yield dtw.Block(frames[first:last], offsets, ids)
                     done += len(span)
-                # The one before too: its last trajectories may have been looked at only now.
+                # The previous shard too: its last trajectories might be bounded only now.
                 finished = [] if self.is_small else self.shards[max(number - 1, 0) : number + 1]
                 for earlier, name_before in finished:
                     self.stores[earlier].release_pages(self.stores[earlier].shards[name_before])
@@ -140,10 +142,10 @@ def search_corpus(
     exclude: Excluded,
     progress: Progress = silent,
 ) -> SearchResult:
-    """Return the k best of a corpus's shards, by global numbers, in this process."""
-    # Only the CPU backend under l2 looks at sketches: the others need not open them.
-    has_use = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
-    sketches = corpus.sketches(options.k, progress) if has_use else []
+    """Search a corpus in this process; matches have global trajectory numbers."""
+    # Only the CPU backend under l2 uses sketches.
+    is_useful = options.metric == "l2" and dtw.resolve_backend(options.backend).name == "cpu"
+    sketches = corpus.sketches(options.k, progress) if is_useful else []
     stream = dtw.stream_blocks(corpus.blocks(progress))
     library = dtw.Library(stream, corpus.fetch, corpus.describe, sketches)
     return dtw.search_library(queries, library, options, exclude)

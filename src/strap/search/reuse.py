@@ -1,4 +1,4 @@
-"""A search that remembers: a query that was searched before is not searched again."""
+"""A search that caches its results: a query is searched only once."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from strap.store import EmbeddingStore
 from strap.types import Array
 
 EXTRA_MATCHES = 4
-"""matches of a query that are looked for beyond those asked for: its share may grow a little"""
+"""matches searched in addition to the k requested, so that a slightly larger k is cached too"""
 
 
 @dataclass(frozen=True)
 class FoundMatches:
-    """The k cheapest matches of a query, or all where there are fewer."""
+    """The k cheapest matches of a query, or all if there are fewer."""
 
     matches: Sequence[StoreMatch]
     k: int
-    """how many were looked for"""
 
-    def holds(self, k: int) -> bool:
-        """Return whether the k cheapest are among them."""
+    def has_best(self, k: int) -> bool:
+        """Return whether these include the k cheapest matches."""
         return k <= self.k or len(self.matches) < self.k
 
 
 @dataclass(frozen=True)
 class SearchMemory:
-    """A `StoreSearcher` that keeps what it found for as long as it lives."""
+    """A `StoreSearcher` that caches its results in memory."""
 
     found: dict[Hashable, FoundMatches] = field(default_factory=dict)
 
@@ -59,7 +58,7 @@ class SearchMemory:
         missing = [
             number
             for number, key in enumerate(keys)
-            if key not in self.found or not self.found[key].holds(options.k)
+            if key not in self.found or not self.found[key].has_best(options.k)
         ]
         statistics = SearchStatistics()
         if missing:
