@@ -24,7 +24,9 @@ Codec = Literal["h264", "av1"]
 class Reader(Protocol):
     """The interface that every format implements.
 
-    Opening is cheap: it lists the trajectories and reads no frames.
+    Opening is cheap: it lists the trajectories and reads no frames. A reader can also have `label`,
+    `commit`, `summary`, `skipped`, `missing`, `lengths`, `instructions` and `fetch`, as
+    `LeRobotReader` has.
     """
 
     @property

@@ -26,7 +26,7 @@ MAX_SCANS = 100
 
 
 def decode_images(
-    pictures: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
+    encoded: Iterable[bytes], count: int, shape: tuple[int, ...], where: str, first: int = 0
 ) -> Array:
     """Return JPEG or PNG images as uint8 [count h w 3]; errors name `where` and the frame.
 
@@ -34,7 +34,7 @@ def decode_images(
     """
     out: Array | None = None
     done = 0
-    for done, data in enumerate(pictures, 1):
+    for done, data in enumerate(encoded, 1):
         place = f"{where}, frame {first + done - 1}"
         image = _open(data, place)
         if (image.height, image.width, 3) != shape:

@@ -24,7 +24,7 @@ MAX_CHANNELS = 4
 SAMPLED_FRAMES = 9
 """frames of an episode that decide whether its float images range to 1 or to 255"""
 MIN_SIDE = 8
-"""the smallest side of an image in pixels: a smaller array with channels first may be a matrix"""
+"""the smallest side of an image in pixels: a smaller array with channels first might be a matrix"""
 
 
 def is_image_array(name: str, shape: Sequence[int | None], dtype: np.dtype[Any]) -> bool:

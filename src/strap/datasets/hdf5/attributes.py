@@ -148,13 +148,13 @@ def _shown(value: Any) -> str:
     return shorten(" ".join(repr(value).split()))
 
 
-def dialect(data: Attributes) -> Dialect:
+def find_dialect(data: Attributes) -> Dialect:
     """Return which program's conventions a file follows, by the attributes of `/data`."""
     is_libero = "bddl_file_name" in data.values or "problem_info" in data.values
     return "libero" if is_libero else "robomimic"
 
 
-def instruction(data: Attributes, demo: Attributes) -> str:
+def find_instruction(data: Attributes, demo: Attributes) -> str:
     """Return the instruction, from the first non-empty one of the known attributes."""
     env_args, problem = data.json("env_args"), data.json("problem_info")
     if not problem and data.values.get("problem_info", "{}") != "{}":
@@ -177,7 +177,7 @@ def instruction(data: Attributes, demo: Attributes) -> str:
     if isinstance(own, str) and not own and not places[0][2]:
         return ""  # an explicitly empty instruction, as `write_robomimic` writes it
     texts = (attributes.text(name, value) for attributes, name, value in places)
-    from_name = instruction_from_name(data.file) if dialect(data) == "libero" else ""
+    from_name = instruction_from_name(data.file) if find_dialect(data) == "libero" else ""
     return next(filter(None, texts), from_name)
 
 
@@ -190,13 +190,13 @@ def instruction_from_name(file: Path) -> str:
     return " ".join(w for w in words if not w.isupper() or (w.isalpha() and len(w) == 1))
 
 
-def frame_rate(data: Attributes) -> float | None:
+def find_frame_rate(data: Attributes) -> float | None:
     """Return the frames per second in the attributes, else the default of the dialect."""
     control = data.json("env_args").get("env_kwargs")
     control = control.get("control_freq") if isinstance(control, dict) else None
     rate = data.number("fps") if "fps" in data.values else data.as_number("env_args", control)
     if rate is None:
-        return LIBERO_FPS if dialect(data) == "libero" else None
+        return LIBERO_FPS if find_dialect(data) == "libero" else None
     if rate <= 0:
         raise StrapError(
             f"'{data.file}': the frame rate in the attributes of '/data' (fps, or control_freq in "
@@ -205,7 +205,7 @@ def frame_rate(data: Attributes) -> float | None:
     return float(rate)
 
 
-def image_orientation(data: Attributes) -> Orientation:
+def find_orientation(data: Attributes) -> Orientation:
     """Return the image orientation in the attributes, else that of the dialect."""
     stored = data.values.get("image_orientation")
     if stored is not None:
@@ -215,7 +215,7 @@ def image_orientation(data: Attributes) -> Orientation:
                 "it must be 'upright' or 'flipped': correct it"
             )
         return "upright" if stored == "upright" else "flipped"
-    if dialect(data) == "robomimic":
+    if find_dialect(data) == "robomimic":
         return "upright"
     convention = data.values.get("macros_image_convention", "opengl")
     if not isinstance(convention, str) or convention not in ("opengl", "opencv"):

@@ -21,10 +21,10 @@ from strap.datasets.base import natural, require_unique
 from strap.datasets.hdf5.attributes import (
     Attributes,
     Dialect,
-    dialect,
-    frame_rate,
-    image_orientation,
-    instruction,
+    find_dialect,
+    find_frame_rate,
+    find_instruction,
+    find_orientation,
     read_attributes,
 )
 from strap.datasets.hdf5.guard import GuardedFile
@@ -121,7 +121,7 @@ def open_hdf5(path: Path, *, orientation: Orientation | None = None) -> tuple[st
 
 
 def _hdf5_files(folder: Path) -> list[Path]:
-    """Return the HDF5 files at any depth, without hidden ones, which may be unfinished."""
+    """Return the HDF5 files at any depth, without hidden ones, which can be unfinished."""
     found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and not path.is_dir())
     visible = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
     return sorted(visible, key=lambda p: natural(p.relative_to(folder).as_posix()))
@@ -156,24 +156,24 @@ def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
 
 def _list_demos(file: Path) -> _Listing:
     with _open(file) as handle:
-        data = _data(handle, file)
+        data = _find_data_group(handle, file)
         attributes = read_attributes(data, "/data", file, file.stat().st_size)
         lengths: dict[str, int] = {}
         for key in member_names(data, "data", file):
             node = follow(data, key, file)
             if isinstance(node, h5py.Group) and has_member(node, "actions"):
-                lengths[key] = len(_actions(node, key, file))
+                lengths[key] = len(_find_actions(node, key, file))
             elif _is_demo(key, node):
                 raise StrapError(
                     f"'{file}': '/data/{key}' is a demonstration without 'actions'; the file is "
                     "damaged or half-written: copy or record it again, or remove the group"
                 )
         keys = sorted(lengths, key=natural)
-        note = _contradiction(attributes, lengths)
-        return _Listing(keys, dialect(attributes), attributes.values, note)
+        note = _check_counts(attributes, lengths)
+        return _Listing(keys, find_dialect(attributes), attributes.values, note)
 
 
-def _data(handle: h5py.File, file: Path) -> h5py.Group:
+def _find_data_group(handle: h5py.File, file: Path) -> h5py.Group:
     found = follow(handle["/"], "data", file) if has_member(handle["/"], "data") else None
     if not isinstance(found, h5py.Group):
         raise StrapError(
@@ -192,7 +192,7 @@ def _is_demo(key: str, node: object) -> bool:
     return "num_samples" in node.attrs or any(has_member(node, name) for name in DEMO_MEMBERS)
 
 
-def _actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
+def _find_actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
     found = follow(demo, "actions", file)
     if not isinstance(found, h5py.Dataset) or not found.shape or len(found.shape) > 2:
         shape = found.shape if isinstance(found, h5py.Dataset) else "of a group"
@@ -203,8 +203,8 @@ def _actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
     return found
 
 
-def _contradiction(data: Attributes, lengths: Mapping[str, int]) -> str:
-    """Raise if demonstrations are lost; return a note if they may be.
+def _check_counts(data: Attributes, lengths: Mapping[str, int]) -> str:
+    """Raise if demonstrations are lost; return a note if they might be.
 
     Fewer demonstrations than `num_demos` are an error. A wrong number of frames in `total` is only
     noted: `total` is out of date in sound files from which demonstrations were removed by hand.
@@ -227,21 +227,21 @@ def _contradiction(data: Attributes, lengths: Mapping[str, int]) -> str:
 def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | None) -> Trajectory:
     file = entry.file
     with _open(file, entry.key) as handle:
-        size, data = file.stat().st_size, _data(handle, file)
+        size, data = file.stat().st_size, _find_data_group(handle, file)
         demo = follow(data, entry.key, file)
         if not isinstance(demo, h5py.Group):
             raise StrapError(f"'{file}': '/data/{entry.key}' is no group any more: open it again")
         shared = read_attributes(data, "/data", file, size)
         attributes = read_attributes(demo, entry.key, file, size)
-        arrays = _per_frame(demo, entry, size)
-        lazies = {name: _lazy(entry, name, array) for name, array in arrays.items()}
+        arrays = _find_frame_arrays(demo, entry, size)
+        lazies = {name: _make_lazy(entry, name, array) for name, array in arrays.items()}
         cameras = {name for name, array in arrays.items() if _is_camera(name, array)}
         states = {name for name, array in arrays.items() if _is_state(name, array)}
         known = cameras | states | {"actions"}
         return Trajectory(
             id=trajectory_id,
             length=len(lazies["actions"]),
-            instruction=instruction(shared, attributes),
+            instruction=find_instruction(shared, attributes),
             cameras={
                 name: as_uint8_images(array, f"'{file}', {entry.key}, '{name}'")
                 for name, array in _without_prefix(lazies, cameras).items()
@@ -249,8 +249,8 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
             proprioception=_without_prefix(lazies, states),
             actions=lazies["actions"],
             source=Source(file, entry.key, (file,)),
-            fps=frame_rate(shared),
-            orientation=orientation or image_orientation(shared),
+            fps=find_frame_rate(shared),
+            orientation=orientation or find_orientation(shared),
             extras={name: array for name, array in lazies.items() if name not in known},
             attributes=attributes.values,
         )
@@ -272,9 +272,9 @@ def _without_prefix(arrays: Mapping[str, LazyArray], names: set[str]) -> dict[st
     return {name.removeprefix("obs/"): array for name, array in arrays.items() if name in names}
 
 
-def _per_frame(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
+def _find_frame_arrays(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, h5py.Dataset]:
     """Return path -> array for every array of the demonstration with a row per frame."""
-    actions = _actions(demo, entry.key, entry.file)
+    actions = _find_actions(demo, entry.key, entry.file)
     place = Place(entry.file, entry.key, "actions", size)
     if not is_number(actions.dtype):
         raise place.error(f"is of the type {actions.dtype}, not numbers")
@@ -305,7 +305,7 @@ def _require_usable(name: str, array: h5py.Dataset, place: Place) -> None:
         require_at_most(length, MAX_ARRAY_BYTES, f"bytes of {place.key} '{name}'", place.file)
 
 
-def _lazy(entry: _Entry, name: str, array: h5py.Dataset) -> LazyArray:
+def _make_lazy(entry: _Entry, name: str, array: h5py.Dataset) -> LazyArray:
     shape, dtype = tuple(array.shape), array.dtype
 
     def read(start: int, stop: int) -> Any:

@@ -53,7 +53,7 @@ TEXT_BYTES = 16
 MAX_VIRTUAL_DEPTH = 8
 """the deepest nesting of virtual arrays"""
 CHUNK_SLACK = 4096
-"""the most bytes by which a stored chunk may exceed its values: headers and checksums"""
+"""the most bytes by which a stored chunk can exceed its values: headers and checksums"""
 Shape: TypeAlias = tuple[int, ...]
 
 

@@ -35,7 +35,7 @@ DOWNLOADS = 8
 PATHS_PER_REQUEST = 500
 """files whose sizes are requested at a time"""
 COMMIT_TIMEOUT = 10.0
-"""seconds that the hub may take to resolve a name to a commit"""
+"""seconds after which a request to resolve a name to a commit is given up"""
 NOTE_BYTES = 50_000_000
 """downloads from this size on are announced if no progress is shown"""
 MB = 1_000_000
@@ -45,7 +45,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a repository, and its folder in the hub's cache, which may be incomplete."""
+    """A commit of a repository, and its folder in the hub's cache, which can be incomplete."""
 
     repo: str
     commit: str

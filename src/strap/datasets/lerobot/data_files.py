@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strap.datasets.lerobot.description import Placement, write_tables
-from strap.datasets.lerobot.finished_episodes import FinishedEpisode, Workplace
+from strap.datasets.lerobot.finished_episodes import FinishedEpisode, Workspace
 from strap.datasets.lerobot.layout import BOOKKEEPING
 
 CHUNKS_SIZE = 1000
@@ -17,7 +17,7 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 
 def write_data_files(
-    workplace: Workplace,
+    workspace: Workspace,
     episodes: Sequence[FinishedEpisode],
     columns: Mapping[str, Any],
     limit: float,
@@ -30,7 +30,7 @@ def write_data_files(
     groups: list[list[FinishedEpisode]] = [[]]
     size = 0
     for episode in episodes:
-        n_bytes = _read_rows(workplace, episode, columns).nbytes
+        n_bytes = _read_rows(workspace, episode, columns).nbytes
         if groups[-1] and size + n_bytes > limit:
             groups.append([])
             size = 0
@@ -38,14 +38,14 @@ def write_data_files(
         size += n_bytes
     for number, group in enumerate(groups):
         chunk, file = divmod(number, CHUNKS_SIZE)
-        target = workplace.dataset / DATA_PATH.format(chunk_index=chunk, file_index=file)
-        write_tables(target, (_read_rows(workplace, episode, columns) for episode in group))
+        target = workspace.dataset / DATA_PATH.format(chunk_index=chunk, file_index=file)
+        write_tables(target, (_read_rows(workspace, episode, columns) for episode in group))
         placements += [Placement(chunk, file)] * len(group)
     return placements
 
 
 def _read_rows(
-    workplace: Workplace, episode: FinishedEpisode, columns: Mapping[str, Any]
+    workspace: Workspace, episode: FinishedEpisode, columns: Mapping[str, Any]
 ) -> pa.Table:
-    file = workplace.table_file(episode.index)
+    file = workspace.table_file(episode.index)
     return pq.read_table(file, columns=[*columns, *BOOKKEEPING])

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from strap.atomic import replacing, write_json
 from strap.datasets.lerobot.features import bookkeeping_specs
-from strap.datasets.lerobot.finished_episodes import FinishedEpisode, Workplace
+from strap.datasets.lerobot.finished_episodes import FinishedEpisode, Workspace
 from strap.datasets.lerobot.layout import INFO, PROVENANCE
 from strap.datasets.lerobot.statistics import STATISTICS, aggregate
 
@@ -35,7 +35,7 @@ class Placement:
 
 
 def write_description(
-    workplace: Workplace,
+    workspace: Workspace,
     info: Mapping[str, Any],
     features: Mapping[str, Mapping[str, Any]],
     episodes: Sequence[FinishedEpisode],
@@ -43,18 +43,18 @@ def write_description(
     placements: Mapping[str, Sequence[Placement]],
 ) -> None:
     """Write all files of `meta/`, `info.json` last."""
-    root = workplace.dataset
+    root = workspace.dataset
     features = {**features, **bookkeeping_specs()}
-    provenance = _provenance_types(workplace, episodes)
+    provenance = _provenance_types(workspace, episodes)
     for number, start in enumerate(range(0, len(episodes), EPISODES_PER_FILE)):
         chunk, file = divmod(number, int(info["chunks_size"]))
         group = episodes[start : start + EPISODES_PER_FILE]
         meta_file = Placement(chunk, file)
         target = root / EPISODES_PATH.format(chunk_index=chunk, file_index=file)
-        batches = _episode_tables(workplace, group, meta_file, features, placements, provenance)
+        batches = _episode_tables(workspace, group, meta_file, features, placements, provenance)
         write_tables(target, batches)
     _write_tasks(root / "meta/tasks.parquet", tasks)
-    stats = aggregate(_stats(workplace, episode, features) for episode in episodes)
+    stats = aggregate(_stats(workspace.record(e.index), features) for e in episodes)
     write_json(
         root / "meta/stats.json",
         {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
@@ -69,15 +69,13 @@ def write_description(
     write_json(root / INFO, {**info, **totals, "features": features})
 
 
-def _stats(
-    workplace: Workplace, episode: FinishedEpisode, features: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    stats = (workplace.record(episode.index) or {})["stats"]
+def _stats(record: Mapping[str, Any], features: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    stats = record["stats"]
     return {name: stats[name] for name in features if name in stats}
 
 
 def _episode_tables(
-    workplace: Workplace,
+    workspace: Workspace,
     episodes: Sequence[FinishedEpisode],
     meta_file: Placement,
     features: Mapping[str, Any],
@@ -87,7 +85,7 @@ def _episode_tables(
     for start in range(0, len(episodes), EPISODES_PER_BATCH):
         group = episodes[start : start + EPISODES_PER_BATCH]
         rows = [
-            _row(workplace, episode, meta_file, features, placements, provenance)
+            _row(workspace, episode, meta_file, features, placements, provenance)
             for episode in group
         ]
         columns = {
@@ -98,21 +96,21 @@ def _episode_tables(
 
 
 def _row_type(name: str, provenance: Mapping[str, pa.DataType]) -> pa.DataType | None:
-    """Return a column's type if its values may not determine it: they can be null or empty."""
+    """Return a column's type if its values might not determine it, since they can be null."""
     if name.startswith(PROVENANCE):
         return provenance[name.removeprefix(PROVENANCE)]
     return pa.list_(pa.string()) if name == "tasks" else None
 
 
 def _row(
-    workplace: Workplace,
+    workspace: Workspace,
     episode: FinishedEpisode,
     meta_file: Placement,
     features: Mapping[str, Any],
     placements: Mapping[str, Sequence[Placement]],
     provenance: Mapping[str, pa.DataType],
 ) -> dict[str, Any]:
-    record = workplace.record(episode.index) or {}
+    record = workspace.record(episode.index)
     row: dict[str, Any] = {
         "episode_index": episode.index,
         "tasks": record["tasks"],
@@ -125,7 +123,7 @@ def _row(
         row |= {f"{name}/chunk_index": at.chunk, f"{name}/file_index": at.file}
         if at.begin is not None:
             row |= {f"{name}/from_timestamp": at.begin, f"{name}/to_timestamp": at.end}
-    for feature, stats in _stats(workplace, episode, features).items():
+    for feature, stats in _stats(record, features).items():
         row |= {f"stats/{feature}/{name}": stats[name] for name in STATISTICS}
     row |= {
         "meta/episodes/chunk_index": meta_file.chunk,
@@ -138,12 +136,12 @@ def _row(
 
 
 def _provenance_types(
-    workplace: Workplace, episodes: Sequence[FinishedEpisode]
+    workspace: Workspace, episodes: Sequence[FinishedEpisode]
 ) -> dict[str, pa.DataType]:
     """Return a column type for every provenance key: one that can hold all its values."""
     kinds: dict[str, set[type]] = {}
     for episode in episodes:
-        for key, value in (workplace.record(episode.index) or {})["provenance"].items():
+        for key, value in workspace.record(episode.index)["provenance"].items():
             kinds.setdefault(key, set())
             if value is not None:
                 kinds[key].add(type(value))

@@ -101,10 +101,12 @@ def arrays_left_out(trajectory: Trajectory, columns: Mapping[str, NumericColumn]
     found = dict.fromkeys(unfit, "no row of numbers per frame")
     unclaimed = {column.name for column in columns.values() if column.optional}
     for name in trajectory.extras:
-        if name not in found and _dotted(name) not in unclaimed:
-            found[name] = "name taken: rename it"
-        elif name not in found:
+        if name in found:
+            continue
+        if _dotted(name) in unclaimed:
             unclaimed.remove(_dotted(name))  # of two arrays with this name the first is written
+        else:
+            found[name] = "name taken: rename it"
     labels = {SKILL, OBJECT} if trajectory.extras.keys() >= {SKILL, OBJECT} else ()
     return {name: reason for name, reason in found.items() if name not in labels}
 

@@ -45,7 +45,7 @@ class FinishedEpisode:
     """video feature -> bytes of its video"""
 
 
-class Workplace:
+class Workspace:
     """The folder of a conversion in progress."""
 
     def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
@@ -80,10 +80,10 @@ class Workplace:
         """Return the file of an episode's video of one camera."""
         return self.episodes / f"{index:06d}.{key}.mp4"
 
-    def record(self, index: int) -> dict[str, Any] | None:
-        """Return the record of a finished episode; None if it is not finished."""
-        file = self.record_file(index)
-        return read_json(file) if file.exists() else None
+    def record(self, index: int) -> dict[str, Any]:
+        """Return the record of a finished episode."""
+        record: dict[str, Any] = read_json(self.record_file(index))
+        return record
 
     def finish(self, out: Path) -> None:
         """Move the finished dataset to its place."""
@@ -97,16 +97,16 @@ def partial_folder(out: Path) -> Path:
 
 
 def find_finished(
-    workplace: Workplace, trajectory: Trajectory, index: int, task: int, first: int
+    workspace: Workspace, trajectory: Trajectory, index: int, task: int, first: int
 ) -> FinishedEpisode | None:
     """Return the episode of a trajectory if an earlier run finished it, else None."""
-    record = workplace.record(index)
-    if record is None:
+    if not workspace.record_file(index).exists():
         return None
+    record = workspace.record(index)
     is_same = record["identity"] == trajectory.identity()
     if not is_same or record["first"] != first or record["task"] != task:
         raise StrapError(
-            f"'{workplace.root}' holds an unfinished dataset whose episode {index} was made from "
+            f"'{workspace.root}' holds an unfinished dataset whose episode {index} was made from "
             f"another '{record['id']}' than '{trajectory.id}' of "
             f"'{trajectory.source.path}': remove that folder to start afresh"
         )
@@ -114,7 +114,7 @@ def find_finished(
 
 
 def write_episode(
-    workplace: Workplace,
+    workspace: Workspace,
     trajectory: Trajectory,
     index: int,
     task: int,
@@ -131,10 +131,10 @@ def write_episode(
     sizes: dict[str, int] = {}
     for camera, encoding in encodings.items():
         key = camera_key(camera)
-        file = workplace.video_file(index, key)
+        file = workspace.video_file(index, key)
         stats[key] = _write_video(file, trajectory, camera, encoding)
         sizes[key] = file.stat().st_size
-    stats |= _write_table(workplace.table_file(index), trajectory, columns, index, task, first, fps)
+    stats |= _write_table(workspace.table_file(index), trajectory, columns, index, task, first, fps)
     record = {
         "id": trajectory.id,
         "identity": trajectory.identity(),
@@ -147,7 +147,7 @@ def write_episode(
         "stats": {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
         "provenance": _provenance(trajectory),
     }
-    write_json(workplace.record_file(index), record, sweep=False)
+    write_json(workspace.record_file(index), record, sweep=False)
     return FinishedEpisode(index, trajectory.length, task, first, sizes)
 
 

@@ -28,7 +28,7 @@ from strap.datasets.lerobot.roles import find_action, find_states, is_array, is_
 from strap.datasets.lerobot.tables import cast_to_declared, read_column, read_images, require_rows
 from strap.datasets.lerobot.video import decoder_pool
 from strap.datasets.untrusted import path_inside, reading
-from strap.errors import StrapError, name_some, unknown
+from strap.errors import StrapError, name_some
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
@@ -220,8 +220,6 @@ def open_lerobot(
             they are read, or skip them (then listed in `reader.skipped` and `reader.summary`).
         action: the feature with the actions, if it is not called `action`.
     """
-    if missing not in ("error", "skip"):
-        raise unknown("value of missing", missing, ("error", "skip"))
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
     with reading(path, "LeRobot"):

@@ -212,7 +212,8 @@ def to_numpy(values: pa.ChunkedArray) -> Array:
 def _nested(array: pa.Array) -> Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if not (pa.types.is_list(array.type) or _is_other_list(array.type)):
+    list_tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_list(array.type) for is_list in list_tests):
         return _numbers(array)
     rows = len(array)
     inner = _nested(array.flatten())
@@ -230,10 +231,6 @@ def _numbers(array: pa.Array) -> Array:
     if array.null_count:
         raise ValueError("it has missing values")
     return np.array(array.to_numpy(zero_copy_only=False))
-
-
-def _is_other_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind))
 
 
 def _equal_lengths(array: pa.Array, length: int) -> bool:

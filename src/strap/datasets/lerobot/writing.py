@@ -24,7 +24,7 @@ from strap.datasets.lerobot.features import (
 )
 from strap.datasets.lerobot.finished_episodes import (
     FinishedEpisode,
-    Workplace,
+    Workspace,
     find_finished,
     partial_folder,
     write_episode,
@@ -106,9 +106,9 @@ def write_lerobot(
         if _is_written(out, plan):
             discard(partial_folder(out))
             return out
-        workplace = Workplace(out, plan)
+        workspace = Workspace(out, plan)
         writer = _Writer(
-            workplace,
+            workspace,
             required,
             rate,
             encodings,
@@ -121,9 +121,9 @@ def write_lerobot(
             progress("writing", len(writer.episodes), total or len(writer.episodes))
         writer.close(robot_type, data_files_size_in_mb)
         if writer.labels:
-            write_labels(workplace.dataset, writer.labels)
-        write_json(workplace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
-        workplace.finish(out)
+            write_labels(workspace.dataset, writer.labels)
+        write_json(workspace.dataset / ORIGIN, {"plan": fingerprint_json(plan), "source": source})
+        workspace.finish(out)
     return out
 
 
@@ -142,7 +142,7 @@ class _Writer:
 
     def __init__(
         self,
-        workplace: Workplace,
+        workspace: Workspace,
         required: Mapping[str, tuple[int, ...]],
         fps: Fraction,
         encodings: Mapping[str, Encoding],
@@ -151,7 +151,7 @@ class _Writer:
         video_mb: float,
         require_same_fps: bool,
     ) -> None:
-        self.workplace = workplace
+        self.workspace = workspace
         self.fps = fps
         self.encodings = encodings
         self.episodes: list[FinishedEpisode] = []
@@ -174,8 +174,8 @@ class _Writer:
         first = self.episodes[-1].first + self.episodes[-1].length if self.episodes else 0
         task = self.tasks.setdefault(trajectory.instruction, len(self.tasks))
         encodings = {cameras[key]: encoding for key, encoding in self.encodings.items()}
-        episode = find_finished(self.workplace, trajectory, index, task, first) or write_episode(
-            self.workplace, trajectory, index, task, first, encodings, self.fps
+        episode = find_finished(self.workspace, trajectory, index, task, first) or write_episode(
+            self.workspace, trajectory, index, task, first, encodings, self.fps
         )
         self.episodes.append(episode)
         if labels := labels_of(trajectory):
@@ -193,14 +193,14 @@ class _Writer:
         if self._left_out:
             listing = ", ".join(f"{name} ({why})" for name, why in self._left_out.items())
             warnings.warn(f"left out of the dataset: {listing}", stacklevel=3)
-        columns, dropped = _common_columns(self.workplace, self.episodes)
+        columns, dropped = _common_columns(self.workspace, self.episodes)
         if dropped:
             warnings.warn(
                 f"{', '.join(dropped)}: not alike in all trajectories, left out of the dataset",
                 stacklevel=3,
             )
         placements = {
-            "data": write_data_files(self.workplace, self.episodes, columns, data_mb * 2**20)
+            "data": write_data_files(self.workspace, self.episodes, columns, data_mb * 2**20)
         }
         placements |= {f"videos/{key}": found for key, found in self.placements.items()}
         info = {
@@ -214,7 +214,7 @@ class _Writer:
             "video_path": VIDEO_PATH if self.encodings else None,
         }
         features = columns | {key: e.spec() for key, e in self.encodings.items()}
-        write_description(self.workplace, info, features, self.episodes, self.tasks, placements)
+        write_description(self.workspace, info, features, self.episodes, self.tasks, placements)
 
     def _join(self, key: str) -> None:
         """Join the videos of the finished episodes into one file, and delete them."""
@@ -228,8 +228,8 @@ class _Writer:
             self.placements[key].append(Placement(chunk, file, float(begin), float(end)))
             before += episode.length
         name = VIDEO_PATH.format(video_key=key, chunk_index=chunk, file_index=file)
-        target = self.workplace.dataset / name
-        videos = [self.workplace.video_file(episode.index, key) for episode in group]
+        target = self.workspace.dataset / name
+        videos = [self.workspace.video_file(episode.index, key) for episode in group]
         if group and not target.exists():
             join(target, videos, [episode.length for episode in group], self.fps)
         for video in videos:
@@ -304,14 +304,14 @@ def _plan(first: Trajectory, fps: Fraction, encodings: Mapping[str, Encoding]) -
 
 
 def _common_columns(
-    workplace: Workplace, episodes: Sequence[FinishedEpisode]
+    workspace: Workspace, episodes: Sequence[FinishedEpisode]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Return the features that are the same in all episodes, and the names of the others."""
     common: dict[str, dict[str, Any]] = {}
     seen: dict[str, None] = {}
     for episode in episodes:
-        record = workplace.record(episode.index) or {}
-        specs = {name: dict(spec) for name, spec in record["columns"].items()}
+        columns = workspace.record(episode.index)["columns"]
+        specs = {name: dict(spec) for name, spec in columns.items()}
         seen |= dict.fromkeys(specs)
         if episode.index == 0:
             common = specs

@@ -81,11 +81,11 @@ def assign_roles(structure: Structure, fields: Fields | None = None) -> Roles:
     others = [f for f in numeric if f not in observed]
     return Roles(
         cameras=cameras,
-        proprioception={short(f.path): f for f in observed},
+        proprioception={strip_observation(f.path): f for f in observed},
         actions=actions,
         extras={f.path: f for f in others},
         language=_language(structure, chosen.get("language"), known),
-        position=short(position) if position else None,
+        position=strip_observation(position) if position else None,
         fps=known.fps if known else None,
     )
 
@@ -97,7 +97,7 @@ def find_known_dataset(name: str) -> KnownDataset | None:
     )
 
 
-def short(path: str) -> str:
+def strip_observation(path: str) -> str:
     """Return a field's path without `observation/`: `image_0` for `observation/image_0`."""
     return path.removeprefix(OBSERVATION_PREFIX)
 
@@ -128,8 +128,8 @@ def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
     colour = {p: f for p, f in structure.steps.items() if _is_colour(f)}
     if paths is not None:
         chosen = [_require(structure, "camera", p, colour) for p in paths]
-        return {short(field.path): field for field in chosen}
-    return {short(path): colour[path] for path in sorted(colour, key=natural)}
+        return {strip_observation(field.path): field for field in chosen}
+    return {strip_observation(path): colour[path] for path in sorted(colour, key=natural)}
 
 
 def _is_colour(field: Field) -> bool:

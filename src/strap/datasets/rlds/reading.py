@@ -17,7 +17,7 @@ from strap.datasets.rlds.records import record_index
 from strap.datasets.rlds.shards import RecordShard
 from strap.datasets.rlds.structure import Structure, find_folder, load_structure
 from strap.datasets.untrusted import MAX_TRAJECTORIES, reading, require_at_most
-from strap.errors import StrapError, unknown
+from strap.errors import StrapError
 from strap.types import Orientation, Source, Trajectory
 
 
@@ -166,8 +166,7 @@ def open_rlds(
         missing: how to treat episodes whose shard is missing: raise an error when they are read,
             or skip them (then listed in `reader.skipped` and `reader.summary`).
     """
-    if missing not in ("error", "skip"):
-        raise unknown("value of missing", missing, ("error", "skip"))
+
     folder = find_folder(path)
     if folder is None:
         raise StrapError(f"'{path}' holds no RLDS dataset: no {FEATURES} there or two levels below")

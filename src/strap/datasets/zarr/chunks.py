@@ -16,7 +16,7 @@ from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes
 from strap.errors import StrapError
 
 SLACK_BYTES = 1 << 16
-"""the most bytes by which a stored chunk may exceed its values: headers and checksums"""
+"""the most bytes by which a stored chunk can exceed its values: headers and checksums"""
 ABSENT = (1 << 64) - 1
 """the offset and the length, in a shard's index, of a chunk that is not stored"""
 

@@ -187,10 +187,10 @@ def open_zarr(
     """
     with reading(path, FORMAT):
         store = _store(path, *_stamp(path))
-        layouts = _layouts(store)
-        ends = _episode_ends(store)
-        metadata = _metadata(store)
-    _check(path, ends, layouts)
+        layouts = _read_layouts(store)
+        ends = _read_episode_ends(store)
+        metadata = _read_metadata(store)
+    _require_consistent(path, ends, layouts)
     found = action or next((name for name in ACTIONS if name in layouts), None)
     if found is None or found not in layouts:
         numeric = [name for name, layout in layouts.items() if len(layout.shape) == 2]
@@ -214,7 +214,7 @@ def open_zarr(
     return FORMAT, reader
 
 
-def _layouts(store: BufferFiles) -> dict[str, ArrayLayout]:
+def _read_layouts(store: BufferFiles) -> dict[str, ArrayLayout]:
     found: dict[str, ArrayLayout] = {}
     for name in store.folders("data"):
         if name.encode("utf-8", "replace").decode() != name:
@@ -232,7 +232,7 @@ def _require_imagecodecs(path: Path) -> None:
         raise StrapError(f"'{path}' holds packed pictures (UMI): pip install imagecodecs")
 
 
-def _episode_ends(store: BufferFiles) -> list[int]:
+def _read_episode_ends(store: BufferFiles) -> list[int]:
     folder, name = ENDS.split("/")
     layout = read_layout(store, ENDS) if name in store.folders(folder) else None
     if layout is None:
@@ -248,14 +248,16 @@ def _episode_ends(store: BufferFiles) -> list[int]:
     return [int(n) for n in values]
 
 
-def _metadata(store: BufferFiles) -> dict[str, Any]:
+def _read_metadata(store: BufferFiles) -> dict[str, Any]:
     attributes = read_document(store, ".zattrs")
     if attributes is None:
         attributes = (read_document(store, "zarr.json") or {}).get("attributes", {})
     return attributes if isinstance(attributes, dict) else {}
 
 
-def _check(path: Path, ends: Sequence[int], layouts: Mapping[str, ArrayLayout]) -> None:
+def _require_consistent(
+    path: Path, ends: Sequence[int], layouts: Mapping[str, ArrayLayout]
+) -> None:
     if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
         raise StrapError(
             f"'{path}': '{ENDS}' does not rise from above 0; the buffer is damaged: {REMEDY}"
