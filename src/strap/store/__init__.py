@@ -2,14 +2,14 @@
 
     STORE/
       store.json              what the vectors are: encoder, dtype, dimension, cameras, dataset
-      shards/NAME.CAMERA.npy  [frames dim], trajectories end to end
-      shards/NAME.json        which trajectories lie where, with checksums; written last
+      shards/NAME.CAMERA.npy  [frames dim], concatenated trajectories
+      shards/NAME.json        its trajectories, their rows and checksums; written last
       partial/NAME/           a shard that is being written, with a journal of its rows
-      manifest.json           written last: which dataset, which ids, versions
-      lock                    held for the moment in which writers agree on who does what
+      manifest.json           dataset, ids, versions; written when the store is complete
+      lock                    held briefly while a writer claims trajectories
 
-Each writer fills shards of its own; what a killed one leaves is taken up by the next. Where two
-shards hold the same trajectory, the later name counts. `docs/store.md` has it byte by byte.
+Each writer fills its own shards. The next writer continues the unfinished shard of a killed one. If
+two shards have the same trajectory, the later shard counts. `docs/store.md` specifies every byte.
 """
 
 from strap.store.layout import (

@@ -1,8 +1,8 @@
-"""The journal of a shard being written: what its data files hold, line by line.
+"""The journal of an unfinished shard: what its data files contain, line by line.
 
 Each line is the CRC-32 of its JSON in eight hexadecimal digits, a space, and the JSON. Rows are
-written before the line that speaks of them, so a line that is whole speaks of rows that are there;
-the first torn line ends the journal.
+written before the line that describes them, so the rows of an undamaged line are in the files. The
+first damaged line ends the journal.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Line = Mapping[str, Any]
 
 
 def pack(lines: Sequence[Line]) -> bytes:
-    """Return lines as bytes."""
+    """Return lines encoded as bytes."""
     texts = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
     return b"".join(b"%08x %s\n" % (zlib.crc32(t.encode()), t.encode()) for t in texts)
 
 
 def unpack(content: bytes) -> Iterator[tuple[Line, int]]:
-    """Yield the undamaged lines, each with the position after it."""
+    """Yield the lines up to the first damaged one, each with the position after it."""
     position = 0
     while (end := content.find(b"\n", position)) >= 0:
         line = content[position:end]
@@ -41,14 +41,14 @@ def unpack(content: bytes) -> Iterator[tuple[Line, int]]:
             return
         try:
             value = parse_line(json.loads(line[9:]))
-        except (ValueError, RecursionError):  # no line that a writer writes
+        except (ValueError, RecursionError):  # not a line that a writer writes
             return
         position = end + 1
         yield value, position
 
 
 def parse_line(raw: object) -> Line:
-    """Return a line whose values are of the kinds that belong to its key."""
+    """Return a line after checking the types of its values."""
     line = parse_object(raw, "a line")
     parse_texts(line.get("claim", []), "claim")
     for one in parse_list(line.get("begin", []), "begin"):
@@ -67,7 +67,7 @@ def parse_line(raw: object) -> Line:
 
 
 def claims(file: Path) -> set[str]:
-    """Return the ids that the journal's writer has taken upon itself."""
+    """Return the ids of the trajectories that the journal's writer has claimed."""
     found: set[str] = set()
     for line, _ in unpack(read_journal(file)):
         found = set() if "release" in line else found | set(line.get("claim", ()))
@@ -75,7 +75,7 @@ def claims(file: Path) -> set[str]:
 
 
 def read_journal(file: Path) -> bytes:
-    """Return a journal's bytes; none where there is no journal."""
+    """Return a journal's bytes; empty if there is no journal."""
     try:
         return file.read_bytes() if file.is_file() else b""
     except FileNotFoundError:  # its writer has just finished

@@ -1,4 +1,4 @@
-"""What lies where in a store, and the bytes of its files."""
+"""The layout of a store: its configuration, the formats of its files, and their names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from strap.store.parsing import (
 STORE_VERSION = 2
 HEADER_BYTES = 128
 SHARD_BYTES = 128 << 20
-"""a shard is finished when it has this many; big enough to scan at disk speed"""
+"""a shard of at least this size is finished; large enough to be read at disk speed"""
 SHARDS, PARTIAL = "shards", "partial"
 DTYPES = ("float16", "float32", "float64")
 
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What the vectors of a store are; two stores compare only where this agrees."""
+    """The encoder and the format of a store's vectors; only equal ones can be compared."""
 
     encoder: Mapping[str, Any]
     dtype: str
@@ -44,7 +44,7 @@ class StoreConfig:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one vector."""
+        """The number of bytes of one vector."""
         return self.dim * np.dtype(self.dtype).itemsize
 
 
@@ -54,28 +54,30 @@ class Entry:
 
     id: str
     offset: int
+    """its first row"""
     length: int
     instruction: str
     fingerprint: str
-    """of the content that was embedded"""
+    """a hash of the content that was embedded"""
     stamp: str
-    """of the files it came from"""
+    """changes if its files or its orientation change"""
     checksums: tuple[int, ...]
-    """CRC-32 of its rows, camera by camera"""
+    """CRC-32 of its rows, one per camera"""
 
     @property
     def stop(self) -> int:
-        """The row after its last."""
+        """The row after its last row."""
         return self.offset + self.length
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Trajectories end to end in one file per camera."""
+    """Concatenated trajectories, in one file per camera."""
 
     name: str
     files: tuple[str, ...]
     frames: int
+    """the number of rows of each file"""
     entries: tuple[Entry, ...]
 
 
@@ -86,14 +88,14 @@ class StoreSource:
     dataset: str = ""
     """its absolute path"""
     opening: Mapping[str, Any] | None = None
-    """how it was read: arguments of `open_dataset`; None: an older store, which does not tell"""
+    """the arguments of `open_dataset`; None: unknown, in stores of older versions"""
 
 
 UNKNOWN = StoreSource()
 
 
 def create_store(path: Path, config: StoreConfig, source: StoreSource = UNKNOWN) -> None:
-    """Lay down an empty store."""
+    """Write `store.json` of an empty store."""
     identity = {
         "format": "strap-store",
         "version": STORE_VERSION,
@@ -105,12 +107,12 @@ def create_store(path: Path, config: StoreConfig, source: StoreSource = UNKNOWN)
 
 
 def begin_store(path: Path, config: StoreConfig, source: StoreSource) -> None:
-    """Lay down an empty store where nothing lies; one that is there is left as it is."""
+    """Create an empty store if the folder is empty or missing; keep a store that exists."""
     if (path / "store.json").is_file():
         return
     if _has_other_files(path):
         raise StrapError(f"'{path}' exists and is no embedding store; choose another output folder")
-    with locked(path / "lock"):  # two that begin one store at the same moment agree on it
+    with locked(path / "lock"):  # another writer might be creating it at the same moment
         if not (path / "store.json").is_file():
             for leftover in path.glob(".*.tmp"):
                 leftover.unlink()
@@ -124,11 +126,11 @@ def _has_other_files(path: Path) -> bool:
         return True
     names = [file.name for file in path.iterdir()]
     others = [n for n in names if n != "lock" and not (n.startswith(".") and n.endswith(".tmp"))]
-    return bool(others) and not (path / "store.json").is_file()  # another writer has just begun it
+    return bool(others) and not (path / "store.json").is_file()  # might be created just now
 
 
 def read_identity(path: Path) -> tuple[StoreConfig, StoreSource]:
-    """Return what `store.json` says: the configuration, and what the store was made from."""
+    """Read `store.json`: the configuration, and the dataset that the store was made from."""
     file = path / "store.json"
     raw = read_json(file)
     try:
@@ -167,19 +169,19 @@ def _parse_source(raw: Mapping[str, Any]) -> StoreSource:
 
 
 def slug(camera: str) -> str:
-    """Return a camera's name as part of a file name."""
+    """Return a camera's name in the form that file names use."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", camera)
 
 
 def shard_files(name: str, config: StoreConfig) -> tuple[str, ...]:
-    """Return the data files of a shard, camera by camera."""
+    """Return the names of a shard's data files, one per camera."""
     return tuple(f"{name}.{slug(camera)}.npy" for camera in config.cameras)
 
 
 def npy_header(config: StoreConfig, frames: int) -> bytes:
-    """Return the first 128 bytes of a shard's file: NumPy's format 1.0, as wide for any shape.
+    """Return the 128-byte header of a shard's file, in NumPy's format 1.0.
 
-    Since the width is fixed, rows can be appended first and counted later.
+    Its length does not depend on the shape, so that rows can be appended first and counted later.
     """
     descr = np.dtype(config.dtype).newbyteorder("<").str
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({frames}, {config.dim}), }}"
@@ -188,13 +190,13 @@ def npy_header(config: StoreConfig, frames: int) -> bytes:
 
 
 def write_shard(store: Path, shard: Shard) -> None:
-    """Write a shard's JSON, which makes it part of the store."""
+    """Write a shard's JSON file, which makes the shard part of the store."""
     value = asdict(shard)
     write_json(store / SHARDS / f"{shard.name}.json", {**value, "checksum": json_checksum(value)})
 
 
 def read_shard(file: Path, config: StoreConfig) -> Shard:
-    """Read a shard's JSON and check it: its checksum, then that it describes such a shard."""
+    """Read a shard's JSON file; check its checksum and its values."""
     raw = read_json(file)
     try:
         parse_object(raw, "it")
@@ -229,7 +231,7 @@ def _parse_shard(raw: Mapping[str, Any], name: str, config: StoreConfig) -> Shar
 
 
 def parse_entry(raw: object, cameras: int) -> Entry:
-    """Return an entry from its JSON; a `ValueError` says what is wrong with it."""
+    """Return an entry from its JSON, or raise a `ValueError` that names the wrong value."""
     names = ("id", "offset", "length", "instruction", "fingerprint", "stamp", "checksums")
     value = parse_object(raw, "an entry")
     require_keys(value, names, "an entry")
@@ -250,7 +252,7 @@ def parse_entry(raw: object, cameras: int) -> Entry:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return what `manifest.json` says, nothing where there is none."""
+    """Return the contents of `manifest.json`; {} if there is none."""
     file = path / "manifest.json"
     if not file.is_file():
         return {}
@@ -270,31 +272,32 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def missing_shards(manifest: Mapping[str, Any], present: Iterable[str]) -> list[str]:
-    """Return the shards that were there when the store was complete, and are not now."""
+    """Return the shards that are in the manifest but not in the store."""
     return sorted(set(manifest.get("shards", ())) - set(present))
 
 
 def json_checksum(value: Mapping[str, Any]) -> int:
-    """Return the CRC-32 of all but the checksum itself, as compact JSON with sorted keys."""
+    """Return the CRC-32 of a value's compact JSON with sorted keys, without its own checksum."""
     rest = {key: item for key, item in value.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return zlib.crc32(text.encode())
 
 
 def list_shards(store: Path) -> list[Path]:
-    """Return the JSON files of the shards, in the order of their names."""
+    """Return the JSON files of the shards, sorted by name."""
     return sorted((store / SHARDS).glob("*.json"))
 
 
 def list_partials(store: Path) -> Iterator[str]:
-    """Yield the names of the shards being written, or left by writers that died."""
+    """Yield the names of unfinished shards, of live and of dead writers."""
     folder = store / PARTIAL
     if folder.is_dir():
         yield from sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
 
 
 def next_name(store: Path) -> str:
-    """Return a name no shard has had; call it while holding the store's lock."""
-    taken = [*list_partials(store)]  # before the shards: a finished one is there already
+    """Return a name for a new shard; the caller holds the store's lock."""
+    # Partial shards first: one that is published in between is then found among the shards.
+    taken = [*list_partials(store)]
     taken += [file.name.partition(".")[0] for file in (store / SHARDS).glob("*.*")]
     return f"{max((int(name) for name in taken if name.isdecimal()), default=-1) + 1:06d}"

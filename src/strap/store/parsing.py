@@ -1,6 +1,6 @@
-"""Values out of a store's JSON files, which must be of the kind that was written.
+"""Type checks of the values in a store's JSON files.
 
-Each function returns the value, or raises a `ValueError` that says what is there instead.
+Each function returns the value, or raises a `ValueError` that describes the wrong value.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 from strap.errors import printable, shorten
 
 MAX_NUMBER = 2**48
-"""numbers of rows and dimensions, and checksums, lie below"""
+"""above all valid numbers of rows, dimensions and checksums"""
 
 
 def parse_text(value: object, name: str) -> str:
-    """Return a text that UTF-8 can write."""
+    """Return a text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise ValueError(f"{name} is {_short(value)}, not a text")
     try:
@@ -30,7 +30,7 @@ def parse_texts(value: object, name: str) -> tuple[str, ...]:
 
 
 def parse_number(value: object, name: str, *, least: int = 0) -> int:
-    """Return a whole number that is not below `least`."""
+    """Return a whole number of at least `least`."""
     if type(value) is not int or not least <= value < MAX_NUMBER:
         raise ValueError(f"{name} is {_short(value)}, not a whole number from {least} on")
     return value
@@ -51,7 +51,7 @@ def parse_object(value: object, name: str) -> dict[str, Any]:
 
 
 def require_keys(value: dict[str, Any], names: tuple[str, ...], what: str) -> None:
-    """Raise where a key is missing, or one is there that should not be."""
+    """Raise if a key is missing or unknown."""
     if missing := [name for name in names if name not in value]:
         raise ValueError(f"{what} has no '{missing[0]}'")
     if odd := [key for key in value if key not in names]:

@@ -1,19 +1,19 @@
-"""A shard being written: rows are appended, and a journal says what they are.
+"""An unfinished shard: rows are appended, and a journal records to which trajectories they belong.
 
     STORE/partial/000007/
-      lock         held by its writer; when nobody holds it, the writer is dead
-      journal      claims, begun trajectories, rows with their checksums, whole trajectories
+      lock         held by its writer; if nobody holds it, the writer is dead
+      journal      claims, begun trajectories, rows with their checksums, complete trajectories
       CAMERA.npy   128 bytes of header, then rows
 
-A group of trajectories is begun together; its rows come camera by camera, any number at a time:
+A group of trajectories is begun together; its rows arrive camera by camera, any number at a time:
 
     row        0 ....... 90 ........ 170 ...... 260
     group      | demo_0  | demo_1    | demo_2   |
-    camera 0   ##################################    all there
-    camera 1   ###############                       demo_0 is whole, demo_1 begun
+    camera 0   ##################################    all rows are written
+    camera 1   ###############                       demo_0 is complete, demo_1 is begun
 
-A trajectory becomes an entry when its rows of every camera are there. A writer killed at any moment
-leaves a journal from which the next one goes on, with the very next row.
+A trajectory becomes an entry when its rows of every camera are written. If a writer is killed, the
+next one reads its journal and continues with the next row.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from strap.types import Array
 
 @dataclass(frozen=True)
 class Begun:
-    """A trajectory whose rows are being written."""
+    """The description of a trajectory whose rows are being written."""
 
     id: str
     length: int
@@ -60,24 +60,25 @@ class Begun:
 
 
 class Partial:
-    """One unfinished shard, locked by this process."""
+    """An unfinished shard, locked by this process."""
 
     def __init__(self, store: Path, config: StoreConfig, name: str, lock: Lock) -> None:
         self.store, self.config, self.name = store, config, name
         self.folder = store / PARTIAL / name
         self.entries: list[Entry] = []
         self.begun: list[Begun] = []
-        """of the group at hand, those not whole yet"""
+        """the trajectories of the current group that are not complete"""
         self.done = [0] * len(config.cameras)
-        """rows that are there, camera by camera"""
+        """the number of rows written, for each camera"""
         self._checksums: list[list[int]] = [[] for _ in config.cameras]
+        """[camera][begun trajectory] CRC-32 of its rows so far"""
         self._lock = lock
         self._data: list[IO[bytes]] = []
         self._journal: IO[bytes] | None = None
 
     @classmethod
     def create(cls, store: Path, config: StoreConfig) -> Partial:
-        """Begin a new shard; the caller holds the store's lock."""
+        """Create a new shard; the caller holds the store's lock."""
         name = next_name(store)
         lock = try_lock(store / PARTIAL / name / "lock")
         assert lock is not None
@@ -87,60 +88,61 @@ class Partial:
 
     @classmethod
     def take_over(cls, store: Path, config: StoreConfig, name: str) -> Partial | None:
-        """Return the shard a dead writer left, as far as it got; None while its writer lives.
+        """Take over the unfinished shard of a dead writer; return None if its writer is alive.
 
-        The caller holds the store's lock.
+        None is also returned for a shard that was published already. The caller holds the store's
+        lock.
         """
-        with _explaining(store / PARTIAL / name):
+        with _explain_errors(store / PARTIAL / name):
             lock = try_lock(store / PARTIAL / name / "lock")
         if lock is None:
             return None
         partial = cls(store, config, name, lock)
-        if (store / SHARDS / f"{name}.json").is_file():  # killed after its last step but one
+        if (store / SHARDS / f"{name}.json").is_file():  # killed between `publish` and `remove`
             partial.remove()
             return None
-        with _explaining(partial.folder):
-            partial._bring_back()
-            partial._open(journal_end=partial._replay())
-        partial._log({"release": True})  # what the dead had only claimed is free again
+        with _explain_errors(partial.folder):
+            partial._undo_publication()
+            partial._open(journal_end=partial._replay_journal())
+        partial._log({"release": True})  # trajectories that were only claimed are free again
         partial.claim([e.id for e in partial.entries] + [b.id for b in partial.begun])
         return partial
 
     @property
     def rows(self) -> int:
-        """Rows of whole trajectories."""
+        """The number of rows of complete trajectories."""
         return self.entries[-1].stop if self.entries else 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of whole trajectories."""
+        """The number of bytes of complete trajectories."""
         return self.rows * self.config.row_bytes * len(self.config.cameras)
 
     def claim(self, ids: Sequence[str]) -> None:
-        """Say that these trajectories are being embedded here."""
+        """Record that this writer embeds these trajectories."""
         self._log({"claim": list(ids)})
 
     def begin(self, group: Sequence[Begun]) -> None:
-        """Lay out the rows of the next trajectories."""
+        """Begin the next trajectories, whose rows follow each other."""
         self._begin(list(group))
         self._log({"begin": [asdict(one) for one in group]})
 
     def append(self, camera: int, vectors: Array) -> None:
-        """Append the next rows [n d] of a camera, which may be of several of the trajectories."""
-        data = self._stored(camera, vectors).reshape(-1).view(np.uint8).data
+        """Append the next rows [n d] of a camera; they can belong to several trajectories."""
+        data = self._convert(camera, vectors).reshape(-1).view(np.uint8).data
         first, count = self.done[camera], len(vectors)
         with writing(self._file(camera)):
             _write_all(self._data[camera], data)
-        self._accumulate(camera, data)
+        self._add_to_checksums(camera, data)
         self._log({"rows": [camera, first, count, zlib.crc32(data)]})
 
     @property
     def next_is_whole(self) -> bool:
-        """Whether every row of the first begun trajectory is there."""
+        """Whether every row of the first begun trajectory is written."""
         return bool(self.begun) and min(self.done) >= self.rows + self.begun[0].length
 
     def complete(self, fingerprint: str) -> Entry:
-        """Enter the first begun trajectory, all of whose rows are there."""
+        """Turn the first begun trajectory, whose rows are all written, into an entry."""
         entry = self._next_entry(fingerprint)
         self._complete(entry)
         self._log({"entry": asdict(entry)})
@@ -153,13 +155,13 @@ class Partial:
         )
 
     def drop_group(self) -> None:
-        """Forget the begun trajectories and their rows."""
+        """Delete the begun trajectories and their rows."""
         self._drop()
-        self._cut()
+        self._truncate_files()
         self._log({"drop": True})
 
     def publish(self) -> Shard | None:
-        """Make what is whole a shard of the store; None when nothing is."""
+        """Make a shard of the complete trajectories; return None if there are none."""
         if not self.entries:
             return None
         if self.begun:
@@ -177,16 +179,16 @@ class Partial:
         return shard
 
     def remove(self) -> None:
-        """Delete the folder with what is in it; the caller holds the store's lock."""
+        """Delete the folder and its files; the caller holds the store's lock."""
         self._close_files()
-        with _explaining(self.folder):
+        with _explain_errors(self.folder):
             for file in sorted(self.folder.iterdir(), key=lambda file: file.name == "lock"):
                 file.unlink()
             self.folder.rmdir()
         self._lock.release()
 
     def close(self) -> None:
-        """Leave it as it is, for the next writer."""
+        """Close the files and release the lock; the next writer can take the shard over."""
         self._close_files()
         self._lock.release()
 
@@ -205,10 +207,10 @@ class Partial:
             os.ftruncate(journal, journal_end)
             self._journal = os.fdopen(journal, "r+b", buffering=0)
             self._journal.seek(journal_end)
-            self._cut()
+            self._truncate_files()
 
-    def _cut(self) -> None:
-        """Cut the files after the rows that count."""
+    def _truncate_files(self) -> None:
+        """Truncate the data files after the last valid row."""
         for handle, rows in zip(self._data, self.done, strict=True):
             handle.truncate(HEADER_BYTES + rows * self.config.row_bytes)
             handle.seek(0, os.SEEK_END)
@@ -220,26 +222,26 @@ class Partial:
             self._journal.close()
         self._data, self._journal = [], None
 
-    def _bring_back(self) -> None:
-        """Undo a publication that was killed between its files."""
+    def _undo_publication(self) -> None:
+        """Move back the files of a publication that was killed before it wrote the JSON file."""
         for camera, name in enumerate(shard_files(self.name, self.config)):
             moved = self.store / SHARDS / name
             if moved.is_file():
                 moved.replace(self._file(camera))
 
-    def _replay(self) -> int:
-        """Bring the state to the last line that the data bears out; the position after it."""
+    def _replay_journal(self) -> int:
+        """Apply the journal up to its last valid line; return the position after that line."""
         content = read_journal(self.folder / "journal")
-        data = [_contents(self._file(camera)) for camera in range(len(self.config.cameras))]
-        good = 0
+        data = [_map_bytes(self._file(camera)) for camera in range(len(self.config.cameras))]
+        end = 0
         for line, position in unpack(content):
-            if not self._apply(line, data):
+            if not self._apply_line(line, data):
                 break
-            good = position
-        return good
+            end = position
+        return end
 
-    def _apply(self, line: Line, data: Sequence[memoryview]) -> bool:
-        """Follow a line, unless what it says can't be: then the journal ends before it."""
+    def _apply_line(self, line: Line, data: Sequence[memoryview]) -> bool:
+        """Apply a line of the journal; return False if the data files contradict it."""
         if "begin" in line:
             group = [Begun(**one) for one in line["begin"]]
             known = {entry.id for entry in self.entries}
@@ -254,7 +256,7 @@ class Partial:
             rows = data[camera][HEADER_BYTES + first * width :][: count * width]
             if len(rows) < count * width or zlib.crc32(rows) != crc:
                 return False
-            self._accumulate(camera, rows)
+            self._add_to_checksums(camera, rows)
         elif "entry" in line:
             entry = parse_entry(line["entry"], len(line["entry"]["checksums"]))
             if not self.next_is_whole or entry != self._next_entry(entry.fingerprint):
@@ -266,15 +268,15 @@ class Partial:
 
     @property
     def _end(self) -> int:
-        """The row after the last of the begun trajectories."""
+        """The row after the last begun trajectory."""
         return self.rows + sum(one.length for one in self.begun)
 
     def _begin(self, group: list[Begun]) -> None:
         self.begun = group
         self._checksums = [[0] * len(group) for _ in self.config.cameras]
 
-    def _accumulate(self, camera: int, data: memoryview) -> None:
-        """Add rows to the checksums of the trajectories they belong to."""
+    def _add_to_checksums(self, camera: int, data: memoryview) -> None:
+        """Add the next rows of a camera to the checksums of their trajectories."""
         width, at = self.config.row_bytes, self.done[camera]
         stop, offset = at + len(data) // width, self.rows
         for index, one in enumerate(self.begun):
@@ -295,9 +297,10 @@ class Partial:
         self._begin([])
         self.done = [self.rows] * len(self.config.cameras)
 
-    def _stored(self, camera: int, vectors: Array) -> Array:
+    def _convert(self, camera: int, vectors: Array) -> Array:
+        """Return vectors in the store's dtype; raise if they overflow."""
         dtype = np.dtype(self.config.dtype).newbyteorder("<")
-        with np.errstate(over="ignore"):  # what overflows is reported below, by name
+        with np.errstate(over="ignore"):  # reported below, with the trajectory's id
             stored = np.ascontiguousarray(vectors, dtype)
         bad = np.flatnonzero(~np.isfinite(stored).all(axis=1))
         if bad.size:
@@ -319,8 +322,8 @@ class Partial:
 
 
 @contextmanager
-def _explaining(folder: Path) -> Iterator[None]:
-    """Say what to do about files that are none, or may not be read."""
+def _explain_errors(folder: Path) -> Iterator[None]:
+    """Turn an `OSError` from the folder's files into an error that says what to do."""
     try:
         yield
     except OSError as error:
@@ -331,12 +334,13 @@ def _explaining(folder: Path) -> Iterator[None]:
 
 
 def _write_all(handle: IO[bytes], data: memoryview) -> None:
-    """Write all of the data: an unbuffered file may take a part at a time."""
+    """Write all of the data: one call on an unbuffered file can write only a part."""
     while len(data):
         data = data[handle.write(data) :]
 
 
-def _contents(file: Path) -> memoryview:
+def _map_bytes(file: Path) -> memoryview:
+    """Return the bytes of a file, memory-mapped; empty if the file is missing or empty."""
     if not file.is_file() or not file.stat().st_size:
         return memoryview(b"")
     return np.memmap(file, np.uint8, mode="r").data

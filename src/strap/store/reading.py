@@ -1,4 +1,4 @@
-"""Reading a store: vectors by trajectory, memory-mapped and checked."""
+"""Reading a store: memory-mapped vectors by trajectory, with their checksums verified."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class EmbeddingStore:
-    """Embeddings by trajectory: `store[id]` is [t d]; `store.ids` in natural order."""
+    """Embeddings by trajectory: `store[id]` is an array [t d]; ids are in natural order."""
 
     path: Path
     config: StoreConfig
@@ -46,12 +46,12 @@ class EmbeddingStore:
     manifest: Mapping[str, Any]
     """empty while the store is not complete"""
     cameras: tuple[str, ...] = ()
-    """the cameras that are averaged on reading"""
+    """the cameras whose vectors are averaged when reading"""
     source: StoreSource = field(default_factory=StoreSource)
-    """the dataset, where it lay when the store was begun, and how it was read"""
+    """the dataset's path when the store was created, and how it was read"""
     _maps: dict[tuple[str, str], Array] = field(default_factory=dict, compare=False)
     _checked: set[tuple[str, ...]] = field(default_factory=set, compare=False)
-    """shards (name, camera) and single trajectories (name, camera, id)"""
+    """verified shards (name, camera) and single trajectories (name, camera, id)"""
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -60,12 +60,12 @@ class EmbeddingStore:
 
     @property
     def dim(self) -> int:
-        """Length of a vector."""
+        """The length of a vector."""
         return self.config.dim
 
     @property
     def frames(self) -> int:
-        """How many frames there are in all."""
+        """The total number of frames."""
         return sum(entry.length for _, entry in self.places.values())
 
     @property
@@ -75,7 +75,7 @@ class EmbeddingStore:
 
     @property
     def complete(self) -> bool:
-        """Whether the embedding ran to its end."""
+        """Whether the whole dataset, or selection, is embedded."""
         return bool(self.manifest)
 
     def __len__(self) -> int:
@@ -93,12 +93,12 @@ class EmbeddingStore:
 
     @property
     def nbytes(self) -> int:
-        """What its vectors take on disk, of the cameras in use."""
+        """The size on disk of the vectors of the cameras in use, in bytes."""
         rows = sum(shard.frames for shard in self.shards.values())
         return rows * self.config.row_bytes * len(self.cameras)
 
     def entry(self, trajectory_id: str) -> Entry:
-        """Return length, instruction and fingerprint of a trajectory."""
+        """Return the entry of a trajectory: its length, instruction and fingerprint."""
         if trajectory_id not in self.places:
             raise StrapError(
                 f"store '{self.path}' has no trajectory '{trajectory_id}': embed the dataset that "
@@ -108,11 +108,11 @@ class EmbeddingStore:
         return self.places[trajectory_id][1]
 
     def __getitem__(self, trajectory_id: str) -> Array:
-        """Return a trajectory's embeddings [t d], checked by their checksum; cameras averaged."""
+        """Return a trajectory's embeddings [t d], averaged over the cameras in use."""
         return average([self.of_camera(trajectory_id, camera) for camera in self.cameras])
 
     def of_camera(self, trajectory_id: str, camera: str) -> Array:
-        """Return a trajectory's embeddings [t d] by one camera, checked the first time."""
+        """Return a trajectory's embeddings [t d] from one camera; verify them the first time."""
         entry = self.entry(trajectory_id)
         shard = self.shards[self.places[trajectory_id][0]]
         shard_camera = (shard.name, camera)
@@ -122,9 +122,10 @@ class EmbeddingStore:
         return self._map(shard, camera)[entry.offset : entry.stop]
 
     def shard_frames(self, shard: Shard) -> Array:
-        """Return all rows [frames d] of a shard, cameras averaged; of one camera, a memory map.
+        """Return all rows [frames d] of a shard, averaged over the cameras in use.
 
-        The rows of current entries are checked the first time.
+        With one camera, it is a memory map. The rows of current entries are verified the first
+        time.
         """
         maps = [self._map(shard, camera) for camera in self.cameras]
         for camera in self.cameras:
@@ -134,16 +135,16 @@ class EmbeddingStore:
         return average(maps)
 
     def read_ahead(self, shard: Shard) -> None:
-        """Bring a shard's files into the page cache, so that who needs them next need not wait."""
+        """Read a shard's files into the page cache, so that the next reader need not wait."""
         buffer = bytearray(READ_BYTES)
         for camera in self.cameras:
-            # What is wrong with a file is said where it is opened in earnest.
+            # Errors are ignored here: `shard_frames` reports them.
             with suppress(OSError), self._file(shard, camera).open("rb", buffering=0) as handle:
                 while handle.readinto(buffer):
                     pass
 
     def release_pages(self, shard: Shard) -> None:
-        """Give back the memory through which a shard was read; it stays in the page cache."""
+        """Release the mapped memory of a shard; its files stay in the page cache."""
         for camera in self.cameras:
             rows = self._maps.get((shard.name, camera))
             pages = getattr(rows, "_mmap", None)
@@ -151,16 +152,16 @@ class EmbeddingStore:
                 pages.madvise(mmap.MADV_DONTNEED)
 
     def files(self, name: str) -> list[Path]:
-        """Return the files of a shard that reading needs, by absolute path."""
+        """Return the absolute paths of a shard's files, for the cameras in use."""
         shard = self.shards[name]
         return [self._file(shard, camera).resolve() for camera in self.cameras]
 
     def current_entries(self, shard: Shard) -> list[Entry]:
-        """Return the shard's entries that no later shard replaces."""
+        """Return the shard's entries that are not replaced by a later shard."""
         return [e for e in shard.entries if self.places.get(e.id, ("", e))[0] == shard.name]
 
     def current_spans(self, shard: Shard) -> Iterator[list[Entry]]:
-        """Yield current entries that lie end to end (where none between them was replaced)."""
+        """Yield the runs of current entries whose rows are contiguous."""
         span: list[Entry] = []
         for entry in self.current_entries(shard):
             if span and span[-1].stop != entry.offset:
@@ -171,7 +172,7 @@ class EmbeddingStore:
             yield span
 
     def verify(self) -> list[str]:
-        """Read everything; the messages of what is damaged (none: the store is sound)."""
+        """Verify every byte; return a message for each damage."""
         found = (verify_shard(self.path, self.config, shard) for shard in self.shards.values())
         return [damage.message for damages in found for damage in damages]
 
@@ -185,7 +186,7 @@ class EmbeddingStore:
         return self.path / SHARDS / shard.files[self.config.cameras.index(camera)]
 
     def _check_all(self, shard: Shard, camera: str) -> None:
-        """Check all current entries in threads, which takes a fraction of reading from disk."""
+        """Verify all current entries, in threads; it takes a fraction of the time to read them."""
         current = self.current_entries(shard)
         with ThreadPoolExecutor(min(4, processors())) as threads:
             list(threads.map(lambda entry: self._check(shard, camera, entry), current))
@@ -196,14 +197,14 @@ class EmbeddingStore:
 
 
 def average(rows: Sequence[Array]) -> Array:
-    """Return the mean over cameras; one camera is passed through untouched."""
+    """Return the mean over cameras; a single camera's rows are returned unchanged."""
     if len(rows) == 1:
         return rows[0]
     return np.asarray(np.mean([np.asarray(r, np.float32) for r in rows], axis=0))
 
 
 def is_store(path: Path) -> bool:
-    """Return whether the folder is an embedding store, finished or begun."""
+    """Return whether the folder is an embedding store, complete or not."""
     return (path / "store.json").is_file()
 
 
@@ -212,7 +213,7 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
 
     Args:
         path: the store's folder.
-        cameras: average only these of its cameras; by default all of them.
+        cameras: the cameras to average; by default all of the store's.
     """
     path = Path(path).expanduser()
     if not is_store(path):
@@ -228,7 +229,7 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     manifest = read_manifest(path)
     dropped = set(manifest.get("dropped", ()))
     if missing_shards(manifest, shards):
-        manifest = {}  # complete no more
+        manifest = {}  # then it is not complete
     places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
     ordered = {key: places[key] for key in sorted(places, key=natural)}
     chosen = tuple(cameras or config.cameras)

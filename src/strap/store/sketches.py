@@ -1,16 +1,15 @@
-"""Sketches of a store: a short vector beside each frame's, from which most of it is ruled out.
+"""Sketches of a store: short vectors with which a search rules out most trajectories.
 
     STORE/sketches/NAME/           "64x4-CAMERAS": 64 numbers for 4 frames, of averaged cameras
-      basis.npy, mean.npy          the directions; found once, from a sample of the store
-      SHARD.npy                    [rows size] int16, trajectories as in the shard
-      SHARD.scales.npy             [rows 3] float32: scale of the integers, how far what the
-                                   sketch stands for may be from it, its squared norm
-      SHARD.json                   written last: version, what it was made from, and CRC-32 of the
-                                   numbers in both files
+      basis.npy, mean.npy          the directions, fitted once to a sample of the store
+      SHARD.npy                    [rows size] int16, trajectories in the shard's order
+      SHARD.scales.npy             [rows 3] float32: scale of the integers, radius around the
+                                   sketch of what it stands for, its squared norm
+      SHARD.json                   version, checksums of the shard, the directions and both
+                                   files; written last
 
-They are made by `strap store sketch`, used where they are there, and never change a result: a
-trajectory of a shard without sketches (or with those of other rows, or along damaged directions) is
-looked at in full.
+`strap store sketch` makes them. A search uses them if every trajectory has valid ones; they never
+change a result. Sketches of other rows or of damaged directions are not valid.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from strap.store.reading import EmbeddingStore
 from strap.types import Array
 
 SKETCH_VERSION = 3
-MIDDLE_SIZE, LONGEST_SIZE = 256, 512  # numbers in usual sketches, at most
+MIDDLE_SIZE, LONGEST_SIZE = 256, 512  # the largest sizes of the usual kinds
 SIZE_STEP = 128  # numbers that are multiplied together
-MAPPED_BYTES = 2**31  # of a store whose sketches stay mapped after a search
-ENDS, DTYPES = ("", ".scales"), ("int16", "float32")  # of a shard's files
-MAX_EVERY = 6  # frames that a sketch stands for: the ways through a block double with each
+MAPPED_BYTES = 2**31  # smaller stores keep their sketches mapped after a search
+SUFFIXES, DTYPES = ("", ".scales"), ("int16", "float32")  # of a shard's files
+MAX_EVERY = 6  # frames per sketch, at most: each one doubles the work to compute a radius
 
 
 _opened: dict[int, tuple[Mapping[Path, tuple[int, int]], list[StoreSketches]]] = {}
-"""by the id of a store, as long as that is in use: when files were written, and what they hold"""
+"""id(store), while the store is in use -> its sketches, and the times of their files"""
 
 
 class Kind(NamedTuple):
-    """How long sketches are, and how many frames each stands for."""
+    """The size of sketches, and the number of frames that each one stands for."""
 
     size: int
     every: int = 1
@@ -58,7 +57,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """Return the kind that `64x4`, or `64`, names."""
+        """Return the kind with a name such as `64x4` or `64`."""
         try:
             return cls(*map(int, text.split("x", 1)))
         except ValueError as error:
@@ -69,7 +68,7 @@ class Kind(NamedTuple):
 
 
 def usual_kinds(dim: int) -> list[Kind]:
-    """Return the kinds that pay for vectors of so many numbers: two fifths of 1280, and less."""
+    """Return the three usual kinds for vectors of `dim` numbers; the longest has about 0.4·dim."""
     middle = max(2, min(MIDDLE_SIZE, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
     long = max(middle, min(LONGEST_SIZE, round(0.4 * dim / SIZE_STEP) * SIZE_STEP))
     return [Kind(max(2, middle // 4), 4), Kind(middle, 2), Kind(long)]
@@ -77,35 +76,35 @@ def usual_kinds(dim: int) -> list[Kind]:
 
 @dataclass(frozen=True, eq=False)
 class ShardSpan:
-    """Trajectories in use that lie end to end in a shard."""
+    """Current trajectories that are contiguous in a shard."""
 
     shard: str
     entries: Sequence[Entry]
     first: int
-    """entries of the shard before them"""
+    """the first one's index among the shard's entries"""
 
 
 @dataclass(frozen=True, eq=False)
 class StoreSketches:
-    """The sketches of one store's shards, of one kind."""
+    """The sketches of one kind of a store."""
 
     folder: Path
     sketcher: Sketcher
     shards: Mapping[str, Shard]
-    """all of the store's"""
+    """all shards of the store"""
     sketched: tuple[str, ...]
-    """names of the shards that have sketches"""
+    """names of the shards that have valid sketches"""
     spans: Sequence[ShardSpan]
-    """all of the store's, whichever have sketches"""
+    """the spans of all shards of the store"""
     stays_mapped: bool
     _mapped: dict[str, tuple[Array, Array, Ints]] = field(default_factory=dict)
     _checked: set[str] = field(default_factory=set)
-    """shards whose sketches have the checksums they were written with"""
+    """shards whose checksums were verified"""
 
     def blocks(self, ids: Sequence[Ints]) -> Iterator[SketchBlock]:
-        """Yield sketches that lie end to end; `ids` are the global indices of each span.
+        """Yield the sketches of each span; `ids` are the global indices of each span.
 
-        All shards must have sketches.
+        All shards must have valid sketches.
         """
         files = self._mapped if self.stays_mapped else {}
         for span, indices in zip(self.spans, ids, strict=True):
@@ -117,25 +116,25 @@ class StoreSketches:
             yield SketchBlock(rows[part], scales[part], offsets - offsets[0], indices)
 
     def _open(self, name: str) -> tuple[Array, Array, Ints]:
-        """Return a shard's sketches, their scales, and where each trajectory begins."""
+        """Return a shard's sketches, their scales, and the first row of each trajectory."""
         lengths = [0, *(entry.length for entry in self.shards[name].entries)]
         borders = np.cumsum(np.array(lengths) // self.sketcher.every)
-        files = [self.folder / f"{name}{end}.npy" for end in ENDS]
+        files = [self.folder / f"{name}{suffix}.npy" for suffix in SUFFIXES]
         widths = (self.sketcher.size, 3)
         parts = [
-            _mapped(f, (borders[-1], w), d) for f, w, d in zip(files, widths, DTYPES, strict=True)
+            _map_file(f, (borders[-1], w), d) for f, w, d in zip(files, widths, DTYPES, strict=True)
         ]
         if name not in self._checked:
             known = read_json(self.folder / f"{name}.json")["checksums"]
             for file, part, checksum in zip(files, parts, known, strict=True):
                 if _checksum(part) != checksum:
-                    raise StrapError(_damaged(file, "its checksum does not fit"))
+                    raise StrapError(_damage_message(file, "its checksum does not fit"))
             self._checked.add(name)
         return parts[0], parts[1], borders
 
     @property
     def missing(self) -> list[str]:
-        """Trajectories without a sketch."""
+        """The ids of the trajectories without valid sketches."""
         return [e.id for s in self.spans if s.shard not in self.sketched for e in s.entries]
 
 
@@ -145,14 +144,14 @@ def sketch_store(
     kinds: Sequence[Kind | tuple[int, int]] = (),
     progress: Progress = silent,
 ) -> list[StoreSketches]:
-    """Make the sketches that a store still lacks.
+    """Make the sketches that a store lacks.
 
     Args:
-        store: the store; the cameras it was opened with are averaged.
-        kinds: numbers in a sketch, and frames it stands for. By default 64 numbers for 4 frames,
-            which are compared with everything, then 256 for 2 frames and 512 for one, with what
-            is left each time; fewer numbers for vectors of less than 1,280.
-        progress: called with (what, shards done, of how many).
+        store: the store; sketches are of the mean over the cameras with which it was opened.
+        kinds: (size, frames per sketch) of each kind. By default 64 numbers for 4 frames, which
+            bound all trajectories, then 256 for 2 frames and 512 for one, which bound those that
+            remain each time; fewer numbers for vectors of less than 1,280.
+        progress: called with (what, shards done, total).
     """
     wanted = [Kind(*kind) for kind in kinds] or usual_kinds(store.dim)
     for kind in wanted:
@@ -167,26 +166,26 @@ def sketch_store(
     shards = store.shards.values()
     longest: Sketcher | None = None
     for turn, kind in enumerate(sorted(wanted, reverse=True)):
-        folder = store.path / "sketches" / f"{kind}-{_cameras(store)}"
+        folder = store.path / "sketches" / f"{kind}-{_hash_cameras(store)}"
         with writing(folder):
-            sketcher = _sketcher(store, folder, kind, longest)
-            longest, along = longest or sketcher, _checksum_directions(sketcher)
+            sketcher = _find_sketcher(store, folder, kind, longest)
+            longest, directions = longest or sketcher, _checksum_directions(sketcher)
             for done, shard in enumerate(shards):
                 progress("sketching", turn * len(shards) + done, len(wanted) * len(shards))
-                if not _is_current(folder, shard.name, _made_from(shard), along):
+                if not _is_current(folder, shard.name, _identify_rows(shard), directions):
                     _sketch_shard(store, folder, shard, sketcher)
     progress("sketching", len(wanted) * len(shards), len(wanted) * len(shards))
     return open_sketches(store)
 
 
 def open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
-    """Return a store's sketches, those compared in the least time first; of its rows alone.
+    """Return the valid sketches of a store, the kind that is compared fastest first.
 
-    They are opened once for a store, as long as their files stay as they are.
+    They are opened again only if their files have changed.
     """
     stamps = {
-        file: _written(file)
-        for file in (store.path / "sketches").glob(f"*x*-{_cameras(store)}/*")
+        file: _stamp_file(file)
+        for file in (store.path / "sketches").glob(f"*x*-{_hash_cameras(store)}/*")
         if file.suffix == ".json" or file.name in ("basis.npy", "mean.npy")
     }
     if id(store) not in _opened:
@@ -198,14 +197,14 @@ def open_sketches(store: EmbeddingStore) -> list[StoreSketches]:
 
 
 def _read_sketches(store: EmbeddingStore) -> list[StoreSketches]:
-    made = {shard.name: _made_from(shard) for shard in store.shards.values()}
+    rows = {shard.name: _identify_rows(shard) for shard in store.shards.values()}
     spans = list(_list_spans(store))
     found = []
-    for folder in (store.path / "sketches").glob(f"*x*-{_cameras(store)}"):
+    for folder in (store.path / "sketches").glob(f"*x*-{_hash_cameras(store)}"):
         sketcher = _read_sketcher(folder, store.dim)
         if sketcher is not None:
-            along = _checksum_directions(sketcher)
-            names = tuple(n for n, note in made.items() if _is_current(folder, n, note, along))
+            directions = _checksum_directions(sketcher)
+            names = tuple(n for n, id_ in rows.items() if _is_current(folder, n, id_, directions))
             stays_mapped = store.nbytes <= MAPPED_BYTES
             kind = StoreSketches(folder, sketcher, store.shards, names, spans, stays_mapped)
             found.append(kind)
@@ -219,12 +218,14 @@ def _list_spans(store: EmbeddingStore) -> Iterator[ShardSpan]:
             yield ShardSpan(name, entries, places[entries[0].offset])
 
 
-def _cameras(store: EmbeddingStore) -> str:
+def _hash_cameras(store: EmbeddingStore) -> str:
     return fingerprint_json(sorted(store.cameras))[:8]
 
 
-def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher | None) -> Sketcher:
-    """Return the directions of these sketches; where none are known, the first of longer ones."""
+def _find_sketcher(
+    store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher | None
+) -> Sketcher:
+    """Return the folder's sketcher; if it has none, shorten a longer one, or fit a new one."""
     known = _read_sketcher(folder, store.dim)
     if known is not None:
         return known
@@ -243,34 +244,35 @@ def _sketcher(store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher 
 
 
 def _spread_frames(frames: Array) -> Array:
-    """Return frames spread over a trajectory."""
+    """Return 16 to 31 frames, evenly spaced, or all if there are fewer."""
     return np.asarray(frames[:: max(1, len(frames) // 16)])
 
 
 def _read_sketcher(folder: Path, dim: int) -> Sketcher | None:
     if not (folder / "basis.npy").is_file():
         return None
-    return _load_sketcher(folder, dim, *(_written(folder / f"{n}.npy") for n in ("mean", "basis")))
+    stamps = (_stamp_file(folder / f"{name}.npy") for name in ("mean", "basis"))
+    return _load_sketcher(folder, dim, *stamps)
 
 
-def _written(path: Path) -> tuple[int, int]:
-    status = path.lstat()  # not of what a link leads to: that may be nowhere
+def _stamp_file(path: Path) -> tuple[int, int]:
+    status = path.lstat()  # of a link itself, whose target might not exist
     return status.st_mtime_ns, status.st_ino
 
 
 @lru_cache(maxsize=8)
 def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketcher | None:
-    """Load directions, kept between searches: their products take as long as a search.
+    """Load a sketcher; return None if its files are damaged.
 
-    None where they are no directions: then there are no sketches.
+    The cache also keeps the sketcher's `orthonormality_error`, which takes as long as a search.
     """
     try:
-        # Mapped, so that a header that claims more than there is takes no memory.
+        # Mapped, so that a forged header with a huge shape allocates no memory.
         mean, basis = (
             np.array(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             for name in ("mean", "basis")
         )
-    except Exception:  # NumPy lets whatever its parser meets escape
+    except Exception:  # NumPy's header parser can raise anything
         return None
     if mean.shape != (dim,) or basis.ndim != 2 or len(basis) != dim:
         raise StrapError(
@@ -281,7 +283,8 @@ def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketche
     return Sketcher(mean, basis, Kind.parse(folder.name.split("-")[0]).every)
 
 
-def _made_from(shard: Shard) -> Mapping[str, object]:
+def _identify_rows(shard: Shard) -> Mapping[str, object]:
+    """Return the part of a shard's note that says from which rows its sketches are."""
     entries = [[e.id, e.offset, e.length, list(e.checksums)] for e in shard.entries]
     return {"version": SKETCH_VERSION, "rows": fingerprint_json(entries)}
 
@@ -290,17 +293,17 @@ def _checksum_directions(sketcher: Sketcher) -> int:
     return _checksum(sketcher.basis, _checksum(sketcher.mean))
 
 
-def _is_current(folder: Path, shard: str, made_from: Mapping[str, object], along: int) -> bool:
-    """Return whether a shard's sketches are of its rows, along the directions of that checksum."""
+def _is_current(folder: Path, shard: str, rows: Mapping[str, object], directions: int) -> bool:
+    """Return whether a shard's sketches are of its rows and of directions with this checksum."""
     try:
         note = read_json(folder / f"{shard}.json")
     except StrapError:
         return False
-    expected = {**made_from, "directions": along}
+    expected = {**rows, "directions": directions}
     if not isinstance(note, dict) or {key: note.get(key) for key in expected} != expected:
         return False
     checksums = note.get("checksums")
-    return isinstance(checksums, list) and list(map(type, checksums)) == [int] * len(ENDS)
+    return isinstance(checksums, list) and list(map(type, checksums)) == [int] * len(SUFFIXES)
 
 
 def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: Sketcher) -> None:
@@ -308,23 +311,23 @@ def _sketch_shard(store: EmbeddingStore, folder: Path, shard: Shard, sketcher: S
     made = [sketcher(frames[entry.offset : entry.stop]) for entry in shard.entries]
     rows, scales = (np.concatenate(parts) for parts in zip(*made, strict=True))
     checksums = []
-    for end, part in zip(ENDS, (rows, scales), strict=True):
-        write_array(folder / f"{shard.name}{end}.npy", part)
+    for suffix, part in zip(SUFFIXES, (rows, scales), strict=True):
+        write_array(folder / f"{shard.name}{suffix}.npy", part)
         checksums.append(_checksum(part))
-    along = _checksum_directions(sketcher)
-    note = {**_made_from(shard), "directions": along, "checksums": checksums}
+    directions = _checksum_directions(sketcher)
+    note = {**_identify_rows(shard), "directions": directions, "checksums": checksums}
     write_json(folder / f"{shard.name}.json", note)
 
 
-def _mapped(path: Path, shape: tuple[int, ...], dtype: str) -> Array:
-    """Return a file's array, as a plain one: slices of `np.memmap` take longer than a search."""
+def _map_file(path: Path, shape: tuple[int, ...], dtype: str) -> Array:
+    """Return a memory-mapped file as a plain array: slicing an `np.memmap` is too slow."""
     try:
-        # Private and writable, though nobody writes: compiled loops take others as another type.
+        # Copy-on-write, since numba would compile again for read-only arrays; nobody writes.
         array = np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-    except Exception as error:  # NumPy lets whatever its parser meets escape
-        raise StrapError(_damaged(path, f"{type(error).__name__}: {error}")) from error
+    except Exception as error:  # NumPy's header parser can raise anything
+        raise StrapError(_damage_message(path, f"{type(error).__name__}: {error}")) from error
     if array.shape != shape or array.dtype != dtype:
-        raise StrapError(_damaged(path, f"it holds {array.dtype} {array.shape}"))
+        raise StrapError(_damage_message(path, f"it holds {array.dtype} {array.shape}"))
     return array
 
 
@@ -332,7 +335,7 @@ def _checksum(array: Array, before: int = 0) -> int:
     return zlib.crc32(np.ascontiguousarray(array).data, before)
 
 
-def _damaged(path: Path, why: str) -> str:
+def _damage_message(path: Path, why: str) -> str:
     return (
         f"sketches '{path}' are damaged ({printable(why[:200])}): delete the folder "
         f"'{path.parent}', without which searches find the same, and run `strap store sketch` again"

@@ -1,4 +1,4 @@
-"""Looking after stores: checking, describing, merging, clearing out."""
+"""Maintenance of stores: verify, describe, merge, and remove what is not needed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from strap.store.verification import Damage, verify_shard
 from strap.store.writing import Session
 
 SMALL_SHARD_BYTES = SHARD_BYTES // 8
-"""shards below this are joined when there are several"""
+"""smaller shards are joined if there are several"""
 
 
 def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
-    """Compare every byte of a store, which may not open, with the checksums."""
+    """Verify every byte of a store, even of one that is too damaged to open."""
     path = Path(path).expanduser()
     if not (path / "store.json").is_file():
-        open_store(path)  # which says what is missing
+        open_store(path)  # raises the error
     config, _ = read_identity(path)
     found: list[Damage] = []
     files = list_shards(path)
@@ -60,7 +60,7 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
 
 
 def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
-    """Take what is damaged out of the store, so that the next embed makes it anew."""
+    """Remove damaged trajectories and shards, so that the next `strap embed` embeds them again."""
     with locked(path / "lock"):
         for name in dict.fromkeys(damage.shard for damage in damages):
             damaged = [damage.entry for damage in damages if damage.shard == name]
@@ -77,7 +77,7 @@ def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
 
 
 def _delete_shard(path: Path, name: str) -> None:
-    """Delete the JSON first: without it the rest is no part of the store."""
+    """Delete a shard: its JSON file first, without which its data files are ignored."""
     (path / SHARDS / f"{name}.json").unlink(missing_ok=True)
     for file in (path / SHARDS).glob(f"{name}.*.npy"):
         file.unlink()
@@ -85,17 +85,19 @@ def _delete_shard(path: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A shard being written, or left by a writer that died."""
+    """An unfinished shard."""
 
     name: str
     alive: bool
+    """whether its writer is running"""
     trajectories: int
+    """the number of complete trajectories"""
     frames: int
-    """of whole trajectories and begun ones, the camera that is furthest"""
+    """the number of rows written, of the camera with the most"""
 
 
 def unfinished(path: Path) -> list[Unfinished]:
-    """Return the shards in `partial/`."""
+    """Return the unfinished shards of a store."""
     found = []
     for name in list_partials(path):
         folder = path / PARTIAL / name
@@ -111,7 +113,7 @@ def _rows(lines: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def describe(path: str | Path) -> dict[str, Any]:
-    """Return what a store holds, in plain values."""
+    """Return a summary of a store as JSON values: what `strap store info` prints."""
     store = open_store(path)
     config = store.config
     width = config.row_bytes * len(config.cameras)
@@ -141,22 +143,21 @@ def _replaced_rows(store: EmbeddingStore, shard: Shard) -> int:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What clearing out removed, or would remove."""
+    """The result of `collect_garbage`: what it removed, or would remove."""
 
     files: tuple[str, ...]
-    """leftovers of killed writers"""
+    """files of killed writers"""
     rewritten: tuple[str, ...]
-    """shards with replaced trajectories, and small ones that were joined"""
+    """shards with replaced trajectories, and small shards that were joined"""
     freed: int
     """bytes"""
 
 
 def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
-    """Remove what no reader needs.
+    """Remove data that no reader needs, and join small shards.
 
-    These are files of killed writers, trajectories that later shards replace or the dataset no
-    longer has, and many small shards, which become few. Unfinished shards and files it does not
-    know are left alone.
+    Such data are files of killed writers, and trajectories that later shards replace or that the
+    dataset no longer has. Unfinished shards and unknown files are kept.
     """
     path = Path(path).expanduser()
     store = open_store(path)
@@ -188,7 +189,7 @@ def _leftovers(path: Path) -> list[Path]:
 
 
 def _rewrite(store: EmbeddingStore, shards: Sequence[Shard]) -> None:
-    """Move the current trajectories of these shards into new ones, in natural order."""
+    """Move the current trajectories of these shards to new shards, in natural order."""
     names = {shard.name for shard in shards}
     session = Session(store.path, store.config)
     _copy(store, [key for key in store.ids if store.places[key][0] in names], session)
@@ -204,7 +205,7 @@ def _rewrite(store: EmbeddingStore, shards: Sequence[Shard]) -> None:
 def _copy(
     source: EmbeddingStore, ids: Sequence[str], session: Session, progress: Progress = silent
 ) -> None:
-    """Copy trajectories of one store into another, each checked as it is read."""
+    """Copy trajectories of one store to another, verifying each one."""
     for done, key in enumerate(ids):
         progress(f"merging {source.path.name}", done, len(ids))
         entry = source.entry(key)
@@ -223,12 +224,12 @@ def merge(
     dataset: str | None = None,
     progress: Progress = silent,
 ) -> EmbeddingStore:
-    """Put several stores of one dataset, made apart (on several machines, say), into one.
+    """Merge several stores of one dataset, for example from several machines.
 
     Args:
         sources: stores with the same encoder, dtype and cameras.
-        out: the merged store, new or begun before; what it has is not copied again.
-        dataset: the dataset's path for the merged store, where the sources name different ones.
+        out: the merged store; if it exists, only the trajectories that it lacks are copied.
+        dataset: the dataset's path for the merged store; required if the sources' paths differ.
         progress: called with (what, trajectories done, of how many).
     """
     stores = [open_store(source) for source in sources]
@@ -286,7 +287,7 @@ def _require_same_config(store: EmbeddingStore, config: StoreConfig, other: Path
 
 
 def _require_same_content(stores: Sequence[EmbeddingStore]) -> None:
-    """Raise where two stores have embedded a trajectory from different content."""
+    """Raise if two stores have embedded a trajectory from different content."""
     first: dict[str, tuple[str, EmbeddingStore]] = {}
     for store in stores:
         for key in store.ids:
@@ -300,13 +301,13 @@ def _require_same_content(stores: Sequence[EmbeddingStore]) -> None:
 
 
 def _has_others(merged: EmbeddingStore, stores: Sequence[EmbeddingStore]) -> bool:
-    """Return whether a store holds what was not copied from these, now or by a killed merge."""
+    """Return whether a merged store has trajectories that were not copied from these."""
     copied = {(key, store.entry(key).stamp) for store in stores for key in store.ids}
     return any((key, merged.entry(key).stamp) not in copied for key in merged.ids)
 
 
 def _write_merged_manifest(stores: Sequence[EmbeddingStore], out: Path, name: str) -> None:
-    """Write what the merged store holds: as it is now only where all were made from the same."""
+    """Write the merged store's manifest; it has a dataset fingerprint only if all stores agree."""
     merged = open_store(out)
     decisive = ("fingerprint", "orientation", "fields")
     made_from = {tuple(str(store.manifest.get(key, "")) for key in decisive) for store in stores}

@@ -1,4 +1,4 @@
-"""Whether a shard's files are as they were written: header, size, checksums."""
+"""Verification of a shard's files: header, size and checksums."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from strap.types import Array
 
 @dataclass(frozen=True)
 class Damage:
-    """Something that is not as it was written."""
+    """A damaged trajectory or shard."""
 
     shard: str
     entry: Entry | None
-    """the trajectory, or None: the whole shard"""
+    """the trajectory; None: the whole shard"""
     message: str
 
 
 def verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Damage]:
-    """Yield what is damaged of a shard; every byte of it is read."""
+    """Read every byte of a shard and yield its damages."""
     for index, camera in enumerate(config.cameras):
         try:
             rows = load_rows(path / SHARDS / shard.files[index], shard.frames, config)
@@ -39,12 +39,12 @@ def verify_shard(path: Path, config: StoreConfig, shard: Shard) -> Iterator[Dama
 
 
 def is_sound(rows: Array, entry: Entry, camera: int) -> bool:
-    """Return whether a trajectory's rows still have the checksum they were written with."""
+    """Return whether a trajectory's rows have the checksum in its entry."""
     return zlib.crc32(rows[entry.offset : entry.stop].data) == entry.checksums[camera]
 
 
 def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, entry: Entry) -> str:
-    """Return which file is damaged where, and what to do."""
+    """Return a message that names the damaged file and rows, and what to do."""
     file = shard.files[config.cameras.index(camera)]
     return (
         f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
@@ -54,7 +54,7 @@ def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, e
 
 
 def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
-    """Return a shard's file as a memory map [frames dim], its header checked to the byte."""
+    """Return a shard's file as a memory map [frames dim]; check its header and size."""
     remedy = "delete the .json beside it and embed again; only that shard is made anew"
     try:
         with file.open("rb") as handle:
@@ -64,17 +64,17 @@ def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
     if header != npy_header(config, frames):
         shape = (frames, config.dim)
         raise StrapError(
-            f"shard '{file}' holds {_held(file)}, not {config.dtype} {shape}: {remedy}"
+            f"shard '{file}' holds {_describe_contents(file)}, not {config.dtype} {shape}: {remedy}"
         )
     if size != HEADER_BYTES + frames * config.row_bytes:
         raise StrapError(f"shard '{file}' is cut off or has bytes after its last row: {remedy}")
     return np.memmap(file, np.dtype(config.dtype), "r", HEADER_BYTES, (frames, config.dim))
 
 
-def _held(file: Path) -> str:
-    """Return what a file with another header than ours is, for the message."""
+def _describe_contents(file: Path) -> str:
+    """Return what a file with an unexpected header contains, for the message."""
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception:  # NumPy lets whatever its parser meets escape
+    except Exception:  # NumPy's header parser can raise anything
         return "a damaged header"
     return f"{array.dtype} {array.shape}"

@@ -1,7 +1,7 @@
-"""Writing into a store, beside other writers.
+"""Writing to a store, concurrently with other writers.
 
-Each process fills partial shards of its own. Under the store's lock, held for moments, a writer
-looks at what others have finished and claimed, and claims what is left.
+Each process fills its own partial shards. A writer takes the store's lock briefly, looks which
+trajectories others have finished or claimed, and claims some of the others.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from strap.types import Array
 
 
 class Session:
-    """One writer of a store: its view of what is finished, and the shard it is filling."""
+    """One writer of a store: the finished trajectories that it knows, and the shard it fills."""
 
     def __init__(self, path: Path, config: StoreConfig) -> None:
         self.path, self.config = path, config
         self.partial: Partial | None = None
         self.places: dict[str, Entry] = {}
-        """what is whole, in this writer's unfinished shards too"""
+        """the complete trajectories of the store and of this writer's unfinished shards"""
         self._shards: dict[str, Shard] = {}
         self._outstanding: dict[str, None] = {}
+        """ids claimed by this writer that are not complete yet, in order"""
         self._stamps: dict[Entry, str] = {}
-        """new ones of entries whose files changed and whose content did not"""
+        """new stamps of entries whose files changed, but not their content"""
         self._adopted: list[Partial] = []
+        """unfinished shards of dead writers"""
         self.refresh()
 
     def hold(self) -> AbstractContextManager[None]:
@@ -47,7 +49,7 @@ class Session:
         return locked(self.path / "lock")
 
     def refresh(self) -> None:
-        """Look at the shards again; those known are not read twice."""
+        """Read the JSON files of new shards, and update `places`."""
         files = {file.stem: file for file in list_shards(self.path)}
         self._shards = {
             name: self._shards.get(name) or read_shard(file, self.config)
@@ -60,9 +62,10 @@ class Session:
         return [*self._adopted, *([self.partial] if self.partial else [])]
 
     def adopt(self) -> list[Partial]:
-        """Take up what dead writers left: whole trajectories become shards at once.
+        """Take over the unfinished shards of dead writers, and publish their complete trajectories.
 
-        Returns those with begun trajectories, locked: `switch` to them, or `discard` them.
+        Return the shards that also have begun trajectories, locked: the caller must `switch` to
+        each of them or `discard` it.
         """
         begun = []
         with self.hold():
@@ -81,7 +84,7 @@ class Session:
         return begun
 
     def discard(self, partial: Partial) -> None:
-        """Keep what is whole of an adopted shard, forget what is begun."""
+        """Publish the complete trajectories of an adopted shard, and delete the begun ones."""
         for one in partial.begun:
             self._outstanding.pop(one.id, None)
         self._adopted.remove(partial)
@@ -92,10 +95,10 @@ class Session:
             self.refresh()
 
     def claim(self, seen: Mapping[str, Entry | None]) -> list[str]:
-        """Claim those of these trajectories that fall to this writer, and return them.
+        """Claim the trajectories that are still free, and return their ids.
 
-        `seen` gives each with the entry the caller knows of; where a writer has claimed it (this
-        one included) or put another entry meanwhile, it does not.
+        `seen` maps ids to the entries that the caller knows. A trajectory is not free if a writer
+        (also this one) has claimed it, or if the store has another entry of it by now.
         """
         with self.hold():
             self.refresh()
@@ -107,7 +110,7 @@ class Session:
         return free
 
     def _busy(self) -> set[str]:
-        """Return what others have claimed; of one that died too, until what it left is adopted."""
+        """Return the ids that others have claimed, also dead writers whose shards remain."""
         ours = self.partial.name if self.partial else None
         names = [name for name in list_partials(self.path) if name != ours]
         return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
@@ -118,12 +121,12 @@ class Session:
         return self.partial
 
     def switch(self, partial: Partial) -> None:
-        """Finish the shard at hand and go on with an adopted one."""
+        """Finish the current shard and continue with an adopted one."""
         self._adopted.remove(partial)
         self.flush(successor=partial)
 
     def begin(self, group: Sequence[Begun]) -> None:
-        """Lay out the rows of the next trajectories."""
+        """Begin the next trajectories, whose rows follow each other."""
         if self.partial is None:
             with self.hold():
                 self._current()
@@ -136,14 +139,14 @@ class Session:
         self.partial.append(camera, vectors)
 
     def complete(self, fingerprint: str) -> None:
-        """Enter the first begun trajectory."""
+        """Complete the first begun trajectory, whose rows are all written."""
         assert self.partial is not None
         entry = self.partial.complete(fingerprint)
         self.places[entry.id] = entry
         self._outstanding.pop(entry.id, None)
 
     def add(self, one: Begun, vectors: Sequence[Array], fingerprint: str) -> None:
-        """Add one whole trajectory: vectors [t d] for each camera of the store, in its order."""
+        """Write one trajectory: vectors [t d] for each camera, in the store's order."""
         self.begin([one])
         for camera, rows in enumerate(vectors):
             self.append(camera, rows)
@@ -151,11 +154,11 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of whole trajectories in the shard at hand."""
+        """The size in bytes of the complete trajectories in the current shard."""
         return self.partial.nbytes if self.partial else 0
 
     def flush(self, *, successor: Partial | None = None) -> None:
-        """Make the shard at hand part of the store; claims go over to the next one."""
+        """Publish the current shard; remaining claims move to the next shard."""
         old, self.partial = self.partial, successor
         if old is not None:
             old.publish()
@@ -170,11 +173,11 @@ class Session:
                 self.refresh()
 
     def restamp(self, entry: Entry, stamp: str) -> None:
-        """Take note that an entry holds its trajectory as it lies in files of this stamp."""
+        """Note a new stamp for an entry whose files changed, but not their content."""
         self._stamps[entry] = stamp
 
     def _write_stamps(self) -> None:
-        """Write the new stamps into the shards, under the store's lock."""
+        """Write the new stamps to the shards; the caller holds the store's lock."""
         stamps, self._stamps = self._stamps, {}
         for name, shard in self._shards.items():
             entries = tuple(replace(e, stamp=stamps.get(e, e.stamp)) for e in shard.entries)
@@ -183,7 +186,7 @@ class Session:
                 self._shards[name] = replace(shard, entries=entries)
 
     def close(self) -> None:
-        """Leave what is unfinished to the next writer."""
+        """Close all unfinished shards; the next writer can take them over."""
         for partial in self._unpublished():
             partial.close()
         self.partial, self._adopted = None, []
