@@ -168,7 +168,7 @@ def test_a_task_that_no_match_has_any_more_is_named(
     file.write_text(json.dumps(content))
     with serve(path, cache=tmp_path) as found, Tab(browser, found, ready=READY) as page:
         told = page.inner_text(".kept").split("\n")
-        lost = "chosen, but no match has it any more: “put the mug awya”"
+        lost = "no match has the task of an earlier choice any more: “put the mug awya”"
         assert told == ["12 of 12 matches kept", lost]
 
 
@@ -295,13 +295,13 @@ def test_dragging_a_border_gives_new_segments_until_it_is_put_back(page: Any) ->
     wait_for(page, "strapView.page.rows.contents.draft")
     draft = page.evaluate("strapView.page.rows.contents")
     assert draft["queries"][0]["stop"] == draft["draft"]["boundaries"][0] > before[0]["stop"]
-    resting = "Draft: choices rest until the borders are kept or put back."
+    resting = "Draft: keep or discard the borders before you make choices."
     assert page.inner_text(".kept") == resting
     for key in ("r", "a"):
         page.evaluate("document.getElementById('notice').textContent = ''")
         page.keyboard.press(key)
         assert page.text_content("#notice") == resting
-    page.get_by_role("button", name="Put them back").click()
+    page.get_by_role("button", name="Discard them").click()
     wait_for(page, "!strapView.page.rows.contents.draft")
     assert page.evaluate("strapView.page.rows.contents.queries") == before
     assert page.inner_text(".kept") == "12 of 12 matches kept"
@@ -316,7 +316,7 @@ def test_a_border_moves_by_keyboard(page: Any) -> None:
     assert page.evaluate("strapView.page.rows.contents.queries[0].stop") == before + 2
     label = page.evaluate("document.activeElement.getAttribute('aria-label')")
     assert label == "Border 1 of demo_0"
-    page.get_by_role("button", name="Put them back").click()
+    page.get_by_role("button", name="Discard them").click()
     wait_for(page, "!strapView.page.rows.contents.draft")
 
 

@@ -42,7 +42,7 @@ def test_a_report_without_films_says_so(view: RunView, tmp_path: Path) -> None:
     page = write_single_file(tmp_path / "report.html", view, max_bytes=0).path
     view.close()
     with open_browser() as browser, Tab(browser, page.as_uri()) as tab:
-        tab.get_by_text("No film of this match in the report: open the run").first.wait_for()
+        tab.get_by_text("The report has no video of this match: open the run").first.wait_for()
 
 
 def test_a_match_that_is_not_filmed_never_shows_the_film_of_another(
@@ -64,7 +64,7 @@ def test_a_match_that_is_not_filmed_never_shows_the_film_of_another(
         assert tab.evaluate(INKED) == [False, False]
         assert tab.inner_text(".transport .where") == ""
         assert [text.strip() for text in tab.locator(".film-problem").all_inner_texts()] == [
-            "No film of this match in the report: open the run with `strap view`."
+            "The report has no video of this match: open the run with `strap view`."
         ] * 2
         assert tab.locator(".note").is_hidden()
         tab.keyboard.press("ArrowLeft")
@@ -77,6 +77,6 @@ def test_cards_without_a_film_say_so(view: RunView, tmp_path: Path) -> None:
     page = write_single_file(tmp_path / "report.html", view, max_bytes=0).path
     view.close()
     with open_browser() as browser, Tab(browser, f"{page.as_uri()}#query=all") as tab:
-        tab.get_by_text("no film here").first.wait_for()
+        tab.get_by_text("no video here").first.wait_for()
         wait_for(tab, "!document.querySelector('.card-nothing[hidden]')")
         assert tab.locator(".card-nothing:visible").count() == tab.locator(".card").count() > 6

@@ -13,7 +13,7 @@ import { update } from "./state.js";
 const SPEEDS = [[0.25, "¼×"], [0.5, "½×"], [1, "1×"], [2, "2×"]];
 
 export class AlignmentPane {
-  /** @param controls an element below the films, where something can be done with a match */
+  /** @param controls an element below the films with the controls for a match */
   constructor(cameras, controls = null) {
     this.cameras = cameras;
     this.controls = controls;
@@ -35,8 +35,8 @@ export class AlignmentPane {
     films.classList.toggle("is-blank", !this.cameras.length);
     this.matrixPart = makePart(
       "Cost matrix and warping path",
-      "Rows: frames of the query. Columns: frames of the match's trajectory; faded ones lie " +
-        "outside the match. Drag to move both films along the path.",
+      "Rows: frames of the query. Columns: frames of the match's trajectory; faded columns are " +
+        "outside the match. Drag to move both videos along the path.",
       this.matrix.key,
       this.matrix.canvas,
     );
@@ -61,7 +61,7 @@ export class AlignmentPane {
   }
 
   makeTransport() {
-    const parts = makeTransport("Place on the warping path", {
+    const parts = makeTransport("Position on the warping path", {
       toggle: () => this.player.toggle(),
       seek: (place) => this.player.seek(place),
     });
@@ -90,7 +90,7 @@ export class AlignmentPane {
       type: "checkbox",
       onchange: () => this.paths.setJoined(box.checked),
     });
-    return make("label", { class: "check" }, box, "Move both to the same start");
+    return make("label", { class: "check" }, box, "Start both paths at the same point");
   }
 
   /** Show row `row` of `rows`, seen by `camera`; nothing for null. */
@@ -107,7 +107,7 @@ export class AlignmentPane {
     await this.align(rows, row, key, query, match);
   }
 
-  /** Say what stands in for the warping path, unless there are no films to play at all. */
+  /** Show why there is no warping path, unless the films cannot be played at all. */
   showNote(text) {
     this.reason = text;
     this.note.hidden = text === "" || Boolean(this.player.problem);
@@ -143,7 +143,7 @@ export class AlignmentPane {
       new Film({ place: "target", trajectory, start, stop, camera, run: rows.number }),
       new Film({ ...match, camera, run: rows.number }),
     ];
-    // Both films begin together; until the path is known, nothing but its first pair is shown.
+    // Both films start together; until the path is loaded, only its first pair is shown.
     this.player.open(films, [[0, 0]], rows.contents.fps);
   }
 
@@ -159,7 +159,7 @@ export class AlignmentPane {
     if (this.shownKey !== key) return;
     const { path, reason } = alignment;
     const pairs = path ?? evenPairs(query.stop - query.start, match.stop - match.start);
-    this.showNote(path ? "" : `Both films are played evenly: ${reason}`);
+    this.showNote(path ? "" : `Both videos play at an even rate: ${reason}`);
     this.slider.max = pairs.length - 1;
     this.matrixPart.hidden = !path;
     if (path) this.matrix.show(alignment, query, match);
@@ -205,7 +205,7 @@ export class AlignmentPane {
   }
 }
 
-/** One film with what it shows written below it. */
+/** Make one film with a description below it. */
 function makeSide(role) {
   const canvas = make("canvas", { role: "img", "aria-label": role, width: 384, height: 384 });
   const frame = make("span", { class: "frame-number" });

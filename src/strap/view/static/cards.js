@@ -1,4 +1,4 @@
-// A card shows one match: a moving thumbnail, what it is, how good, and the user's choice.
+// A card shows one match: an animated thumbnail, a description, its quality, and the user's choice.
 
 import { make, makeTail, setOptions } from "./elements.js";
 import { THUMBNAIL, thumbnails } from "./films.js";
@@ -9,18 +9,18 @@ export const WEIGHTS = [0.25, 0.5, 1, 2, 4];
 const PACE = 220;
 const SIGNS = { accepted: "✓ accepted", rejected: "✕ rejected", "beyond K": "beyond K" };
 
-/** Write a weight as it is spoken of: ×½, ×2. */
+/** Write a weight for readers: ×½, ×2. */
 export function weightText(weight) {
   return `×${{ 0.25: "¼", 0.5: "½" }[weight] ?? weight}`;
 }
 
-/** Options of a weight's select, with the present weight among them. */
+/** Return the options of a weight's select, including the current weight. */
 export function weightOptions(weight) {
   const weights = WEIGHTS.includes(weight) ? WEIGHTS : [...WEIGHTS, weight].sort((a, b) => a - b);
   return weights.map((own) => [own, weightText(own)]);
 }
 
-/** Milliseconds after scrolling for which the pictures stand still, and scrolling is smooth. */
+/** Milliseconds after scrolling in which thumbnails do not move, so that scrolling is smooth. */
 const REST = 150;
 
 const moving = new Set();
@@ -31,17 +31,17 @@ document.addEventListener("scroll", () => (scrolledAt = performance.now()), {
   passive: true,
 });
 
-// One clock for all cards: they move together, and a page without cards costs nothing.
+// One clock for all cards: they move together, and a page without cards has nothing to do.
 setInterval(() => {
   if (document.hidden || performance.now() - scrolledAt < REST) return;
   const beat = Math.floor(performance.now() / PACE);
   for (const card of moving) card.move(beat);
 }, PACE);
 
-/** A card's elements, used again and again for other rows while scrolling. */
+/** A card's elements, reused for other rows while scrolling. */
 export class Card {
   /** @param actions {choose(row), accept(row), reject(row), weigh(row, weight)}; only
-   *  `choose` where nothing can be changed */
+   *  `choose` if nothing can be changed */
   constructor(actions) {
     this.actions = actions;
     this.row = null;
@@ -52,9 +52,9 @@ export class Card {
   }
 
   build() {
-    // A background and no canvas: the browser would make a layer of each, and scroll slowly.
+    // A background, not a canvas: the browser would make each canvas a layer and scroll slowly.
     this.picture = make("span", { class: "card-picture", "aria-hidden": "true" });
-    this.nothing = make("span", { class: "card-nothing", hidden: true }, "no film here");
+    this.nothing = make("span", { class: "card-nothing", hidden: true }, "no video here");
     this.rank = make("span", { class: "card-rank" });
     this.standing = make("span", { class: "card-standing" });
     this.mark = make("span", { class: "card-mark" });
@@ -101,8 +101,8 @@ export class Card {
     return make("div", { class: "card-controls" }, ...children);
   }
 
-  /** Show row `row`, number `place` of `count` in the list, as `camera` saw it; with the
-   *  query's number where matches of all queries are listed. */
+  /** Show row `row`, number `place` of `count` in the list, seen by `camera`; with the
+   *  query's number if matches of all queries are listed. */
   show(rows, row, place, { count, camera, isOfAll }) {
     const film = filmOf(rows, row, camera);
     this.row = row;
@@ -133,11 +133,11 @@ export class Card {
     this.showFilm(film);
   }
 
-  /** Show what was chosen for the match. */
+  /** Show the user's choice for the match. */
   showChoice(choices, isChosen, mark) {
     const standing = choices ? choices.standing(this.row) : "kept";
     const weight = choices ? choices.weight(this.row) : 1;
-    // Asked for at every step of scrolling, though it seldom is another one.
+    // This is called at every step of scrolling, but the choice seldom changes.
     const key = `${standing} ${weight} ${isChosen} ${mark}`;
     if (key === this.choiceKey) return;
     this.choiceKey = key;
@@ -204,7 +204,7 @@ export class Card {
     if (!this.element.isConnected) return moving.delete(this);
     if (!this.sheet || beat === this.beat) return undefined;
     const mayMove = !isStill.matches || this.isHovered || this.button === document.activeElement;
-    // A sheet that had to go is loaded again, from the browser's own cache.
+    // A sheet that was dropped is loaded again, from the browser's own cache.
     if (thumbnails.get(this.film) !== this.sheet) return this.reload();
     this.beat = beat;
     if (mayMove) this.showFrame(beat % this.sheet.frames);

@@ -1,10 +1,10 @@
-// What the user accepted, rejected and re-weighed. A change is shown at once, as the page
-// expects it to be, and then as the server answers it.
+// The matches that the user accepted, rejected and re-weighted. The page shows the expected
+// result of a change at once, and then the server's answer.
 
 import { change } from "./data.js";
 import { notify } from "./elements.js";
 
-export const RESTING = "Draft: choices rest until the borders are kept or put back.";
+export const RESTING = "Draft: keep or discard the borders before you make choices.";
 
 export class Choices {
   constructor(rows) {
@@ -13,10 +13,10 @@ export class Choices {
     this.take(rows);
   }
 
-  /** Start from another state of the run, as it lies on disk. */
+  /** Start from another state of the run. */
   take(rows) {
     this.rows = rows;
-    // Choices are about the matches on disk, not about those of a draft.
+    // Choices apply to the matches on disk, not to those of a draft.
     this.isResting = Boolean(rows.contents.draft);
     this.isReadOnly = Boolean(rows.contents.read_only || this.isResting);
     this.adopt(rows.contents.choices);
@@ -26,7 +26,7 @@ export class Choices {
     this.listeners.add(listener);
   }
 
-  /** Take these choices as the present ones. */
+  /** Make these the current choices, and notify the listeners. */
   adopt(choices) {
     this.hold(choices);
     for (const listener of this.listeners) listener(this);
@@ -40,7 +40,7 @@ export class Choices {
     this.quotas = quotas(this.rows, choices.top_k);
   }
 
-  /** "accepted", "rejected", "task left out", "beyond K" or "kept". */
+  /** Return "accepted", "rejected", "task left out", "beyond K" or "kept". */
   standing(row) {
     if (this.rejected.has(row)) return "rejected";
     if (this.accepted.has(row)) return "accepted";
@@ -58,7 +58,7 @@ export class Choices {
     return standing === "kept" || standing === "accepted";
   }
 
-  /** The rows that would be kept with another K. */
+  /** Return the rows that would be kept with another K. */
   keptWith(topK) {
     const shares = quotas(this.rows, topK);
     return this.rows.all.filter((row) => {
@@ -76,7 +76,7 @@ export class Choices {
     return this.rejectedTasks.has(task) ? 0 : (this.now.task_weights[task] ?? 1);
   }
 
-  /** Tasks of which something was said and that no match has any more. */
+  /** Return the tasks that have a choice but no match any more. */
   lostTasks() {
     const known = new Set(this.rows.contents.instructions);
     const said = [...Object.keys(this.now.task_weights), ...this.now.rejected_tasks];
@@ -91,7 +91,7 @@ export class Choices {
     return this.make(this.rejected.has(row) ? { clear: [row] } : { reject: [row] });
   }
 
-  /** Re-weigh a task: 0 leaves it out, any other weight takes that back. */
+  /** Change the weight of a task: 0 leaves it out, any other weight includes it again. */
   weighTask(task, weight) {
     return this.make({ task, weight });
   }
@@ -104,7 +104,7 @@ export class Choices {
     if (this.now.redo) this.make({ redo: true });
   }
 
-  /** Make a change: expected at once, then as the server says. */
+  /** Make a change: show the expected result at once, then the server's answer. */
   async make(body) {
     if (this.isResting) notify(RESTING);
     if (this.isReadOnly) return;
@@ -115,7 +115,7 @@ export class Choices {
       const among = this.rows.contents.fingerprint;
       const answer = await change("choices", { ...body, among });
       this.pending--;
-      // While later changes are on their way, their answers will say more than this one.
+      // If later changes are pending, their answers will be newer than this one.
       if (!this.pending) this.adopt(answer);
     } catch (problem) {
       this.pending--;
@@ -133,7 +133,7 @@ export class Choices {
   }
 }
 
-/** What the choices become by a change; null where only the server knows (undo and redo). */
+/** Return the choices after a change; null if only the server knows them (undo and redo). */
 export function predict(choices, body) {
   if (body.undo || body.redo) return null;
   const next = structuredClone(choices);
@@ -143,7 +143,7 @@ export function predict(choices, body) {
   next.accepted = [...without(next.accepted, touched), ...(body.accept ?? [])];
   for (const row of body.clear ?? []) delete next.match_weights[row];
   for (const row of body.rows ?? []) next.match_weights[row] = body.weight;
-  next.rejected = without(next.rejected, body.rows ?? []); // a new weight takes it back
+  next.rejected = without(next.rejected, body.rows ?? []); // a new weight undoes the rejection
   if (body.task !== undefined) {
     next.rejected_tasks = without(next.rejected_tasks, [body.task]);
     if (body.weight === 0) next.rejected_tasks.push(body.task);
@@ -155,10 +155,10 @@ export function predict(choices, body) {
   return next;
 }
 
-/** How many of its cheapest matches each query keeps: the even rule of retrieval.
+/** Return how many of its cheapest matches each query keeps, by retrieval's rule `even`.
  *
- *  Every query the same number; what a query has not goes to the others; the remainder to
- *  the queries whose next match is cheapest. Null where all are kept.
+ *  Every query keeps the same number. If a query has fewer matches, the others keep more. The
+ *  remainder goes to the queries whose next match is cheapest. Null if all are kept.
  */
 export function quotas(rows, topK) {
   if (topK === null || topK === undefined) return null;

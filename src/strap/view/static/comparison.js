@@ -1,5 +1,5 @@
-// Several runs side by side: the matches of the same query in columns. What no other run
-// has is marked.
+// Several runs side by side: the matches of the same query in columns. Matches that only one
+// run has are marked.
 
 import { AlignmentPane } from "./alignment.js";
 import { make } from "./elements.js";
@@ -9,9 +9,9 @@ import { Rows } from "./rows.js";
 import { numberOf, state, subscribe, update } from "./state.js";
 import { Timelines } from "./timelines.js";
 
-/** rem, of a card and of what stands below its film: there are as many columns as runs */
+/** rem, of a card's width and of its text below the film; there is one column per run */
 const [LEAST_WIDTH, TEXT_HEIGHT] = [8, 8.1];
-/** Facts that say how a run went, and not how it was made. */
+/** Facts about the outcome of a run, not about its options. */
 const OUTCOMES = /^(retrieved in|matches|queries|why .*)$/;
 
 export class ComparisonPage {
@@ -59,7 +59,7 @@ export class ComparisonPage {
       "section",
       { class: "pane pane-demonstrations", "aria-label": "Demonstrations" },
       make("h2", {}, "Demonstrations"),
-      make("p", { class: "hint" }, `As ${this.runs[0].contents.name} cut them.`),
+      make("p", { class: "hint" }, `With the segments of ${this.runs[0].contents.name}.`),
       this.timelines.element,
     );
     const columns = make("div", { class: "run-columns" });
@@ -105,7 +105,7 @@ export class ComparisonPage {
     const { number } = rows;
     const list = lists[number];
     const only = this.pairings[this.query()].only[number];
-    counts.textContent = `${list.length} matches, ${only.size} only here`;
+    counts.textContent = `${list.length} matches, ${only.size} only in this run`;
     const row = chosen.run === number ? chosen.row : null;
     grid.show(rows, list, {
       camera,
@@ -116,7 +116,7 @@ export class ComparisonPage {
     if (row !== null) grid.reveal();
   }
 
-  /** The chosen run and row; the first match there is, where none is chosen. */
+  /** Return the chosen run and row; the first existing match if none is chosen. */
   chosen(lists) {
     const run = Math.min(numberOf("run") ?? 0, this.runs.length - 1);
     const row = numberOf("match");
@@ -125,13 +125,13 @@ export class ComparisonPage {
     return first < 0 ? { run: 0, row: null } : { run: first, row: lists[first][0] };
   }
 
-  /** The chosen query of the first run; null where there is none of that number. */
+  /** Return the chosen query of the first run; null if no query has this number. */
   query() {
     const number = numberOf("query");
     return number !== null && number < this.pairings.length ? number : null;
   }
 
-  /** For each run the rows of the chosen query, cheapest first. */
+  /** Return for each run the rows of the chosen query, cheapest first. */
   lists() {
     const { queries } = this.pairings[this.query()];
     return this.runs.map((rows, number) => rows.of(queries[number]));
@@ -165,13 +165,13 @@ export class ComparisonPage {
       ["[", "previous and next run", () => this.stepRun(-1)],
       ["]", "previous and next run", () => this.stepRun(1)],
       ["Space", "play and pause", () => this.player.toggle()],
-      [",", "one pair back and forward", () => this.player.seek(this.player.step - 1)],
-      [".", "one pair back and forward", () => this.player.seek(this.player.step + 1)],
+      [",", "one pair of frames back and forward", () => this.player.seek(this.player.step - 1)],
+      [".", "one pair of frames back and forward", () => this.player.seek(this.player.step + 1)],
     ];
   }
 }
 
-/** Write what a run was made with and the others were not. */
+/** Describe the options in which a run differs from the others. */
 function ownFacts(runs, number) {
   const isShared = ([name, text]) =>
     runs.every((other) =>

@@ -9,7 +9,7 @@ const answers = embedded ? JSON.parse(embedded.textContent) : null;
 
 export const isReport = answers !== null;
 
-const NO_FILM = "No film of this match in the report: open the run with `strap view`.";
+const NO_FILM = "The report has no video of this match: open the run with `strap view`.";
 
 /** Write a request's address: its name, and its parameters in alphabetical order. */
 export function addressOf(name, parameters = {}) {
@@ -27,7 +27,7 @@ export async function load(name, parameters) {
   return (await checked(fetch(`api/${address}`))).json();
 }
 
-/** Load a sheet of frames: its picture and how the frames lie on it. */
+/** Load a sheet of frames: its image and the layout of the frames. */
 export async function loadSheet(parameters, signal) {
   const { url, ...sheet } = await askForSheet(parameters, signal);
   const image = await decode(url);
@@ -35,8 +35,8 @@ export async function loadSheet(parameters, signal) {
   return { bitmap: await createImageBitmap(image), ...sheet };
 }
 
-/** Load a sheet of frames as an image with an address, for a page's backgrounds. Whoever has
- *  it revokes the address in the end. */
+/** Load a sheet of frames as an image with an address, for a page's backgrounds. The caller
+ *  revokes the address when it is no longer used. */
 export async function loadImage(parameters) {
   const sheet = await askForSheet(parameters);
   return { image: await decode(sheet.url), ...sheet };
@@ -63,18 +63,18 @@ async function decode(url) {
   return image;
 }
 
-/** Return the address of a rollout's video, or null where there is none. */
+/** Return the address of a rollout's video, or null if there is no video. */
 export function videoAddress(parameters) {
   const address = addressOf("video", parameters);
   return isReport ? (answers[address] ?? null) : `api/${address}`;
 }
 
-/** Ask the server to change something; the answer is what holds from then on. */
+/** Ask the server for a change; return the new state. */
 export async function change(name, body) {
   const response = await checked(
     fetch(`api/${name}`, {
       method: "POST",
-      // A page of another site cannot send this header: the server's guard asks for it.
+      // The server requires this header, because a page of another site cannot send it.
       headers: { "Content-Type": "application/json", "X-Strap": "1" },
       body: JSON.stringify(body),
     }),
@@ -83,7 +83,7 @@ export async function change(name, body) {
 }
 
 function answerOf(address) {
-  if (!(address in answers)) throw new Error("This report does not hold that: open the run with `strap view`.");
+  if (!(address in answers)) throw new Error("The report does not contain this: open the run with `strap view`.");
   return answers[address];
 }
 

@@ -108,7 +108,7 @@ export class DatasetPage {
     this.where.textContent = `frame ${player.shown.step} of ${player.pairs.length}`;
   }
 
-  /** Put the episodes in view into the list; all lines are of the same height. */
+  /** Add the visible episodes to the list; all lines have the same height. */
   render() {
     if (!this.list.clientWidth) return;
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
@@ -172,7 +172,7 @@ export class DatasetPage {
       ["ArrowLeft", "one frame back and forward", () => this.player.seek(this.player.step - 1)],
       ["ArrowRight", "one frame back and forward", () => this.player.seek(this.player.step + 1)],
       ["/", "search", () => this.search.focus()],
-      ["Escape", "leave the search", null],
+      ["Escape", "leave the search field", null],
     ];
   }
 }

@@ -1,5 +1,5 @@
-// How the matches are distributed: over tasks, places in their trajectories, lengths and
-// costs. Every bar is a button that filters the matches; a second click lifts the filter.
+// How the matches are distributed: over tasks, positions in their trajectories, lengths
+// and costs. Every bar is a button that filters the matches; a second click removes the filter.
 
 import { weightOptions } from "./cards.js";
 import { make, setOptions } from "./elements.js";
@@ -8,7 +8,7 @@ import { state, update } from "./state.js";
 
 const BINS = 12;
 const FEW_TASKS = 6;
-const SHARE = "share of its trajectory";
+const SHARE = "position in its trajectory";
 const CHARTS = [
   { name: "start", title: "Starts at", low: 0, high: 1, unit: "of the trajectory", of: SHARE },
   { name: "end", title: "Ends at", low: 0, high: 1, unit: "of the trajectory", of: SHARE },
@@ -26,7 +26,7 @@ export class Distributions {
       "section",
       { class: "distributions", "aria-labelledby": "distributions-title" },
       make("h2", { id: "distributions-title" }, "Distributions"),
-      make("p", { class: "hint" }, "Click a bar to see only its matches, again to see all."),
+      make("p", { class: "hint" }, "Click a bar to see only its matches; click again to see all."),
       this.tasks,
       make("div", { class: "charts" }, ...this.charts.map((chart) => chart.element)),
     );
@@ -115,7 +115,7 @@ export class Distributions {
     const { rows } = this;
     const values = (list) => list.map((row) => rows.value(chart.name, row));
     const bins = binsOf(chart, values(this.list));
-    // A bin ends before its second number, and lengths are whole.
+    // A bin excludes its second number, and lengths are integers.
     const last = bins[bins.length - 1][1] - (chart.name === "length" ? 1 : 0);
     const totals = countInto(bins, values(this.list));
     const counts = countInto(bins, values(rows.passing(this.list, state, chart.name)));
@@ -165,7 +165,7 @@ export class Distributions {
     return chart.name === "length" ? String(Math.round(value)) : `${Math.round(100 * value)} %`;
   }
 
-  /** Charts are made anew at each change: the focus goes to the same bar as before. */
+  /** Charts are rebuilt at each change: return the focus to the same bar as before. */
   focusAgain(element, key) {
     if (!key) return;
     const same = [...element.querySelectorAll("[data-key]")].find((own) => own.dataset.key === key);
@@ -173,7 +173,7 @@ export class Distributions {
   }
 }
 
-/** Write the filters of the state as [name, text] for a list of what is filtered by. */
+/** Return the active filters of the state as [name, text]. */
 export function describeFilters(rows) {
   const found = [];
   for (const { name, title } of CHARTS) {
@@ -193,12 +193,12 @@ function countBy(list, key) {
   return counts;
 }
 
-/** Bins of equal width [low, high) that hold all values. */
+/** Return bins of equal width [low, high) that contain all values. */
 function binsOf(chart, values) {
   let low = chart.low ?? values.reduce((least, value) => Math.min(least, value), Infinity);
   let high = chart.high ?? values.reduce((most, value) => Math.max(most, value), -Infinity);
   if (!Number.isFinite(low)) [low, high] = [0, 1];
-  // Frames are whole, so their bins are too: else some bins could hold fewer numbers.
+  // Frames are integers, so bins have integer widths: otherwise some would hold fewer numbers.
   const isWhole = chart.name === "length";
   const spread = isWhole ? high + 1 - low : high - low;
   const width = isWhole ? Math.max(1, Math.ceil(spread / BINS)) : spread / BINS || 1;

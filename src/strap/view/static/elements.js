@@ -1,9 +1,9 @@
-// Making elements. Text from data only ever becomes text nodes, so an instruction that
-// looks like HTML is shown as it is written.
+// Functions that make elements. Text from data only becomes text nodes, so an instruction that
+// looks like HTML is shown as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Make an HTML element: `onclick` and the like are listeners, other names attributes. */
+/** Make an HTML element: names such as `onclick` are listeners, all others attributes. */
 export function make(tag, attributes = {}, ...children) {
   return dress(document.createElement(tag), attributes, children);
 }
@@ -23,8 +23,8 @@ function dress(element, attributes, children) {
   return element;
 }
 
-/** Make what plays a film: {button, slider, where}.
- *  @param label what the slider's place means
+/** Make the controls that play a film: {button, slider, where}.
+ *  @param label the meaning of the slider's position
  *  @param listeners {toggle(), seek(place)} */
 export function makeTransport(label, { toggle, seek }) {
   const button = make("button", { type: "button", class: "play", onclick: toggle });
@@ -56,7 +56,7 @@ export function setOptions(select, options) {
   if (options.some(([value]) => String(value) === before)) select.value = before;
 }
 
-/** Call `listener` at most once per displayed frame, however often it is asked for. */
+/** Call `listener` at most once per displayed frame, however often it is requested. */
 export function oncePerFrame(listener) {
   let asked = false;
   return () => {
@@ -69,13 +69,12 @@ export function oncePerFrame(listener) {
   };
 }
 
-/** How many CSS pixels one unit of a drawing has: drawings grow with the page's type. */
+/** Return the CSS pixels of one unit of a drawing: drawings scale with the page's font size. */
 export function unitOf() {
   return parseFloat(getComputedStyle(document.documentElement).fontSize) / 15;
 }
 
-/** Give a canvas as many pixels as the screen has for it; return its context and size in
- *  units. */
+/** Give a canvas the resolution of the screen; return its context and its size in units. */
 export function sharpContext(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const unit = unitOf();
@@ -90,8 +89,8 @@ export function sharpContext(canvas) {
   return { context, width: clientWidth / unit, height: clientHeight / unit };
 }
 
-/** Make a text that is shortened at its beginning: ids differ at their ends. `text` is a node
- *  whose text can be changed. */
+/** Make a text that is shortened at its start, because ids differ at their ends. `text` is the
+ *  node whose text can be changed. */
 export function makeTail(tag, className) {
   const text = make("bdi", { dir: "ltr" });
   return { element: make(tag, { class: `${className} tail` }, text), text };
@@ -99,7 +98,7 @@ export function makeTail(tag, className) {
 
 let noticeTimer = 0;
 
-/** Tell the user something in one line, for a few seconds. */
+/** Show a one-line message for a few seconds. */
 export function notify(text) {
   const notice = document.getElementById("notice");
   notice.textContent = text;

@@ -6,7 +6,7 @@ import { make, makeTransport } from "./elements.js";
 import { Panes } from "./panes.js";
 import { numberOf, subscribe, update } from "./state.js";
 
-/** Seconds by which a video may differ from the clock: standing still, and while it plays. */
+/** Seconds by which a video may differ from the clock: when still, and while it plays. */
 const TOLERANCE = { still: 0.01, playing: 0.1 };
 
 export class EvaluationPage {
@@ -173,7 +173,7 @@ export class EvaluationPage {
     this.mark();
   }
 
-  /** The time of the present step in a video; null where there is no video yet. */
+  /** Return the time of the current step in a video; null if there is no video yet. */
   timeOf({ video, episode }) {
     if (!episode || !Number.isFinite(video.duration)) return null;
     const share = Math.min(1, this.step / Math.max(1, episode.steps));
@@ -198,20 +198,20 @@ export class EvaluationPage {
     this.mark();
   }
 
-  /** Let the videos run as fast as the clock, or stop them where it stands. */
+  /** Play the videos at the speed of the clock, or stop them at its time. */
   run() {
     for (const { video, episode } of this.sides) {
       if (!this.isPlaying) video.pause();
       else if (episode && Number.isFinite(video.duration)) {
         const rate = (video.duration * this.fps) / Math.max(1, episode.steps);
         video.playbackRate = Math.min(16, Math.max(0.0625, rate));
-        video.play().catch(() => {}); // the clock seeks, where a browser plays nothing unasked
+        video.play().catch(() => {}); // if the browser blocks playing, the clock seeks
       }
     }
     if (!this.isPlaying) this.seek(this.step);
   }
 
-  /** One clock for both: a video that differs from it is put right, so neither runs ahead. */
+  /** Run one clock for both videos: a video that differs from it is corrected. */
   follow() {
     let before = null;
     const tick = (now) => {
@@ -246,8 +246,8 @@ export class EvaluationPage {
   }
 }
 
-/** An outcome in words with a sign, not by colour. */
+/** Describe an outcome by a word and a sign, not by colour. */
 function outcomeText(episode) {
-  if (!episode) return "– not tried";
+  if (!episode) return "– not run";
   return episode.success ? "✓ success" : "✕ failure";
 }

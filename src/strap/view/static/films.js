@@ -1,16 +1,16 @@
-// Films: sheets of frames from the server, cut into frames on canvases.
+// Films: the server sends sheets of frames, which are cut into frames and drawn on canvases.
 
 import { addressOf, isReport, loadImage, loadSheet } from "./data.js";
 
-/** What a card's moving picture is made of. */
+/** The size and the number of frames of a card's thumbnail. */
 export const THUMBNAIL = { size: 192, count: 8 };
 /** Pixels of a frame's longer side in the player. */
-const SIZE = isReport ? 192 : 384; // a report has to be small
-/** Frames a sheet of the player holds: few enough to come soon, and to be no huge picture. */
+const SIZE = isReport ? 192 : 384; // a report should be small
+/** Frames per sheet in the player: few enough to load quickly and to keep the image small. */
 const PIECE = 48;
 /** Pixels of all thumbnails that are kept decoded (4 bytes each). */
 const KEPT_PIXELS = 32e6;
-/** Thumbnails asked for at a time: a browser opens six connections, and the player comes first. */
+/** Thumbnails requested at a time: a browser opens six connections, and the player has priority. */
 const AT_A_TIME = 3;
 
 /** Draw frame `index` of a sheet into a canvas; the canvas takes the frame's size. */
@@ -25,8 +25,8 @@ export function drawFrame(canvas, sheet, index) {
   canvas.getContext("2d").drawImage(sheet.bitmap, x, y, width, height, 0, 0, width, height);
 }
 
-/** A segment's film, loaded piece by piece from where it is played. Without a camera it is
- *  blank: there is nothing to draw, and what else is played goes on. */
+/** A segment's film, loaded piece by piece, starting from the frame that is played. Without a
+ *  camera it is blank: it draws nothing, and the other film plays. */
 export class Film {
   /** @param source {place, trajectory, start, stop, camera, run} as the server takes them */
   constructor(source) {
@@ -36,16 +36,16 @@ export class Film {
     this.pieces = new Map();
     this.loading = new Map();
     this.stopped = new AbortController();
-    /** why a piece's frames cannot be shown, where that is known */
+    /** for each piece that cannot be shown, the reason */
     this.problems = new Map();
   }
 
-  /** Whether frame `index` (0 is the segment's first) can be drawn at once. */
+  /** Return whether frame `index` (0 is the segment's first) can be drawn at once. */
   has(index) {
     return this.isBlank || this.pieces.has(Math.floor(index / PIECE));
   }
 
-  /** Why frame `index` cannot be shown, or null. */
+  /** Return why frame `index` cannot be shown, or null. */
   problemAt(index) {
     return this.problems.get(Math.floor(index / PIECE)) ?? null;
   }
@@ -89,7 +89,7 @@ export class Film {
   }
 }
 
-/** Thumbnails of the cards in view. What has left the view before its turn is never asked for. */
+/** Thumbnails of visible cards. If a card leaves the view before its turn, it is skipped. */
 class Thumbnails {
   constructor() {
     this.sheets = new Map();
@@ -98,12 +98,12 @@ class Thumbnails {
     this.pixels = 0;
   }
 
-  /** The sheet where it is there already, else null. */
+  /** Return the sheet if it is loaded, otherwise null. */
   get(source) {
     const key = addressOf("film", source);
     const sheet = this.sheets.get(key);
     if (!sheet) return null;
-    this.sheets.delete(key); // put last: what was used longest ago goes first
+    this.sheets.delete(key); // move to the end: the least recently used sheet is dropped first
     this.sheets.set(key, sheet);
     return sheet;
   }
@@ -127,7 +127,7 @@ class Thumbnails {
     try {
       sheet ??= this.keep(addressOf("film", source), await loadImage(source));
     } catch {
-      sheet = null; // the card says that it has no picture; the player tells why
+      sheet = null; // the card says that there is no video; the player says why
     }
     this.running--;
     then(sheet);

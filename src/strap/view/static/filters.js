@@ -1,5 +1,5 @@
-// The line of filters above the matches: text, task, dataset, quality, and what the charts
-// were asked for.
+// The line of filters above the matches: text, task, dataset, quality, and the bars chosen in
+// the charts.
 
 import { describeFilters } from "./distributions.js";
 import { make, makeSelect, setOptions } from "./elements.js";
@@ -26,7 +26,7 @@ export class Filters {
     this.element = make("div", { class: "filter-lines", role: "search" }, this.line, this.chips);
   }
 
-  /** Offer what a run's matches can be filtered by. */
+  /** List the tasks, datasets and qualities by which a run's matches can be filtered. */
   offer(rows) {
     this.rows = rows;
     const tasks = [...rows.contents.instructions].sort();
@@ -39,7 +39,7 @@ export class Filters {
     this.quality.title = QUALITIES.map((word) => `${word}: ${MEANINGS[word]}`).join("\n");
   }
 
-  /** Show the state's filters. */
+  /** Show the filters of the state. */
   mark() {
     if (document.activeElement !== this.text) this.text.value = state.text ?? "";
     for (const name of ["task", "dataset", "quality"]) {

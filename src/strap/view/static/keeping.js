@@ -1,9 +1,9 @@
-// The line below the matches: how many are kept for training, K, undo and redo.
+// The line below the matches: the number of matches kept for training, K, undo and redo.
 
 import { RESTING } from "./choices.js";
 import { make } from "./elements.js";
 
-const LABEL = "Keep the best K in all, spread over the queries";
+const LABEL = "Keep the best K matches in total, spread over the queries";
 
 export class Keeping {
   constructor(choices) {
@@ -43,7 +43,7 @@ export class Keeping {
     if (this.choices.isResting) this.kept.textContent = RESTING;
   }
 
-  /** Count while the slider is dragged; it is asked for when it is let go. */
+  /** Count while the slider is dragged; the change is made when it is released. */
   preview() {
     const topK = this.chosen();
     this.value.textContent = topK ?? "all";
@@ -60,7 +60,7 @@ export class Keeping {
     return value >= this.choices.rows.count ? null : value;
   }
 
-  /** Tell how many matches are kept, and how many queries that have some keep none. */
+  /** Show how many matches are kept, and how many queries with matches keep none. */
   showKept(count, kept) {
     const { rows } = this.choices;
     const strong = make("strong", {}, count.toLocaleString("en"));
@@ -70,7 +70,7 @@ export class Keeping {
     this.kept.replaceChildren(strong, ` of ${rows.count.toLocaleString("en")} matches kept`);
     if (none) this.kept.append(make("span", { class: "kept-none" }, without));
     for (const task of this.choices.lostTasks()) {
-      const text = `chosen, but no match has it any more: “${task}”`;
+      const text = `no match has the task of an earlier choice any more: “${task}”`;
       this.kept.append(make("span", { class: "kept-none" }, text));
     }
   }

@@ -1,9 +1,9 @@
-// Everything by keyboard, and the dialog that tells how.
+// Keyboard control, and the dialog that lists the keys.
 
 import { make } from "./elements.js";
 
-/** Listen to keys. `keys` are [key, what it does, action]; an entry without action only
- *  stands in the help. */
+/** Listen to keys. `keys` are [key, what it does, action]; an entry without action is
+ *  only listed in the help. */
 export function listenToKeys(keys) {
   const actions = new Map(keys.map(([key, , action]) => [key, action]));
   document.addEventListener("keydown", (event) => {
@@ -14,7 +14,7 @@ export function listenToKeys(keys) {
     event.preventDefault();
     action();
   });
-  // A button is pressed when the space bar is let go: not where it plays and pauses.
+  // Releasing the space bar presses a button: not if the space bar plays and pauses there.
   document.addEventListener("keyup", (event) => {
     if (event.key === " " && event.target.dataset?.plays !== undefined) event.preventDefault();
   });
@@ -23,13 +23,13 @@ export function listenToKeys(keys) {
 function isTyping(event) {
   const { target } = event;
   if (event.key === "Escape" && target.matches("input")) {
-    event.preventDefault(); // leave the field, and what was searched for in it
+    event.preventDefault(); // leave the field, but keep its text
     target.blur();
   }
   return target.matches("textarea, input:not([type=range], [type=checkbox])");
 }
 
-/** Sliders and selects need the arrows themselves, other buttons the space bar. */
+/** Return whether the element uses the key itself: arrows in sliders, space on buttons. */
 function belongsToElement({ key, target }) {
   if (key.startsWith("Arrow")) return target.matches("select, input[type=range], [role=slider]");
   if (key !== " ") return false;
@@ -47,7 +47,7 @@ const NAMES = {
   U: "Shift+U",
 };
 
-/** Make the dialog that lists the keys; returns how to open it. */
+/** Make the dialog that lists the keys; return a function that opens it. */
 export function makeHelp(keys) {
   const list = make("dl", { class: "keys" });
   const byText = new Map();
@@ -59,7 +59,7 @@ export function makeHelp(keys) {
   return makeDialog("Keyboard", list);
 }
 
-/** Make a dialog with a heading and a button that closes it; returns how to open it. */
+/** Make a dialog with a heading and a close button; return a function that opens it. */
 export function makeDialog(title, ...content) {
   const close = make("button", { type: "button", class: "button" }, "Close");
   const dialog = make(
@@ -70,7 +70,7 @@ export function makeDialog(title, ...content) {
     make("p", { class: "dialog-foot" }, close),
   );
   close.addEventListener("click", () => dialog.close());
-  // A click beside the dialog is a click on its backdrop.
+  // A click outside the dialog is a click on its backdrop.
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
   });

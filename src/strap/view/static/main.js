@@ -1,10 +1,10 @@
-// The page's beginning: what kind of thing is shown, its title, theme and help.
+// The start of the page: it chooses the kind of page and shows its title, theme and help.
 //
 // For tests and for the browser's console, `window.strapView` has
-//   state    what the address' hash holds
+//   state    the state in the hash of the address
 //   page     the page of this kind; a run's has `rows` and `choices`
 //   player   the player: `player.shown` is the pair on the canvases, {step, query, match}, and
-//            `player.pairs` the pairs that are played
+//            `player.pairs` the list of pairs
 
 import { ComparisonPage } from "./comparison.js";
 import { load } from "./data.js";
@@ -62,7 +62,7 @@ const ABOUT = {
   evaluation: "About this evaluation",
 };
 
-/** Make the button that opens what is known of the run, or of each run that is compared. */
+/** Make the button that opens the facts about the run, or about each compared run. */
 function makeFacts({ kind, facts, runs = [] }) {
   const lists = facts?.length ? [listFacts(facts)] : [];
   for (const run of runs) lists.push(make("h3", {}, run.name), listFacts(run.facts));

@@ -1,12 +1,12 @@
-// The grid of matches. Only the cards in view are in the page, so that ten thousand matches
-// scroll like ten; every card has the same size, so that their places follow from their number.
+// The grid of matches. Only the visible cards are in the page, so that ten thousand matches
+// scroll like ten. All cards have the same size, so a card's position follows from its number.
 
 import { Card } from "./cards.js";
 import { make, oncePerFrame } from "./elements.js";
 
 const GAP = 0.875; // rem, between two cards
 const NOTHING = "No match passes these filters.";
-/** Rows of cards that are ready above and below the view. */
+/** Lines of cards that are ready above and below the view. */
 const SPARE = 1;
 
 export class MatchGrid {
@@ -37,13 +37,13 @@ export class MatchGrid {
     const isNew = rows !== this.rows || list !== this.list || camera !== this.camera;
     Object.assign(this, { rows, list, camera, chosen, isOfAll, marks });
     if (isNew) this.recycle(() => true);
-    if (!camera) this.aspect = 4; // nothing to see: the cards need not be high
+    if (!camera) this.aspect = 4; // no images: the cards can be low
     this.empty.hidden = list.length > 0;
     this.empty.textContent = emptyText;
     this.render();
   }
 
-  /** Bring the chosen card into view, and the focus to it where a card had it. */
+  /** Scroll the chosen card into view; if a card had the focus, focus the chosen card. */
   reveal() {
     if (!this.layout) return;
     const place = Math.max(0, this.list.indexOf(this.chosen));
@@ -55,7 +55,7 @@ export class MatchGrid {
     const hadFocus = this.element.contains(document.activeElement);
     const covered = parseFloat(getComputedStyle(scroller).scrollPaddingBottom) || 0;
     const bottom = scroller.scrollTop + scroller.clientHeight - covered;
-    // Its line becomes the first one, so that none is cut off at the top.
+    // Its line becomes the first one, so that no line is cut off at the top.
     if (y < scroller.scrollTop || y + height > bottom) scroller.scrollTop = y - gap;
     this.render();
     if (hadFocus) this.cards.get(place)?.button.focus({ preventScroll: true });
@@ -82,11 +82,11 @@ export class MatchGrid {
     const last = (Math.ceil((window.innerHeight - top) / (height + gap)) + SPARE) * columns;
     const stop = Math.min(this.list.length, last);
     this.recycle((place) => place < first || place >= stop);
-    // From the last to the first, so that each card finds the one it stands before.
+    // From the last to the first, so that each card can be inserted before the next one.
     for (let place = stop - 1; place >= first; place--) this.place(place);
   }
 
-  /** Set the heights of the grid and of its films, where they are others than before. */
+  /** Set the heights of the grid and of its films, if they have changed. */
   setSize(height, film) {
     const size = `${height} ${film}`;
     if (size === this.size) return;
@@ -98,7 +98,7 @@ export class MatchGrid {
   recycle(isGone) {
     for (const [place, card] of this.cards) {
       if (!isGone(place)) continue;
-      // The focus must not fall back to the page's beginning when its card scrolls away.
+      // The focus must not return to the start of the page when its card scrolls away.
       if (card.element.contains(document.activeElement)) {
         this.element.focus({ preventScroll: true });
       }
@@ -115,7 +115,7 @@ export class MatchGrid {
     if (!card) {
       card = this.spare.pop() ?? this.makeCard();
       this.cards.set(place, card);
-      // In order, for those who tab or listen through the cards.
+      // In order, for users of the Tab key and of screen readers.
       this.grid.insertBefore(card.element, this.cards.get(place + 1)?.element ?? null);
       const { camera, isOfAll } = this;
       card.show(this.rows, row, place, { count: this.list.length, camera, isOfAll });
@@ -134,7 +134,7 @@ export class MatchGrid {
 
   makeCard() {
     const card = new Card(this.actions);
-    // The pictures' shape is known with the first of them; all of a run have the same.
+    // The first thumbnail gives the shape of the images; all images of a run have the same.
     card.onShape = (aspect) => {
       if (Math.abs(aspect - this.aspect) < 0.01) return;
       this.aspect = aspect;

@@ -11,7 +11,7 @@
 import { make, oncePerFrame, sharpContext, unitOf } from "./elements.js";
 import { channels, colour } from "./theme.js";
 
-const LEFT = 52; // units for the query's frame numbers and what they are
+const LEFT = 52; // units for the query's frame numbers and their name
 const BOTTOM = 38; // and for the match's
 
 export class CostMatrix {
@@ -39,15 +39,15 @@ export class CostMatrix {
     });
   }
 
-  /** Show an alignment; `query` and `match` tell the segments' first frames. */
+  /** Show an alignment; `query` and `match` have the segments' first frames. */
   show(alignment, query, match) {
     const { path, costs } = alignment;
     this.data = { path, costs, query, match };
     this.values = Uint8Array.from(atob(costs.values), (letter) => letter.charCodeAt(0));
     this.picture = null;
     const number = (cost) => cost.toPrecision(3);
-    this.least.textContent = `alike ${number(costs.least)}`;
-    this.most.textContent = `unlike ${number(costs.most)}`;
+    this.least.textContent = `similar ${number(costs.least)}`;
+    this.most.textContent = `different ${number(costs.most)}`;
     this.canvas.setAttribute(
       "aria-label",
       `Cost matrix: ${costs.rows} query frames by ${costs.columns} frames of the match's ` +
@@ -62,7 +62,7 @@ export class CostMatrix {
     this.redraw();
   }
 
-  /** Where the matrix lies on the canvas, and how large a cell is. */
+  /** Return the matrix's position on the canvas and the size of a cell. */
   frame(width, height) {
     const { rows, columns } = this.data.costs;
     const [across, down] = [width - LEFT - 1, height - BOTTOM - 4];
@@ -84,7 +84,7 @@ export class CostMatrix {
     this.drawNames(context, frame);
   }
 
-  /** Paint one pixel per cell: the cheaper, the closer to the page's ground. */
+  /** Paint one pixel per cell: the lower the cost, the closer to the page's background. */
   paint() {
     const { rows, columns } = this.data.costs;
     const [low, high] = [channels("--matrix-low"), channels("--matrix-high")];
@@ -101,7 +101,7 @@ export class CostMatrix {
     return canvas;
   }
 
-  /** Fade what lies before and after the match. */
+  /** Fade the columns before and after the match. */
   drawSurroundings(context, frame) {
     const { costs, match } = this.data;
     const start = frame.left + costs.first * frame.cellWidth;
@@ -124,7 +124,7 @@ export class CostMatrix {
     context.setLineDash([]);
   }
 
-  /** The middle of a pair's cell. */
+  /** Return the centre of a pair's cell. */
   place([query, match], frame) {
     const column = this.data.costs.first + match + 0.5;
     return [frame.left + column * frame.cellWidth, frame.top + (query + 0.5) * frame.cellHeight];
@@ -173,7 +173,7 @@ export class CostMatrix {
     context.textBaseline = "top";
     const start = frame.left + costs.first * frame.cellWidth;
     const stop = start + (match.stop - match.start) * frame.cellWidth;
-    // Close numbers stand on either side of their lines, so they never touch.
+    // Numbers that are close go on opposite sides of their lines, so they never touch.
     const isWide = stop - start > 60;
     context.textAlign = isWide ? "left" : "right";
     context.fillText(match.start, Math.max(start, frame.left), bottom + 6);
@@ -195,7 +195,7 @@ export class CostMatrix {
     context.restore();
   }
 
-  /** Move to the pair of the path that is nearest to the pointer. */
+  /** Seek the pair of the path that is nearest to the pointer. */
   seekAt(event) {
     if (!this.data) return;
     const box = this.canvas.getBoundingClientRect();

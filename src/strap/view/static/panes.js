@@ -1,4 +1,4 @@
-// Three panes: side by side where there is room, one at a time with tabs where there is not.
+// Two or three panes: side by side on wide screens, one at a time with tabs on narrow ones.
 
 import { make } from "./elements.js";
 
@@ -24,7 +24,7 @@ export class Panes {
       pane.classList.toggle("is-open", name === wanted);
       this.tabs.get(name).setAttribute("aria-current", name === wanted ? "page" : "false");
     }
-    // What was hidden had no size: it is measured when it is seen.
+    // A hidden pane had no size: it is measured when it becomes visible.
     window.dispatchEvent(new Event("resize"));
   }
 }

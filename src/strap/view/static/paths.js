@@ -4,7 +4,7 @@
 import { make, oncePerFrame, sharpContext } from "./elements.js";
 import { colour } from "./theme.js";
 
-const STEP = 0.12; // radians a key press turns
+const STEP = 0.12; // radians per key press
 const FLOOR_LINES = 5;
 
 export class Paths {
@@ -38,7 +38,7 @@ export class Paths {
     this.arrange();
   }
 
-  /** Whether both paths are moved to start at the same place. */
+  /** Choose whether both paths are moved to start at the same point. */
   setJoined(isJoined) {
     this.isJoined = isJoined;
     this.arrange();
@@ -78,7 +78,7 @@ export class Paths {
     if (!turns[event.key]) return;
     this.turn(...turns[event.key]);
     event.preventDefault();
-    event.stopPropagation(); // or the arrows would also choose another match
+    event.stopPropagation(); // otherwise the arrows would also choose another match
   }
 
   project(point, view) {
@@ -109,7 +109,7 @@ export class Paths {
     this.drawAxes(context, height);
   }
 
-  /** A grid below both paths: without it a turn cannot be read. */
+  /** Draw a grid below both paths: without it, a rotation is hard to see. */
   drawFloor(context, view) {
     const [x, y] = this.middle;
     context.strokeStyle = colour("--line");
@@ -150,7 +150,7 @@ export class Paths {
     context.stroke();
   }
 
-  /** Where the hand is now: a disc for the query, a diamond for the match. */
+  /** Draw the current position of the hand: a disc for the query, a diamond for the match. */
   drawHand(context, view, line, which, { name }) {
     const point = line[Math.min(this.now[which], line.length - 1)];
     const [x, y] = this.project(point, view);

@@ -1,8 +1,8 @@
-// The player: films in lock-step. What is played is a list of pairs (query frame, match
-// frame) along the warping path; a step shows one pair, on both canvases or on neither. The
-// cameras of one episode are played in the same way: there a "pair" has a frame per camera.
+// The player: it plays films in step, as a list of pairs (query frame, match frame) along the
+// warping path. A step shows one pair, on both canvases or on neither. The cameras of one
+// episode are played in the same way: there a "pair" has one frame per camera.
 
-/** Seconds for which the last pair stands still before the films start again. */
+/** Seconds for which the last pair is shown before the films start again. */
 const PAUSE_AT_END = 0.6;
 
 export class Player {
@@ -17,7 +17,7 @@ export class Player {
     /** The pair on the canvases: {step, query, match}, frames counted from each segment's
      *  first. Null while nothing is shown. */
     this.shown = null;
-    /** Why the present pair cannot be shown, or null. */
+    /** Why the current pair cannot be shown, or null. */
     this.problem = null;
     this.listeners = new Set();
     this.clock = null;
@@ -38,7 +38,7 @@ export class Player {
     this.seek(0);
   }
 
-  /** Take better pairs for the films that are open, at the same place of the query. */
+  /** Replace the pairs of the open films, and stay at the same frame of the query. */
   follow(pairs) {
     const query = this.shown ? this.shown.query : 0;
     const nearest = pairs.findIndex(([frame]) => frame >= query);
@@ -55,7 +55,7 @@ export class Player {
     this.tell();
   }
 
-  /** Empty the canvases: frames of one match must not stand below the name of another. */
+  /** Clear the canvases: frames of one match must not be shown with the name of another. */
   clear(problem = null) {
     for (const canvas of this.canvases) {
       canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
@@ -71,7 +71,7 @@ export class Player {
     this.show();
   }
 
-  /** Draw the present pair on both canvases, once both frames are there. */
+  /** Draw the current pair on both canvases, once both frames are loaded. */
   show() {
     if (!this.films || !this.pairs.length) return false;
     const { films, step } = this;
@@ -129,8 +129,8 @@ export class Player {
   tick(now) {
     if (!this.playing) return;
     requestAnimationFrame(this.tick);
-    // The clock starts over at each pair that is shown, so films that are still on their way
-    // hold the clock, and no pair is skipped because of them.
+    // The clock restarts at each pair that is shown, so it waits for films that are still loading,
+    // and no pair is skipped because of them.
     if (this.clock === null || this.shown?.step !== this.step) {
       this.clock = now;
       return;
@@ -151,7 +151,7 @@ export class Player {
   }
 }
 
-/** Pairs that run evenly through both segments, where there is no warping path. */
+/** Return pairs that run evenly through both segments, for matches without a warping path. */
 export function evenPairs(queryLength, matchLength) {
   const steps = Math.max(queryLength, matchLength);
   const at = (length, step) => Math.round((step * (length - 1)) / Math.max(1, steps - 1));

@@ -1,24 +1,24 @@
-// The matches of a run: which row is what, which rows pass the filters, in order of cost.
+// The matches of a run: the columns of each row, and the rows that pass the filters, by cost.
 
 export const QUALITIES = ["good", "middle", "poor"];
-/** What the words mean: they compare matches of one run. */
+/** The meanings of the words, which compare matches of one run. */
 export const MEANINGS = {
   good: "the cheapest third of this run's matches",
   middle: "the middle third of this run's matches, by cost",
-  poor: "the dearest third of this run's matches",
+  poor: "the most expensive third of this run's matches",
 };
-/** Shapes beside the words, so that nobody depends on colours. */
+/** Shapes beside the words, so that the page does not depend on colours. */
 export const SHAPES = { good: "●", middle: "◐", poor: "○" };
 export const RANGES = ["start", "end", "length", "cost"];
 export const FILTERS = ["text", "task", "dataset", "quality", ...RANGES];
 
-/** One run's contents with what the page asks of them. */
+/** One run's contents, with the values that the page shows. */
 export class Rows {
   constructor(contents, number = null) {
     this.contents = contents;
     this.matches = contents.matches;
     this.count = contents.matches.query.length;
-    /** the run's number, where several are compared; null for the only one */
+    /** the run's number if several are compared; null for a single run */
     this.number = number;
     this.datasetNames = shortNames(contents.datasets);
     this.digits = digitsFor(contents.quality.poor);
@@ -34,7 +34,7 @@ export class Rows {
     this.all.forEach((row, place) => (this.places[row] = place / Math.max(1, this.count - 1)));
   }
 
-  /** Rows of a query, cheapest first; of all queries for "all". */
+  /** Return the rows of a query, or of all queries for "all", cheapest first. */
   of(query) {
     return query === "all" ? this.all : (this.byQuery[query] ?? []);
   }
@@ -47,7 +47,7 @@ export class Rows {
     return this.datasetNames[this.matches.dataset[row]];
   }
 
-  /** The frames a match covers, as STRAP writes segments everywhere. */
+  /** Return the frames of a match in STRAP's notation for segments. */
   segment(row) {
     const { trajectory, start, stop } = this.matches;
     return `${trajectory[row]}[${start[row]}:${stop[row]}]`;
@@ -60,12 +60,12 @@ export class Rows {
     return cost > poor ? "poor" : "middle";
   }
 
-  /** Whether the words of quality say something: of several runs, each has its own thirds. */
+  /** Whether the words of quality apply: not to several runs, because each has its own thirds. */
   get isGraded() {
     return this.number === null;
   }
 
-  /** Where a match lies in the run's spread of costs: 0 the cheapest, 1 the dearest. */
+  /** Return a match's relative rank by cost: 0 is the cheapest, 1 the most expensive. */
   spread(row) {
     return this.places[row];
   }
@@ -74,7 +74,7 @@ export class Rows {
     return this.matches.cost_per_frame[row].toFixed(this.digits);
   }
 
-  /** What a filter by range looks at: fractions of the trajectory, frames, cost per frame. */
+  /** Return the value that a range filter tests: a fraction of the trajectory, frames or a cost. */
   value(name, row) {
     const { start, stop, length, cost_per_frame: cost } = this.matches;
     if (name === "start") return start[row] / Math.max(1, length[row]);
@@ -83,7 +83,7 @@ export class Rows {
     return cost[row];
   }
 
-  /** The query as a piece of its demonstration. */
+  /** Return a query with its demonstration and name. */
   query(number) {
     const query = this.contents.queries[number];
     const demonstration = this.contents.demonstrations[query.demonstration];
@@ -91,7 +91,7 @@ export class Rows {
     return { ...query, trajectory: demonstration.id, instruction: demonstration.instruction, name };
   }
 
-  /** Rows that pass every filter but `except`, in the order they were given. */
+  /** Return the rows that pass every filter except `except`, in the given order. */
   passing(rows, filters, except = null) {
     const tests = FILTERS.filter((name) => name !== except && filters[name] !== null)
       .map((name) => this.test(name, filters[name]));
@@ -110,7 +110,7 @@ export class Rows {
     };
   }
 
-  /** Whether a value of a filter means something in this run; null is no filter. */
+  /** Return whether a filter's value exists in this run; null means no filter. */
   isFilter(name, value) {
     if (value === null || name === "text") return true;
     if (name === "task") return this.contents.instructions.includes(value);
@@ -129,13 +129,13 @@ export class Rows {
   }
 }
 
-/** Read "0.2..0.3"; what is no range lets everything pass. */
+/** Parse a range such as "0.2..0.3"; any other text means an unlimited range. */
 export function rangeOf(text) {
   const [low, high] = text.split("..").map(Number);
   return Number.isFinite(low) && Number.isFinite(high) ? [low, high] : [-Infinity, Infinity];
 }
 
-/** Last parts of the paths, with as many folders before them as make them differ. */
+/** Return the last parts of the paths, with enough folders to make them differ. */
 export function shortNames(paths) {
   const parts = paths.map((path) => path.split("/").filter(Boolean));
   return parts.map((own) => {
@@ -148,7 +148,7 @@ export function shortNames(paths) {
   });
 }
 
-/** How many digits after the point tell costs of this size apart. */
+/** Return how many decimal places distinguish costs of this size. */
 function digitsFor(cost) {
   if (!(cost > 0)) return 2;
   return Math.min(6, Math.max(0, 2 - Math.floor(Math.log10(cost))));

@@ -14,12 +14,12 @@ import { numberOf, state, subscribe, update } from "./state.js";
 import { Timelines } from "./timelines.js";
 import { Verdict } from "./verdict.js";
 
-/** rem of a card below its film: with and without the controls that change something */
+/** rem of a card's text below its film, with and without controls */
 const TEXT_HEIGHT = { changing: 10.6, reading: 8.1 };
 const BUSY = {
-  borders: "Finding the matches of the new segments …",
+  borders: "Searching for matches of the new segments …",
   "borders/keep": "Making the run again with these borders …",
-  "borders/drop": "Putting the borders back …",
+  "borders/drop": "Restoring the saved borders …",
 };
 
 export class RunPage {
@@ -48,7 +48,7 @@ export class RunPage {
     if (canChange) window.addEventListener("focus", () => this.refresh());
     const isLink = state.match !== null;
     this.showContents();
-    if (isLink) this.panes.open("alignment"); // a link to a match leads there
+    if (isLink) this.panes.open("alignment"); // a link to a match opens the comparison
   }
 
   actions(canChange) {
@@ -103,14 +103,14 @@ export class RunPage {
   hint() {
     const { demonstrations, read_only: isReadOnly } = this.rows.contents;
     const curve = demonstrations.some((own) => own.movement)
-      ? "The curve is the movement; below the dashed line the robot rests. "
+      ? "The curve shows the movement; below the dashed line the robot is at rest. "
       : "";
     return isReadOnly
       ? `${curve}Choose a segment to see its matches.`
-      : `${curve}Choose a segment to see its matches; drag a border to cut elsewhere.`;
+      : `${curve}Choose a segment to see its matches; drag a border to move a cut.`;
   }
 
-  /** The present contents have changed: everything is shown again. */
+  /** Show everything again, after the contents have changed. */
   showContents() {
     const { contents } = this.rows;
     this.timelines.show(this.rows);
@@ -121,15 +121,15 @@ export class RunPage {
   }
 
   onState(changed) {
-    if (!this.settle()) return; // settling changes the state, which comes back here
+    if (!this.settle()) return; // settling changes the state, which calls this again
     this.timelines.mark();
     this.showList();
     this.grid.reveal();
     if (changed.has("query")) this.panes.open("matches");
   }
 
-  /** Choose what is missing: a query with matches, and its first match; filters of a link
-   *  that mean nothing here are lifted. */
+  /** If nothing is chosen, choose a query with matches and its first match. Remove filters of a
+   *  link that do not exist in this run. */
   settle() {
     const { contents } = this.rows;
     const unknown = FILTERS.filter((name) => !this.rows.isFilter(name, state[name]));
@@ -146,7 +146,7 @@ export class RunPage {
     const camera = contents.cameras.includes(state.camera) ? state.camera : contents.cameras[0];
     this.camera = camera ?? null;
     this.findRows(query);
-    // What the filters hide is not chosen: nobody rejects a match that is not seen.
+    // A hidden match is never chosen, so that nobody rejects a match without seeing it.
     if (this.list.includes(numberOf("match"))) return true;
     const first = this.list[0] ?? null;
     if (first === null && state.match === null) return true;
@@ -154,7 +154,7 @@ export class RunPage {
     return false;
   }
 
-  /** Find the rows to list; another match of the same list leaves everything as it is. */
+  /** Find the rows to list; nothing changes for another match of the same list. */
   findRows(query) {
     const key = JSON.stringify([query, ...FILTERS.map((name) => state[name])]);
     if (key === this.listKey && this.listed === this.rows) return;
@@ -165,7 +165,7 @@ export class RunPage {
     this.distributions.show(this.rows, this.scopeRows);
   }
 
-  /** The chosen query: its number, "all", or null. */
+  /** Return the chosen query: its number, "all", or null. */
   query() {
     if (state.query === "all") return "all";
     const number = numberOf("query");
@@ -208,7 +208,7 @@ export class RunPage {
     if (this.distributions.rows === this.rows) this.distributions.showTasks();
   }
 
-  /** Another tab may have chosen meanwhile: what is on disk holds. */
+  /** Load the state on disk, because another tab may have changed it. */
   async refresh() {
     if (this.choices.pending || this.isBusy) return;
     try {
@@ -240,7 +240,7 @@ export class RunPage {
   }
 
   async ask(name, body) {
-    // While one answer is on its way, the last of the later wishes waits for it.
+    // While a request is running, only the last later request waits for it.
     if (this.isBusy) {
       this.next = [name, body];
       return;
@@ -254,7 +254,7 @@ export class RunPage {
       this.take(await change(name, { ...body, among }));
     } catch (problem) {
       notify(problem.message);
-      this.timelines.show(this.rows); // a border that was refused goes back
+      this.timelines.show(this.rows); // a refused border returns to its place
       this.timelines.mark();
       this.showDraft();
     }
@@ -278,13 +278,13 @@ export class RunPage {
         text,
       );
     this.draft.replaceChildren(
-      make("p", {}, `A draft: new borders of ${id}, with their matches. Nothing is saved yet.`),
+      make("p", {}, `Draft: new borders of ${id} and their matches. Nothing is saved yet.`),
       button("Keep these borders", "borders/keep", "is-primary"),
-      button("Put them back", "borders/drop", ""),
+      button("Discard them", "borders/drop", ""),
     );
   }
 
-  /** Choose the match `step` places on in the list. */
+  /** Choose the match `step` places further in the list. */
   stepMatch(step) {
     const place = this.list.indexOf(numberOf("match"));
     const next = Math.min(this.list.length - 1, Math.max(0, place + step));
@@ -322,23 +322,23 @@ export class RunPage {
       ["ArrowUp", "previous and next query", () => this.stepQuery(-1)],
       ["ArrowDown", "previous and next query", () => this.stepQuery(1)],
       ["Space", "play and pause", () => this.player.toggle()],
-      [",", "one pair back and forward", () => this.player.seek(this.player.step - 1)],
-      [".", "one pair back and forward", () => this.player.seek(this.player.step + 1)],
+      [",", "one pair of frames back and forward", () => this.player.seek(this.player.step - 1)],
+      [".", "one pair of frames back and forward", () => this.player.seek(this.player.step + 1)],
       ["c", "next camera", () => this.stepCamera()],
       ["q", "one query, all queries", () => this.toggleScope()],
       ["/", "search", () => this.filters.focus()],
-      ["Escape", "leave the search", null],
+      ["Escape", "leave the search field", null],
     ];
     if (this.rows.contents.read_only) return reading;
     return [
       ...reading,
-      ["a", "accept, again to take it back", chosen((row) => this.choices.accept(row))],
-      ["r", "reject, again to take it back", chosen((row) => this.choices.reject(row))],
+      ["a", "accept; press again to take it back", chosen((row) => this.choices.accept(row))],
+      ["r", "reject; press again to take it back", chosen((row) => this.choices.reject(row))],
       ["R", "reject and go to the next match", chosen((row) => this.rejectAndGoOn(row))],
       ["u", "undo and redo a choice", () => this.choices.undo()],
       ["U", "undo and redo a choice", () => this.choices.redo()],
-      ["Tab", "to a border; there ← → move it, Delete removes it, + adds one", null],
-      ["Shift+← →", "at a border: move it ten frames", null],
+      ["Tab", "to a border; then ← → move it, Delete removes it, + adds one", null],
+      ["Shift+← →", "at a border: move it by ten frames", null],
       ["double-click", "on a timeline: add a border", null],
     ];
   }

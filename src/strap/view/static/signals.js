@@ -1,5 +1,5 @@
 // Gripper and actions of both segments as small line charts along the warping path, so that
-// what happened in the same pair stands one above the other.
+// values of the same pair are one above the other.
 
 import { draw, make } from "./elements.js";
 
@@ -11,7 +11,7 @@ export class Signals {
     this.charts = [];
   }
 
-  /** Show both sides' signals along the pairs. */
+  /** Show the signals of query and match along the pairs. */
   show(query, match, pairs) {
     this.pairs = pairs;
     this.charts = listSignals(query, match).map((signal) => makeChart(signal, pairs));
@@ -31,7 +31,7 @@ export class Signals {
   }
 }
 
-/** Pair up what both sides have: [name, values of the query, values of the match]. */
+/** List the signals of both sides: [name, values of the query, values of the match]. */
 function listSignals(query, match) {
   const signals = [];
   if (query.gripper || match.gripper) signals.push(["gripper", query.gripper, match.gripper]);

@@ -1,10 +1,10 @@
-// What the page shows at the moment. The address' hash holds it, so that a link leads to
+// The current state of the page. It is in the hash of the address, so that a link leads to
 // the same query, match and filters: #query=3&match=17&camera=wrist&text=mug
 
 const NAMES = [
   "query", // number of a query, or "all"
   "match", // row of a match
-  "run", // number of the run the match belongs to, where several are compared
+  "run", // number of the match's run, if several are compared
   "camera",
   "text",
   "task", // an instruction
@@ -18,18 +18,18 @@ const NAMES = [
   "episode", // a dataset's episode
 ];
 
-/** The present state: each name of the hash is null or text. */
+/** The current state: each name of the hash is null or text. */
 export const state = Object.fromEntries(NAMES.map((name) => [name, null]));
 
 const listeners = new Set();
 
-/** Call `listener(changed names)` after each change; returns how to stop that. */
+/** Call `listener(changed names)` after each change; return a function that stops this. */
 export function subscribe(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** Change the state, write it into the address and tell everyone. */
+/** Change the state, write it into the address and call the listeners. */
 export function update(changes) {
   const changed = new Set();
   for (const [name, value] of Object.entries(changes)) {
@@ -39,12 +39,12 @@ export function update(changes) {
     changed.add(name);
   }
   if (!changed.size) return;
-  // Replaced and not pushed: stepping through a hundred matches is one visit, not a hundred.
+  // Replaced, not pushed: a hundred matches should not be a hundred entries of the history.
   history.replaceState(null, "", `#${writeHash()}`);
   tell(changed);
 }
 
-/** Read the state out of the address. */
+/** Read the state from the address. */
 export function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
   const changed = new Set();
@@ -56,7 +56,7 @@ export function readHash() {
   if (changed.size) tell(changed);
 }
 
-/** Read a number of the state; null where it is none. */
+/** Read a number of the state; null if it is not a number. */
 export function numberOf(name) {
   const value = state[name];
   return value !== null && /^\d+$/.test(value) ? Number(value) : null;

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, unless the user switches.
+// Light or dark theme: as the system is set, unless the user switches.
 
 import { make } from "./elements.js";
 
@@ -7,7 +7,7 @@ const THEMES = ["auto", "light", "dark"];
 const LABELS = { auto: "Theme: automatic", light: "Theme: light", dark: "Theme: dark" };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
-/** Make the switch; canvases hear of each change by the window's event `strap-theme`. */
+/** Make the switch; the window's event `strap-theme` notifies canvases of a change. */
 export function makeThemeSwitch() {
   const button = make("button", { type: "button", class: "icon-button" });
   const apply = (theme) => {
@@ -31,7 +31,7 @@ export function makeThemeSwitch() {
 const colours = new Map();
 let probe = null;
 
-/** Return the present colour of a custom property, as a canvas takes it. */
+/** Return the current colour of a custom property, in a form that a canvas accepts. */
 export function colour(name) {
   if (!colours.has(name)) {
     if (!probe) {
@@ -56,7 +56,7 @@ function announce() {
 }
 
 function remembered() {
-  // A file that is opened from disk may have no storage.
+  // A page opened from a local file can be without storage.
   try {
     const theme = localStorage.getItem(KEY);
     return THEMES.includes(theme) ? theme : "auto";
@@ -69,6 +69,6 @@ function remember(theme) {
   try {
     localStorage.setItem(KEY, theme);
   } catch {
-    // Without storage the choice holds until the page is closed.
+    // Without storage, the theme is kept until the page is closed.
   }
 }

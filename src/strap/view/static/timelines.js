@@ -5,13 +5,13 @@ import { draw, make, makeTail } from "./elements.js";
 import { state, update } from "./state.js";
 
 const [WIDTH, HEIGHT] = [1000, 100];
-/** Milliseconds without a key press after which a border moved by keys is asked for. */
+/** Milliseconds after the last key press before a border moved by keys is sent to the server. */
 const KEY_DELAY = 600;
-const FIXED = "Its segments leave frames out or overlap: its borders cannot be moved here.";
+const FIXED = "The segments leave frames out or overlap, so the borders cannot be moved here.";
 
 export class Timelines {
   /** @param onBorders called with (demonstration, boundaries) when borders were changed;
-   *  null where they are fixed */
+   *  null if they are fixed */
   constructor(onBorders) {
     this.onBorders = onBorders;
     this.element = make("ol", { class: "timelines" });
@@ -102,7 +102,7 @@ export class Timelines {
       "aria-label": `Border ${place + 1} of ${id}`,
       "aria-valuemin": 1,
       "aria-valuemax": length - 1,
-      title: "Drag, or use the arrow keys; Delete removes, + adds one after it",
+      title: "Drag it or use the arrow keys; Delete removes it, + adds a border after it",
     });
     const move = (to) => {
       handle.dataset.frame = to;
@@ -174,7 +174,7 @@ export class Timelines {
     this.onBorders(number, [...new Set(inside)].sort((a, b) => a - b));
   }
 
-  /** Put the focus back on the border that was moved, once the new segments are there. */
+  /** Return the focus to the moved border, once the new segments are shown. */
   restoreFocus() {
     if (!this.focusAfter) return;
     const { number, place } = this.focusAfter;
@@ -183,14 +183,14 @@ export class Timelines {
   }
 }
 
-/** A border stays between its neighbours, at least one frame from each. */
+/** Limit a border to the range between its neighbours, at least one frame from each. */
 function within(frame, { borders, place, length }) {
   const low = (borders[place - 1] ?? 0) + 1;
   const high = (borders[place + 1] ?? length) - 1;
   return Math.min(high, Math.max(low, frame));
 }
 
-/** Draw the movement of each frame, and the threshold below which the robot rests. */
+/** Draw the movement of each frame, and the threshold below which the robot is at rest. */
 function makeMovement({ movement, threshold }) {
   const picture = draw("svg", {
     class: "movement",

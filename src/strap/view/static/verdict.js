@@ -1,9 +1,9 @@
-// The buttons below the films: accept or reject the chosen match, go on to the next one.
+// The buttons below the films: accept or reject the chosen match, go to the next one.
 
 import { make } from "./elements.js";
 
 export class Verdict {
-  /** @param stepMatch chooses the match so many places on */
+  /** @param stepMatch chooses the match this number of places further */
   constructor(choices, stepMatch) {
     this.choices = choices;
     this.row = null;
