@@ -193,7 +193,7 @@ def test_history_is_bounded(
         ({"rejct": [1]}, "unknown change of choices 'rejct'"),
         ({"reject": [1], "accept": [2]}, "unknown change of choices 'accept and reject'"),
         ({"\x1b[2J": 1}, r"'\\x1b\[2J'"),
-        ({"reject": [10]}, "row 10 is none of matches.parquet: it has rows 0 to 9"),
+        ({"reject": [10]}, "row 10 is not in matches.parquet, which has rows 0 to 9"),
         ({"reject": [-1]}, "row -1 is none"),
         ({"reject": [True]}, "row True is none"),
         ({"reject": [1.0]}, r"row 1\.0 is none"),
@@ -206,7 +206,7 @@ def test_history_is_bounded(
         ({"weight": "2", "rows": [1]}, "weight is '2'"),
         ({"weight": True, "rows": [1]}, "weight is True"),
         ({"task": "pick", "weight": 10**400}, "weight is 1000"),
-        ({"task": "pic", "weight": 2}, "task 'pic' is none of the matches': give the whole"),
+        ({"task": "pic", "weight": 2}, "no match has task 'pic': give the whole"),
         ({"reject_task": None}, "task None is none"),
         ({"top_k": 0}, "top_k is 0: it must be at least 1, or null"),
         ({"top_k": True}, "top_k is True"),
@@ -284,7 +284,7 @@ def test_a_task_that_no_match_has_any_more_is_named(folder: Path, matches: Match
     assert len(change_choices(folder, mended, {"undo": True}).tasks) == 2
     assert change_choices(folder, mended, {"clear_task": "place"}).tasks == {}
     for wrong in (["place"], "place"):
-        with pytest.raises(StrapError, match="is none of the matches'"):
+        with pytest.raises(StrapError, match="no match has task"):
             change_choices(folder, mended, {"clear_task": wrong})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -332,7 +332,7 @@ def test_a_damaged_file_is_refused(folder: Path, matches: Matches, damage: Any) 
     change_choices(folder, matches, {"reject": [0]})
     file = folder / "choices.json"
     file.write_text(json.dumps(damage(json.loads(file.read_text()))))
-    with pytest.raises(StrapError, match=r"choices\.json' is damaged .* remove it to begin anew"):
+    with pytest.raises(StrapError, match=r"choices\.json' is damaged .* remove it to start again"):
         open_choices(folder)
 
 

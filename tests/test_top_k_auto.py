@@ -76,7 +76,7 @@ def test_every_match_below_the_demonstrations_costs_is_kept(tmp_path: Path) -> N
     assert max(counts) > 4 * 100 // 30  # more than the first search looks for
     assert len(expected) < 30
     assert found.reason is not None
-    assert found.reason.startswith(f"K = {sum(counts)}: so many cost no more than their query")
+    assert found.reason.startswith(f"K = {sum(counts)}: this many matches cost no more than their query")
     assert found.reason.endswith(f"{30 - len(expected)} of 30 queries have none")
 
 
@@ -103,7 +103,7 @@ def test_where_auto_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
     with pytest.raises(StrapError, match="'do something else' has 'd1' alone: say how many"):
         retrieve_matches(windows(target), alone, [prior], AUTO)
     far = make_store(tmp_path / "far", {"t": np.full((20, 3), 1e3)})
-    with pytest.raises(StrapError, match="where --top-k auto finds nothing as near as"):
+    with pytest.raises(StrapError, match="if --top-k auto finds nothing as near as"):
         retrieve_matches(windows(target), catalogue(target, {}), [far], AUTO)
     for method in ("d-s", "random", "language"):
         with pytest.raises(StrapError, match=f"method '{method}' has none; say how many to keep"):

@@ -78,7 +78,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     resume = tmp_path / "resume.safetensors"
     state, about = load_file(resume), read_about(resume)
     write_tensors(resume, {k: v for k, v in state.items() if "exp_avg" not in k}, about)
-    with pytest.raises(StrapError, match="remove it, and the training begins anew"):
+    with pytest.raises(StrapError, match="remove it to train again from step 0"):
         train_representation(kind, pair[1:], tmp_path, settings, device="cpu")
     write_tensors(resume, state, about)
     steps: list[int] = []

@@ -216,8 +216,8 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(
         (replace(ALL, size=100), "size is 100: it must be one of 96, 192, 384"),
         (replace(ALL, stop=8), "'demo' has 0 to 7"),
         (replace(ALL, start=3, stop=3), "frames 3 to 3"),
-        (replace(ALL, count=0), "0 frames are asked for"),
-        (replace(ALL, count=401), "401 frames are asked for: a sheet has 1 to 400"),
+        (replace(ALL, count=0), "0 frames are requested"),
+        (replace(ALL, count=401), "401 frames are requested: a sheet has 1 to 400"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(

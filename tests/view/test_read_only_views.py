@@ -130,7 +130,7 @@ def test_what_lies_at_a_path_is_found_by_looking(
         open_subject([])
     with pytest.raises(StrapError, match="there is nothing at"):
         open_subject([tmp_path / "absent"])
-    with pytest.raises(StrapError, match="holds embeddings, no pictures"):
+    with pytest.raises(StrapError, match="holds embeddings, no images"):
         open_subject([Path(store)])
     with pytest.raises(StrapError, match="run and evaluation"):
         open_subject([run.path, evaluation])

@@ -98,7 +98,7 @@ def test_a_film_of_a_prior(client: TestClient) -> None:
         ({"start": "٣"}, 400, "it must be a whole number"),
         ({"start": "9" * 300}, 400, "it must be a whole number"),
         ({"stop": "9999999999"}, 400, "it must be a whole number"),
-        ({"stop": "100000"}, 400, "frames 5 to 100000 are asked for"),
+        ({"stop": "100000"}, 400, "frames 5 to 100000 are requested"),
         ({"start": "21"}, 400, "frames 21 to 21"),
         ({"size": "97"}, 400, "it must be one of 96, 192, 384"),
         ({"count": "0"}, 400, "a sheet has 1 to 400"),

@@ -163,7 +163,7 @@ def _rows(value: Any, matches: Matches) -> list[int]:
     for row in value:
         if type(row) is not int or not 0 <= row < len(matches):
             raise StrapError(
-                f"row {shorten(repr(row))} is none of matches.parquet: it has rows 0 to "
+                f"row {shorten(repr(row))} is not in matches.parquet, which has rows 0 to "
                 f"{len(matches) - 1}"
             )
     return list(dict.fromkeys(value))
@@ -173,7 +173,7 @@ def _task(value: Any, matches: Matches) -> str:
     known = dict.fromkeys(match.instruction for match in matches)
     if not isinstance(value, str) or value not in known:
         raise StrapError(
-            f"task {shorten(repr(value))} is none of the matches': give the whole instruction of "
-            f"one of them, as {shorten(repr(next(iter(known), '')))}"
+            f"no match has task {shorten(repr(value))}: give the whole instruction of a match, as "
+            f"{shorten(repr(next(iter(known), '')))}"
         )
     return value

@@ -38,7 +38,7 @@ def open_choices(run_path: str | Path) -> Choices:
     except (KeyError, TypeError, ValueError, AttributeError, StrapError) as error:
         raise StrapError(
             f"'{file}' is damaged ({shorten(printable(str(error)))}): put back a copy of it, or "
-            "remove it to begin anew"
+            "remove it to start again"
         ) from error
 
 

@@ -101,7 +101,7 @@ class Choices:
         if beyond := [row for row in self.matches if row >= len(matches)]:
             raise StrapError(
                 f"the choices are damaged: they name match {beyond[0]} of {len(matches)}; remove "
-                "choices.json to begin anew"
+                "choices.json to start again"
             )
 
     def _keeps(self, row: int, match: Match, within: frozenset[int]) -> bool:

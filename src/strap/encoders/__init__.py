@@ -117,8 +117,8 @@ def load_encoder(
     has_size = base == "efficientnet-lite0" and size.isascii() and size.isdecimal()
     if name != base and base in NAMES and not is_path and not has_size:
         raise StrapError(
-            f"encoder '{name}' has no size '{size}': only efficientnet-lite0 has any, in pixels "
-            "a side, as in efficientnet-lite0@128; leave @ out for the encoder as it is"
+            f"encoder '{name}' has no size '{size}': only efficientnet-lite0 takes one, the "
+            "side in pixels, as in efficientnet-lite0@128; leave @ out for the default"
         )
     if base in ("pixels", "efficientnet-lite0") and (pooling or layer is not None or preset):
         raise StrapError(

@@ -167,7 +167,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise StrapError(f"unknown device '{name}': give auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise StrapError(f"device '{name}' was asked for, but torch sees no GPU: use cpu")
+        raise StrapError(f"device '{name}' was requested, but torch sees no GPU: use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise StrapError(f"device '{name}': there are {torch.cuda.device_count()} GPUs here")
     return device

@@ -161,8 +161,8 @@ def find_encoder(
         raise StrapError(f"the stores are by different encoders ({which}): say --encoder NAME")
     if not kinds:
         raise StrapError(
-            "which features are compared is not said, and no store of the priors is there: name "
-            "an encoder with --encoder (dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
+            "no encoder is named, and there is no store of the priors that names one: give one "
+            "with --encoder (dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
         )
     store = next(iter(kinds.values()))
     return _Encoder(store.config.encoder, device, store=store)

@@ -215,7 +215,7 @@ class _Trainer:
             self.step, self.losses = int(about["step"]), list(about["losses"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise StrapError(
-                f"'{file}' is damaged ({describe(error)}): remove it, and the training begins anew"
+                f"'{file}' is damaged ({describe(error)}): remove it to train again from step 0"
             ) from error
 
     @torch.no_grad()

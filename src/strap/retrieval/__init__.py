@@ -136,7 +136,7 @@ def retrieve_matches(
     retrieved = METHODS[options.method].retrieve(problem)
     if not retrieved.matches:
         raise StrapError(
-            "nothing was retrieved: raise --max-cost where you gave one; if --top-k auto finds "
+            "nothing was retrieved: raise --max-cost if you gave one; if --top-k auto finds "
             "nothing as near as the demonstrations are to each other, say how many to keep; if "
             "every prior trajectory is also in the target, give another prior or --shared keep"
         )

@@ -108,8 +108,8 @@ def _explain_auto(kept: Sequence[int], limits: Sequence[float], frames: Sequence
     """Return the message that says how many matches `top_k` auto keeps, and why."""
     per_frame = [limit / count for limit, count in zip(limits, frames, strict=True)]
     return (
-        f"K = {sum(kept)}: so many cost no more than their query does in the other demonstrations "
-        f"of its task ({min(per_frame):.3g} to {max(per_frame):.3g} for each frame); "
+        f"K = {sum(kept)}: this many matches cost no more than their query does in the other "
+        f"demonstrations of its task ({min(per_frame):.3g} to {max(per_frame):.3g} per frame); "
         f"{kept.count(0)} of {len(kept)} queries have none"
     )
 
@@ -168,7 +168,7 @@ def _report_shortfalls(
         raise StrapError(
             "no query fits into any prior trajectory: under steps 'strap' a match is at least as "
             "long as its query; cut shorter queries (--segmentation window), use --step-set "
-            "classic, or widen --length-ratio where you gave one"
+            "classic, or widen --length-ratio if you gave one"
         )
     top_k = options.top_k
     if top_k == "auto":

@@ -89,8 +89,8 @@ class LabelledFrames:
                     f"trajectory '{segment.trajectory_id}' of '{match.dataset}' has no skill labels"
                 )
             raise StrapError(
-                f"a match lies in '{match.dataset}', of which no skill labels were given (there "
-                f"are labels of {', '.join(known) or 'nothing'}): read those of every prior dataset"
+                f"a match is from '{match.dataset}', but there are skill labels only of "
+                f"{', '.join(known) or 'nothing'}: read the labels of every prior dataset"
             )
         first, last = self.spans[place]
         _require_frames(segment, last - first)

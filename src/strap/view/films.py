@@ -159,13 +159,13 @@ def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
         )
     if not 0 <= request.start < request.stop <= trajectory.length:
         raise BadRequestError(
-            f"frames {request.start} to {request.stop} are asked for: '{trajectory.id}' has 0 to "
+            f"frames {request.start} to {request.stop} are requested: '{trajectory.id}' has 0 to "
             f"{trajectory.length}"
         )
     shown = request.stop - request.start if request.count is None else request.count
     if not 1 <= shown <= MAX_FRAMES:
         raise BadRequestError(
-            f"{shown} frames are asked for: a sheet has 1 to {MAX_FRAMES}; ask for fewer, or for "
+            f"{shown} frames are requested: a sheet has 1 to {MAX_FRAMES}; ask for fewer, or for "
             "the rest on another sheet"
         )
 

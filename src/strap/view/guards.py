@@ -57,9 +57,9 @@ class Guard:
     def _refuse(self, method: str, path: str, headers: Headers) -> PlainTextResponse | None:
         """Return the response that refuses a request; None if the request is allowed."""
         if headers.getlist("host") not in [[host] for host in self.hosts]:
-            return _say(421, f"this server is http://{self.hosts[0]}/ and nothing else")
+            return _say(421, f"this server answers only at http://{self.hosts[0]}/")
         if method not in ALLOWED_METHODS:
-            return _say(405, f"{', '.join(ALLOWED_METHODS)} are answered here")
+            return _say(405, f"only {', '.join(ALLOWED_METHODS)} are allowed here")
         site = headers.get("sec-fetch-site", "same-origin")
         if path.startswith("/api/") and site not in ("same-origin", "none"):
             return _say(403, "another site's page asks for this: open it from its own page")
@@ -75,7 +75,7 @@ class Guard:
             return _say(415, "changes are JSON: send Content-Type: application/json")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdecimal() or int(length) > MAX_BODY:
-            return _say(413, f"the body is too large: {MAX_BODY} bytes are the most")
+            return _say(413, f"the body is too large: at most {MAX_BODY} bytes are allowed")
         return None
 
 

@@ -72,7 +72,7 @@ def _kind(path: Path) -> Kind:
     if is_evaluation(path):
         return "evaluation"
     if is_store(path):
-        raise StrapError(f"'{path}' holds embeddings, no pictures: view the dataset itself")
+        raise StrapError(f"'{path}' holds embeddings, no images: view the dataset itself")
     if any((path / name).is_file() for name in ("matches.parquet", "manifest.json")):
         return "run"
     if (path / "segments.json").is_file():

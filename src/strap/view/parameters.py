@@ -25,7 +25,7 @@ class Parameters:
                 raise BadRequestError(f"parameter '{name}' is given twice: give it once")
             if len(value) > MAX_TEXT:
                 raise BadRequestError(
-                    f"parameter '{name}' has {len(value)} letters: {MAX_TEXT} are the most"
+                    f"parameter '{name}' has {len(value)} characters: the maximum is {MAX_TEXT}"
                 )
             self._values[name] = value
 

@@ -219,4 +219,4 @@ async def _explain(_: Request, error: Exception) -> Response:
 
 
 async def _too_large(_: Request, __: Exception) -> Response:
-    return PlainTextResponse(f"the body is too large: {MAX_BODY} bytes are the most", 413)
+    return PlainTextResponse(f"the body is too large: at most {MAX_BODY} bytes are allowed", 413)
