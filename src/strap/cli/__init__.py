@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _say(missing)
     except KeyboardInterrupt:
-        print("strap: interrupted; run the same command again to go on", file=sys.stderr)
+        print("strap: interrupted; run the same command again to continue", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output (`| head`) has exited, which is not an error.

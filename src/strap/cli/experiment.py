@@ -35,7 +35,7 @@ class Command:
     file: Annotated[Path, tyro.conf.Positional]
     """the experiment's TOML file"""
     out: Path
-    """the work folder; with --report it may be a folder that --keep filled"""
+    """the work folder; with --report also a folder that --keep filled"""
     data: Path | None = None
     """the folder of the datasets (default: the folder of FILE)"""
     tasks: tuple[str, ...] = ()

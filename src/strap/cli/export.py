@@ -110,12 +110,12 @@ class Command:
 
 def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) -> list[Path]:
     """Write one file for the target and one for each prior that is not the target itself."""
-    found = (chosen.matches, chosen.weights)
-    written = [write_weights(out / "target.parquet", target, *found, is_target=True)]
+    weighted = (chosen.matches, chosen.weights)
+    written = [write_weights(out / "target.parquet", target, *weighted, is_target=True)]
     named = {target.name}
     for index, prior in enumerate(priors):
         if prior.name not in named:
             named.add(prior.name)
             file = out / f"prior-{index}-{Path(prior.label).stem}.parquet"
-            written.append(write_weights(file, prior, *found))
+            written.append(write_weights(file, prior, *weighted))
     return written

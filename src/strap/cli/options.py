@@ -31,8 +31,8 @@ def make_opening(
             robomimic
         orientation: how images are stored; flipped: bottom row first (default: by the format;
             LIBERO is flipped)
-        missing: episodes without their video or shard: error: reading them is an error; skip:
-            leave them out
+        missing: how to treat episodes whose video or shard is missing: error: reading them is an
+            error; skip: they are left out
         rlds_camera: the step's fields that are cameras, if not recognised by type
         rlds_language: the step's field (or fields) with the instruction
         rlds_action: the step's fields that form the action

@@ -62,11 +62,11 @@ def write_report(
 ) -> SingleFile:
     """Write the page of a run; it shows the skill precision if the demonstrations are labelled."""
     sources = view.sources
-    found = precision(sources)
+    scored = precision(sources)
     facts = []
-    if found:
-        text = f"{found.value:.0%} of the retrieved frames do what their query does; at random "
-        facts.append(("skill precision", f"{text}{found.random:.0%}"))
+    if scored:
+        text = f"{scored.value:.0%} of the retrieved frames do what their query does; at random "
+        facts.append(("skill precision", f"{text}{scored.random:.0%}"))
     return write_single_file(
         out or sources.run.path / REPORT,
         view,

@@ -50,8 +50,8 @@ class Command:
             print_json({"out": str(self.out), "plot": str(self.plot or ""), "segments": rows})
             return
         for key in dataset.ids:
-            own = [s for s in cuts.segments if s.trajectory_id == key]
-            print(f"{key}: {' '.join(f'{s.start}-{s.stop}' for s in own)}")
+            spans = [f"{s.start}-{s.stop}" for s in cuts.segments if s.trajectory_id == key]
+            print(f"{key}: {' '.join(spans)}")
         count = f"{len(cuts.segments)} segments of {len(dataset)} trajectories"
         print(f"{count}{_cut_by(cuts)} → {self.out}")
         if self.plot:

@@ -76,11 +76,11 @@ class Info:
         print(f"  shards        {found['shards']}, {_size(found['bytes'])}")
         if found["replaced_bytes"]:
             print(f"  replaced      {_size(found['replaced_bytes'])} (free it: strap store gc)")
-        for one in found["unfinished"]:
-            who = "being written now" if one["alive"] else "left by a writer that died"
+        for shard in found["unfinished"]:
+            state = "being written now" if shard["alive"] else "left by a writer that died"
             print(
-                f"  unfinished    {one['name']}: {one['trajectories']} trajectories, "
-                f"{one['frames']} frames, {who}"
+                f"  unfinished    {shard['name']}: {shard['trajectories']} trajectories, "
+                f"{shard['frames']} frames, {state}"
             )
 
 
@@ -153,10 +153,12 @@ class Sketch:
         store = open_store(self.store, cameras=self.cameras or None)
         with showing() as progress:
             kinds = [Kind.parse(size) for size in self.sizes]
-            found = sketch_store(store, kinds=kinds, progress=progress)
-        for own in found:
-            share = own.sketcher.size / own.sketcher.every / store.dim
-            print(f"{own.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors")
+            sketches = sketch_store(store, kinds=kinds, progress=progress)
+        for sketch in sketches:
+            share = sketch.sketcher.size / sketch.sketcher.every / store.dim
+            print(
+                f"{sketch.folder}: {len(store)} trajectories, {100 * share:.0f} % of their vectors"
+            )
 
 
 def _size(count: int) -> str:

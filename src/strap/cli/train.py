@@ -300,15 +300,15 @@ class Command:
             progress=progress,
         )
         self.training(vision, has_matches=bool(source.retrieved))  # raise before decoding frames
-        seen: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "cameras": self.cameras,
             "proprioception": self.proprioception,
             "language": self.text_encoder or text_encoder_preset(self.preset, kind=self.kind),
             **self._given("vision", "image_size"),
         }
         if self.frames is not None:
-            return select_clips(open_cache(self.frames), source, **seen), source.chosen
-        options = CacheOptions(**seen)
+            return select_clips(open_cache(self.frames), source, **inputs), source.chosen
+        options = CacheOptions(**inputs)
         name = f"{self.data.stem}-{fingerprint_json([source.fingerprint(), str(options)])[:12]}"
         place = self.cache or cache_folder() / "frames" / name
         return build_cache(source, place, options, progress=progress), source.chosen
