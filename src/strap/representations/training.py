@@ -222,12 +222,12 @@ class _Trainer:
     def finish(self, datasets: Sequence[str]) -> None:
         """Measure the spread of the codes, then write the weights and config.json."""
         self.model.eval()
+        starts = range(0, len(self.pictures), BATCH)
+        batches = [slice(start, start + BATCH) for start in starts]
         means = torch.cat(
             [
-                self.model.encode(to_channels(pictures), actions)[0]
-                for pictures, actions in zip(
-                    self.pictures.split(BATCH), self.actions.split(BATCH), strict=True
-                )
+                self.model.encode(to_channels(self.pictures[rows]), self.actions[rows])[0]
+                for rows in batches
             ]
         )
         self.model.latent_spread.copy_(_divisor(means.var(0, correction=0).sum().sqrt()))
