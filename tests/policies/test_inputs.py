@@ -12,7 +12,7 @@ from tests.policies.small_policies import observe, save_small_policy
 import strap
 from strap.errors import StrapError
 from strap.policies import Policy, acting, load_policy
-from strap.policies.images import fit
+from strap.policies.images import resize_square
 from strap.policies.inputs import MAX_INSTRUCTION
 from strap.synthetic import Planted
 from strap.training import FrameCache
@@ -173,7 +173,7 @@ def test_an_image_of_the_recorded_size_is_made_small_as_in_training(policy: Poli
     image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
     recorded = policy.act(observe(1, images={"front": image}))
     policy.reset()
-    small = policy.act(observe(1, images={"front": fit(image[None], 32)[0]}))
+    small = policy.act(observe(1, images={"front": resize_square(image[None], 32)[0]}))
     np.testing.assert_array_equal(recorded, small)
 
 

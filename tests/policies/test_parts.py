@@ -15,7 +15,13 @@ from strap.encoders.language import _load_sentence_encoder, _minilm_folder, embe
 from strap.errors import StrapError
 from strap.policies import Batch, Interface, PolicySettings, build_policy, policy_preset
 from strap.policies.diffusion import cosine_schedule
-from strap.policies.images import centre, crop_by_gathering, crop_by_slices, crop_clips, fit
+from strap.policies.images import (
+    centre_crop_start,
+    crop_by_gathering,
+    crop_by_slices,
+    crop_clips,
+    resize_square,
+)
 from strap.policies.mixture import Mixture, MixtureHead
 from strap.policies.transformer import Block
 from strap.policies.vision import (
@@ -154,15 +160,15 @@ def test_crops_by_hand(crop_frames: Callable[..., torch.Tensor]) -> None:
 
 
 def test_the_crop_of_the_middle() -> None:
-    assert centre(128, 116) == 6
+    assert centre_crop_start(128, 116) == 6
     assert INTERFACE.crop == 29
 
 
 def test_images_of_the_right_size_are_left_alone() -> None:
     image = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), np.uint8)
-    assert fit(image, 8) is image
+    assert resize_square(image, 8) is image
     flat = np.full((1, 12, 20, 3), 77, np.uint8)
-    assert (fit(flat, 8) == 77).all()
+    assert (resize_square(flat, 8) == 77).all()
 
 
 @pytest.mark.parametrize(("attention", "sees"), [("causal", False), ("full", True)])

@@ -18,7 +18,7 @@ from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.policies.checkpoints import Checkpoint, Which, load_checkpoint
 from strap.policies.frozen import FrozenVision
-from strap.policies.images import centre, fit
+from strap.policies.images import centre_crop_start, resize_square
 from strap.policies.inputs import Observation, require_observation
 
 Action = npt.NDArray[np.float64]
@@ -153,7 +153,11 @@ class Policy:
         if not cameras:
             return {}
         images = np.concatenate(
-            [fit(np.asarray(one.images[name])[None], size) for name in cameras for one in seen]
+            [
+                resize_square(np.asarray(one.images[name])[None], size)
+                for name in cameras
+                for one in seen
+            ]
         )
         if self.settings.vision == "frozen":
             assert self._projection is not None  # the checkpoint of a frozen policy holds one
@@ -162,7 +166,7 @@ class Policy:
             frames = torch.from_numpy(maps).to(self.device).float()
         else:
             crop = self.interface.crop
-            begin = centre(size, crop)
+            begin = centre_crop_start(size, crop)
             middle = images[:, begin : begin + crop, begin : begin + crop]
             frames = torch.from_numpy(np.ascontiguousarray(middle)).to(self.device)
         return dict(zip(cameras, frames[:, None].chunk(len(cameras)), strict=True))

@@ -10,7 +10,7 @@ from torch import Tensor
 from strap.types import Array
 
 
-def fit(images: Array, size: int) -> Array:
+def resize_square(images: Array, size: int) -> Array:
     """Resize uint8 images [n h w 3] to [n size size 3]; return images of that size unchanged."""
     if images.shape[1:3] == (size, size):
         return images
@@ -19,7 +19,7 @@ def fit(images: Array, size: int) -> Array:
     return np.asarray(small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
 
 
-def centre(size: int, crop: int) -> int:
+def centre_crop_start(size: int, crop: int) -> int:
     """Return the first row (and column) of a centre crop."""
     return (size - crop) // 2
 

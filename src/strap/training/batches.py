@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strap.policies.batch import Batch
-from strap.policies.images import centre, crop_clips
+from strap.policies.images import centre_crop_start, crop_clips
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache
 from strap.training.device_frames import clip_numbers, load_frames
@@ -126,7 +126,9 @@ class Loader:
 
     def centred(self, windows: Tensor) -> Tensor:
         """Return a draw of the given windows [b] with centre crops."""
-        corner = 0 if self.frozen else centre(self.interface.image_size, self.interface.crop)
+        corner = (
+            0 if self.frozen else centre_crop_start(self.interface.image_size, self.interface.crop)
+        )
         corners = torch.full((len(windows), 2 * len(self.interface.cameras)), corner)
         return torch.cat([windows[:, None], corners.to(windows)], dim=1)
 

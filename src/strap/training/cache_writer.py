@@ -23,7 +23,7 @@ from strap.embeddings.frames import (
 )
 from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
-from strap.policies.images import fit
+from strap.policies.images import resize_square
 from strap.processors import processors
 from strap.training.cache import FrameCache
 from strap.training.data import Clip, TrainingData
@@ -97,7 +97,7 @@ class ClipWriter:
         cameras, size = self.cache.interface.cameras, self.cache.interface.image_size
 
         def fitted(span: FrameSpan, camera: str) -> Array:
-            return fit(decode(span, camera), size)
+            return resize_square(decode(span, camera), size)
 
         todo = (span for number in numbers for span in self._spans(number))
         with closing(
@@ -174,5 +174,5 @@ def sample_images(clips: Sequence[Clip], cameras: Sequence[str], size: int, coun
         trajectory = clip.trajectory()
         for start in np.linspace(clip.start, clip.stop - 1, each).astype(int).tolist():
             for camera in cameras:
-                sample.append(fit(trajectory.frames(camera, start, start + 1), size))
+                sample.append(resize_square(trajectory.frames(camera, start, start + 1), size))
     return np.concatenate(sample)
