@@ -105,7 +105,7 @@ def test_a_film_of_a_prior(client: TestClient) -> None:
         ({"count": "100000"}, 400, "a sheet has 1 to 400"),
         ({"count": ""}, 400, "it must be a whole number"),
         ({"trajectory": None}, 400, "parameter 'trajectory' is missing"),
-        ({"trajectory": "x" * 1001}, 400, "has 1001 letters"),
+        ({"trajectory": "x" * 1001}, 400, "has 1001 characters"),
         ({"colour": "red"}, 400, "unknown parameter 'colour'"),
         ({"run": "1"}, 404, "there is no run 1"),
     ],
