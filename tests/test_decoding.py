@@ -28,7 +28,6 @@ from strap.progress import silent
 from strap.synthetic import Planted
 from strap.training import cache_writer
 from strap.training.cache_builder import CacheOptions, build_cache
-from strap.training.cache_writer import fit
 from strap.training.data import open_whole_datasets
 from strap.types import Source, Trajectory
 
@@ -221,7 +220,10 @@ def test_what_is_no_video_is_told_apart(planted: Planted) -> None:
 def test_frames_that_are_missing_are_not_made_up(
     videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_writer, "fit", lambda images, size: fit(images, size)[:1])
+    resize = cache_writer.resize_square
+    monkeypatch.setattr(
+        cache_writer, "resize_square", lambda images, size: resize(images, size)[:1]
+    )
     data = open_whole_datasets([videos.path], OpenOptions(), Selection(), silent)
     options = CacheOptions(image_size=32, language="words")
     message = r"'episode_000000' gives \[1, 32, 32, 3\] values where 'frames-.*' takes \[9, 32"

@@ -11,7 +11,7 @@ import numpy as np
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
-from strap.policies.images import fit
+from strap.policies.images import resize_square
 from strap.processors import processors
 from strap.progress import Progress
 from strap.representations.flow import optical_flow
@@ -85,7 +85,7 @@ def read_trajectory(
     for start in range(0, trajectory.length, CHUNK):
         images = trajectory.frames(camera, start, min(start + CHUNK, trajectory.length))
         hasher.update(images)
-        small.append(fit(images, settings.image_size))
+        small.append(resize_square(images, settings.image_size))
     recorded = trajectory.actions[:]
     pictures = np.concatenate(small)
     actions = np.zeros((len(pictures), 0), np.float32)
