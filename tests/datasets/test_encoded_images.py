@@ -74,7 +74,7 @@ def test_transparency_is_dropped() -> None:
                 save_all=True,
                 append_images=[Image.fromarray(picture(6)), Image.fromarray(picture(7))],
             ),
-            "it is an animation, not one picture",
+            "it is an animation, not a single image",
         ),
         (
             png(SOUND, "JPEG").replace(b"\xff\xd9", b"\xff\xda" * (MAX_SCANS + 1) + b"\xff\xd9"),
@@ -90,20 +90,18 @@ def test_odd_pictures_are_refused(data: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("format", ["GIF", "BMP", "TIFF", "WEBP", "PPM"])
 def test_other_formats_are_refused(format: str) -> None:
-    with pytest.raises(StrapError, match=r"frame 7: .*neither JPEG nor PNG: it begins with"):
+    with pytest.raises(StrapError, match=r"frame 7: .*neither JPEG nor PNG: it starts with"):
         decode(encoded(Image.fromarray(SOUND), format))
-    with pytest.raises(StrapError, match="x: cannot decode the picture"):
+    with pytest.raises(StrapError, match="x: cannot decode the image"):
         read_image_size(b"", "x")
 
 
 def test_a_picture_is_held_against_its_description_before_it_is_decoded() -> None:
     bomb = png_of(8000, 8000)
-    with pytest.raises(
-        StrapError, match=r"frame 7: the picture is \[8000, 8000, 3\] but .*\[48, 64"
-    ):
+    with pytest.raises(StrapError, match=r"frame 7: the image is \[8000, 8000, 3\] but .*\[48, 64"):
         decode(bomb)
     # The description may lie too: nothing of its size is made before a picture agrees.
-    with pytest.raises(StrapError, match=r"the picture is \[48, 64, 3\] but .*\[8000, 8000, 3\]"):
+    with pytest.raises(StrapError, match=r"the image is \[48, 64, 3\] but .*\[8000, 8000, 3\]"):
         decode_images([png(SOUND, "PNG")] * 10, 10**6, (8000, 8000, 3), "x")
 
 
@@ -127,7 +125,7 @@ def test_a_jpeg_whose_header_lies_is_refused() -> None:
 def test_truncated_pictures_are_refused(format: str) -> None:
     data = png(SOUND, format)
     for size in range(0, len(data) - 2, 7):
-        with pytest.raises(StrapError, match=r"frame 7: cannot decode the picture .*damaged"):
+        with pytest.raises(StrapError, match=r"frame 7: cannot decode the image .*damaged"):
             decode(data[:size])
 
 
@@ -136,12 +134,12 @@ def test_any_flipped_bit_of_a_png_is_noticed() -> None:
     for place in range(len(data)):
         damaged = bytearray(data)
         damaged[place] ^= 4
-        with pytest.raises(StrapError, match="frame 7: cannot decode the picture"):
+        with pytest.raises(StrapError, match="frame 7: cannot decode the image"):
             decode(bytes(damaged))
 
 
 def test_pixels_that_end_early_are_refused() -> None:
-    with pytest.raises(StrapError, match="cannot decode the picture"):
+    with pytest.raises(StrapError, match="cannot decode the image"):
         decode(png_of(64, 48, data=bytes(100)))
 
 
@@ -149,10 +147,10 @@ def test_as_many_pictures_as_frames() -> None:
     two = [png(picture(i), "PNG") for i in range(2)]
     assert decode_images(two, 2, SHAPE, "x").shape == (2, *SHAPE)
     assert decode_images([], 0, SHAPE, "x").shape == (0, *SHAPE)
-    with pytest.raises(StrapError, match="x: 2 pictures for 3 frames"):
+    with pytest.raises(StrapError, match="x: 2 images for 3 frames"):
         decode_images(two, 3, SHAPE, "x")
-    with pytest.raises(StrapError, match="x: more than 1 pictures for 1 frames"):
+    with pytest.raises(StrapError, match="x: more than 1 images for 1 frames"):
         decode_images(two, 1, SHAPE, "x")
     other = png(picture(1, (24, 32)), "PNG")
-    with pytest.raises(StrapError, match=r"x, frame 5: the picture is \[24, 32, 3\]"):
+    with pytest.raises(StrapError, match=r"x, frame 5: the image is \[24, 32, 3\]"):
         decode_images([two[0], other], 2, SHAPE, "x", 4)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from strap.datasets.untrusted import reading
+from strap.datasets.untrusted import explain_read_errors
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_files, fingerprint_json
@@ -112,7 +112,7 @@ class Dataset:
         return (self[key] for key in self.reader.ids)
 
     def __getitem__(self, trajectory_id: str) -> Trajectory:
-        with reading(f"{self.path}', '{trajectory_id}", self.format):
+        with explain_read_errors(f"{self.path}', '{trajectory_id}", self.format):
             try:
                 return self.reader.read(trajectory_id)
             except KeyError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strap.datasets.untrusted import MAX_IMAGE_PIXELS, describe
+from strap.datasets.untrusted import MAX_IMAGE_PIXELS, describe_error
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -39,18 +39,21 @@ def decode_images(
         image = _open(data, place)
         if (image.height, image.width, 3) != shape:
             raise StrapError(
-                f"{place}: the picture is {[image.height, image.width, 3]} but the "
+                f"{place}: the image is {[image.height, image.width, 3]} but the "
                 f"dataset's description says {list(shape)}; correct the description"
             )
         if done > count:
             raise StrapError(
-                f"{where}: more than {count} pictures for {count} frames; it is damaged"
+                f"{where}: more than {count} images for {count} frames; it is damaged: copy or "
+                "download it again"
             )
         if out is None:
             out = np.empty((count, *shape), np.uint8)
         out[done - 1] = _decode(image, place)
     if done < count:
-        raise StrapError(f"{where}: {done} pictures for {count} frames; it is damaged")
+        raise StrapError(
+            f"{where}: {done} images for {count} frames; it is damaged: copy or download it again"
+        )
     return np.empty((0, *shape), np.uint8) if out is None else out
 
 
@@ -71,12 +74,12 @@ def _open(data: bytes, place: str) -> ImageFile:
     try:
         if data.startswith(PNG):
             if b"acTL" in _chunks(data):
-                raise _unusable(place, "it is an animation, not one picture")
+                raise _unusable(place, "it is an animation, not a single image")
             image: ImageFile = PngImageFile(io.BytesIO(data))
         elif data.startswith(JPEG):
             image = JpegImageFile(io.BytesIO(data))
         else:
-            raise ValueError(f"neither JPEG nor PNG: it begins with {bytes(data[:8])!r}")
+            raise ValueError(f"neither JPEG nor PNG: it starts with {bytes(data[:8])!r}")
     except StrapError:
         raise
     except Exception as error:
@@ -95,8 +98,8 @@ def _require_usable(image: ImageFile, data: bytes, place: str) -> None:
         )
     elif image.mode not in MODES or deep:
         problem = (
-            f"its colours are {image.mode}{' of 16 bits' if deep else ''}; RGB, grey and palette "
-            "of 8 bits are read"
+            f"its colours are {image.mode}{' of 16 bits' if deep else ''}; only RGB, grey and "
+            "palette of 8 bits can be read"
         )
     elif not data.startswith(PNG) and data.count(b"\xff\xda") > MAX_SCANS:
         problem = f"it is a JPEG of more than {MAX_SCANS} scans"
@@ -114,13 +117,13 @@ def _decode(image: ImageFile, place: str) -> Array:
 
 
 def _unusable(place: str, problem: str) -> StrapError:
-    return StrapError(f"{place}: the picture cannot be used: {problem}; encode it again")
+    return StrapError(f"{place}: the image cannot be used: {problem}; encode it again")
 
 
 def _damaged(place: str, error: Exception) -> StrapError:
     return StrapError(
-        f"{place}: cannot decode the picture ({describe(error)}); it is damaged: copy or download "
-        "it again"
+        f"{place}: cannot decode the image ({describe_error(error)}); it is damaged: copy or "
+        "download it again"
     )
 
 

@@ -105,14 +105,14 @@ def _scale(array: LazyArray) -> float:
 def _as_bytes(frames: Array, scale: float, where: str, part: str) -> Array:
     if not np.isfinite(frames).all():
         raise StrapError(
-            f"{where} has pixels that are no numbers {part}; it is damaged: copy or download it "
-            "again, or leave it out"
+            f"{where} has pixels that are NaN or infinite {part}; it is damaged: copy or download "
+            "it again, or leave it out"
         )
     pixels = np.rint(frames * scale)
     low, high = float(frames.min(initial=0)), float(frames.max(initial=0))
     if low * scale < -0.5 or high * scale > 255.5:
         raise StrapError(
-            f"{where} has pixels from {low:g} to {high:g} {part}; pictures are bytes, or numbers "
-            "from 0 to 1 or from 0 to 255: undo their normalisation"
+            f"{where} has pixels from {low:g} to {high:g} {part}; images must be bytes, or "
+            "numbers from 0 to 1 or from 0 to 255: undo their normalisation"
         )
     return pixels.clip(0, 255).astype(np.uint8)

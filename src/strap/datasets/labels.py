@@ -42,10 +42,9 @@ def read_labels(dataset: Dataset) -> Labels:
     for key, found in labels.items():
         if not found:
             raise StrapError(
-                f"trajectory '{key}' of '{dataset.path}' has no skill labels, by which a retrieval "
-                f"is scored: they lie in '{SKILL}' and '{OBJECT}' beside the "
-                f"observations, in LeRobot datasets in '{FILE}'; `strap libero collect` records "
-                "them"
+                f"trajectory '{key}' of '{dataset.path}' has no skill labels, which are needed to "
+                f"score a retrieval: HDF5 files have them as '{SKILL}' and '{OBJECT}' of each "
+                f"demonstration, LeRobot datasets in '{FILE}'; `strap libero collect` records them"
             )
     return labels
 
@@ -90,7 +89,7 @@ def _add_labels(trajectory: Trajectory, labels: Sequence[Label]) -> Trajectory:
     if len(labels) != trajectory.length:
         raise StrapError(
             f"trajectory '{trajectory.id}' of '{trajectory.source.path}' has {trajectory.length} "
-            f"frames and skill labels for {len(labels)}: mend '{FILE}', or remove it"
+            f"frames but skill labels for {len(labels)}: correct '{FILE}', or remove it"
         )
 
     text = h5py.string_dtype()
@@ -105,8 +104,8 @@ def _read_parquet(file: Path) -> dict[str, list[Label]]:
         frame_labels = labels.setdefault(row["episode"], [])
         if row["frame"] != len(frame_labels):
             raise StrapError(
-                f"'{file}', '{row['episode']}': frame {row['frame']} follows "
-                f"{len(frame_labels)} others; the frames of an episode must count up from 0"
+                f"'{file}', '{row['episode']}': expected frame {len(frame_labels)}, found frame "
+                f"{row['frame']}; the frames of an episode must be 0, 1, 2, …: correct the file"
             )
         frame_labels.append((row["skill"] or "", row["object"] or ""))
     return labels

@@ -57,12 +57,14 @@ def _parse_positions(text: str, count: int, dataset: Dataset) -> list[int]:
     for part in text.split(","):
         numbers = part.strip().split(":")
         if len(numbers) > 2 or not all(re.fullmatch(r"(-?[0-9]{1,9})?", n) for n in numbers):
-            raise StrapError(f"episodes '{text}': '{part}' is no place; write 3, 0:10 or 0:10,17")
+            raise StrapError(
+                f"episodes '{text}': '{part}' is not a number or a range; write 3, 0:10 or 0:10,17"
+            )
         if len(numbers) == 1:
             if not numbers[0] or not -count <= int(numbers[0]) < count:
                 raise StrapError(
                     f"episodes '{text}': '{part}' is not among the {count} trajectories of "
-                    f"'{dataset.path}' that are chosen from, counted from 0"
+                    f"'{dataset.path}' to choose from, which are counted from 0"
                 )
             positions.add(int(numbers[0]) % count)
         else:

@@ -40,7 +40,7 @@ def slice_trajectory(
     """
     if not 0 <= segment.start < segment.stop <= trajectory.length:
         raise StrapError(
-            f"segment {segment} lies outside the {trajectory.length} frames of '{trajectory.id}': "
+            f"segment {segment} is outside the {trajectory.length} frames of '{trajectory.id}': "
             "were the matches made from another version of the dataset?"
         )
     wanted = np.arange(segment.start - before, segment.stop + after)

@@ -33,7 +33,7 @@ REMEDY = "copy or download it again, or leave it out"
 
 
 @contextmanager
-def reading(
+def explain_read_errors(
     place: Path | str, format: str, *, part: str = "", remedy: str = REMEDY
 ) -> Iterator[None]:
     """Turn every error raised while `place` is read into a `StrapError` that names `place`.
@@ -56,16 +56,16 @@ def reading(
         raise StrapError(f"cannot read {where}: permission denied") from error
     except MemoryError as error:
         raise StrapError(
-            f"{where} asks for more memory than there is: its {format} metadata is damaged, or "
-            "it needs a larger machine"
+            f"{where} needs more memory than is free: its {format} metadata is damaged, or it "
+            "needs a machine with more memory"
         ) from error
     except Exception as error:
         raise StrapError(
-            f"cannot read {where} as {format} ({describe(error)}): {remedy}"
+            f"cannot read {where} as {format} ({describe_error(error)}): {remedy}"
         ) from error
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error's type and message as one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__
@@ -81,7 +81,7 @@ def path_inside(root: Path, name: str, *, named_by: str) -> Path:
     if leaves or ".." in parts or "\0" in name or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", name):
         raise StrapError(
             f"{named_by} names the file {name!r}, which is outside the dataset's folder '{root}': "
-            "datasets may only name files of their own; correct the metadata"
+            "datasets may only name files in their own folder; correct the metadata"
         )
     return root / name
 
@@ -97,8 +97,8 @@ def require_at_most(value: float, limit: float, what: str, place: Path | str) ->
 
 def read_metadata(file: Path, *, limit: int = MAX_METADATA_BYTES) -> Any:
     """Return the content of a JSON file of at most `limit` bytes."""
-    with reading(file, "JSON"):
+    with explain_read_errors(file, "JSON"):
         if file.exists() and not file.is_file():
-            raise StrapError(f"'{file}' is no file but a folder or a device; replace it")
+            raise StrapError(f"'{file}' is not a file but a folder or a device; replace it")
         require_at_most(file.stat().st_size, limit, "bytes of JSON", file)
         return json.loads(file.read_bytes())

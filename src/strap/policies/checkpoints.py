@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from strap.atomic import read_json, replacing, write_json
-from strap.datasets.untrusted import describe
+from strap.datasets.untrusted import describe_error
 from strap.errors import StrapError
 from strap.policies.diffusion import DiffusionPolicy
 from strap.policies.frozen import Projection
@@ -148,7 +148,7 @@ def load_config(folder: Path) -> dict[str, Any]:
     file = folder.expanduser() / "config.json"
     if not file.is_file():
         raise StrapError(
-            f"'{folder}' is no checkpoint (it has no config.json): make one with `strap train`"
+            f"'{folder}' is not a checkpoint (it has no config.json): make one with `strap train`"
         )
     config = read_json(file)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
@@ -158,9 +158,9 @@ def load_config(folder: Path) -> dict[str, Any]:
         settings = PolicySettings.from_json(config["settings"])
         texts = config["instructions"]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("instructions are no list of texts")
+            raise ValueError("instructions are not a list of texts")
     except (KeyError, TypeError, ValueError, StrapError) as error:
-        wrong = error if isinstance(error, StrapError) else describe(error)
+        wrong = error if isinstance(error, StrapError) else describe_error(error)
         raise StrapError(f"'{file}' is damaged ({wrong}); {REMEDY}") from error
     about = {"interface": interface, "settings": settings, "instructions": tuple(texts)}
     return {**config, **about}
@@ -177,8 +177,8 @@ def _build(
         raise
     except Exception as error:  # torch raises many types for sizes that do not fit
         raise StrapError(
-            f"'{file.with_name('config.json')}' describes no policy that can be built "
-            f"({describe(error)}); {REMEDY}"
+            f"'{file.with_name('config.json')}' describes a policy that cannot be built "
+            f"({describe_error(error)}); {REMEDY}"
         ) from error
     require_weights(tensors, outline, file)
     return build_policy(interface, settings)
@@ -218,7 +218,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except Exception as error:
-        raise StrapError(f"'{path}' is damaged ({describe(error)}): {REMEDY}") from error
+        raise StrapError(f"'{path}' is damaged ({describe_error(error)}): {REMEDY}") from error
 
 
 def read_about(path: Path) -> dict[str, Any]:
@@ -232,4 +232,4 @@ def read_about(path: Path) -> dict[str, Any]:
                 raise ValueError("its header holds no description")
             return about
     except Exception as error:
-        raise StrapError(f"'{path}' is damaged ({describe(error)}): {REMEDY}") from error
+        raise StrapError(f"'{path}' is damaged ({describe_error(error)}): {REMEDY}") from error
