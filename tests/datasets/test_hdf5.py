@@ -175,16 +175,17 @@ def test_missing_path(tmp_path: Path) -> None:
 
 def test_not_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(StrapError, match="no dataset that can be read"):
+    with pytest.raises(StrapError, match="is not a dataset that can be read"):
         strap.open_dataset(tmp_path / "a.txt")
-    with pytest.raises(StrapError, match="no dataset that can be read"):
+    with pytest.raises(StrapError, match="is not a dataset that can be read"):
         strap.open_dataset(tmp_path)
     with pytest.raises(StrapError, match="unknown format 'libro': did you mean 'libero'"):
         strap.open_dataset(tmp_path / "a.txt", format="libro")
     for name in ("mug", "soup"):  # to be taken for LeRobot, that much is enough
         (tmp_path / name / "meta").mkdir(parents=True)
         (tmp_path / name / "meta" / "info.json").write_text("{}")
-    with pytest.raises(StrapError, match=r"a folder of datasets \(mug, soup\): name one, '.*/mug'"):
+    message = r"a folder of datasets \(mug, soup\): name one of them, for example '.*/mug'"
+    with pytest.raises(StrapError, match=message):
         strap.open_dataset(tmp_path)
 
 
@@ -236,7 +237,7 @@ def test_unreadable_frames_are_named(tmp_path: Path) -> None:
     own = strap.open_dataset(file)["demo_1"]
     with h5py.File(file, "a") as handle:
         del handle["data/demo_1/obs/front"]
-    with pytest.raises(StrapError, match="'data/demo_1/obs/front' leads nowhere"):
+    with pytest.raises(StrapError, match="'data/demo_1/obs/front' points to nothing"):
         own.frames("front")
 
 
@@ -391,26 +392,28 @@ def test_virtual_arrays(tmp_path: Path) -> None:
         virtual_source.move("front", "renamed")
 
     gone = change(write(tmp_path / "b.hdf5"), missing)
-    refuses(gone, "'data/demo_0/obs/front' leads nowhere", "restore what the link points to")
+    refuses(gone, "'data/demo_0/obs/front' points to nothing", "restore what the link points to")
 
     def partial(demo: h5py.Group) -> None:
         virtual(demo, layout_of((0, 4, h5py.VirtualSource(demo["obs/front"])[:4])))
 
     some = change(write(tmp_path / "c.hdf5"), partial)
-    refuses(some, "'obs/virtual' is a virtual array with values for 768 of 1,152 places")
+    refuses(some, "'obs/virtual' is a virtual array with only 768 of its 1,152 values")
 
     def shrunk(demo: h5py.Group) -> None:
         whole(demo)
         del demo["obs/front"]
         demo["obs/front"] = np.zeros((6, 8, 4, 3), np.uint8)
 
-    refuses(change(write(tmp_path / "d.hdf5"), shrunk), "more than '/data/demo_0/obs/front' holds")
+    refuses(
+        change(write(tmp_path / "d.hdf5"), shrunk), "of values that '/data/demo_0/obs/front' lacks"
+    )
 
     def itself(demo: h5py.Group) -> None:
         source = h5py.VirtualSource(".", "data/demo_0/obs/virtual", (6, 8, 8, 3))
         virtual(demo, layout_of((0, 6, source)))
 
-    refuses(change(write(tmp_path / "e.hdf5"), itself), "virtual array of more than 8 others")
+    refuses(change(write(tmp_path / "e.hdf5"), itself), "virtual array nested more than 8 deep")
 
 
 def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path) -> None:
@@ -443,12 +446,12 @@ def test_links_that_lead_nowhere_or_in_circles(tmp_path: Path) -> None:
 
     for edit, words in {
         typed: "'data/demo_0/obs/typed' is neither an array nor a group",
-        dangling: "'data/demo_0/obs/lost' leads nowhere: there is no 'nothing' on its way",
-        circular: "the links of 'data/demo_0/obs/one' lead in a circle; remove one",
-        nested: "'data/demo_0/obs/self/demo_0' is a group inside itself",
+        dangling: "'data/demo_0/obs/lost' points to nothing: 'nothing' does not exist",
+        circular: "the links of 'data/demo_0/obs/one' form a loop; remove one",
+        nested: "'data/demo_0/obs/self/demo_0' is a group that contains itself",
         multiplying: "has more than 10,000 arrays and groups",
-        unnamed: "'data/demo_0' holds the name '\\udcff\\udcfe', which is no name",
-        upwards: "'data/demo_0/obs' holds the name '..', which is no name",
+        unnamed: "'data/demo_0' holds the name '\\udcff\\udcfe', which is not a valid name",
+        upwards: "'data/demo_0/obs' holds the name '..', which is not a valid name",
     }.items():
         refuses(change(write(tmp_path / f"{edit.__name__}.hdf5"), edit), words)
 
@@ -489,9 +492,12 @@ def test_a_demonstration_without_actions_is_not_left_out(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("actions", "words"),
     [
-        (None, "'actions' is of a group, not an array [frames, numbers]"),
-        (3.0, "'actions' is (), not an array [frames, numbers]"),
-        (np.zeros((6, 7, 2)), "'actions' is (6, 7, 2), not an array [frames, numbers]"),
+        (None, "'actions' is a group; it must be an array [frames, numbers]"),
+        (3.0, "'actions' has shape (); it must be an array [frames, numbers]"),
+        (
+            np.zeros((6, 7, 2)),
+            "'actions' has shape (6, 7, 2); it must be an array [frames, numbers]",
+        ),
         (np.zeros(6, "S3"), "'actions' is of the type |S3, not numbers"),
         (np.zeros(6, [("a", "f4")]), "not numbers"),
     ],
@@ -650,13 +656,13 @@ def gzip_chunk(demo: h5py.Group, packed: bytes) -> None:
 def test_gzip_chunks_that_hold_more_than_they_declare(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).bytes(3 << 19)
     bomb = zlib.compress(noise + bytes(1 << 24))
-    words = "'obs/new' has a gzip chunk that holds more than its 4,718,592 bytes"
+    words = "'obs/new' has a gzip chunk that unpacks to more than its 4,718,592 bytes"
     refuses(change(write(tmp_path / "a.hdf5"), lambda demo: gzip_chunk(demo, bomb)), words)
     sound = noise + bytes((6 * 512 * 512 * 3) - len(noise))
     file = change(write(tmp_path / "b.hdf5"), lambda demo: gzip_chunk(demo, zlib.compress(sound)))
     assert strap.open_dataset(file)["demo_0"].frames("new").tobytes() == sound
     long = noise * 4
-    words = "has a chunk of 6,291,456 bytes at (0, 0, 0, 0) for 4,718,592"
+    words = "has a chunk of 6,291,456 bytes at (0, 0, 0, 0), which cannot unpack to 4,718,592"
     refuses(change(write(tmp_path / "c.hdf5"), lambda demo: gzip_chunk(demo, long)), words)
 
 
@@ -726,7 +732,7 @@ def test_types_that_are_read_and_types_that_are_not(tmp_path: Path) -> None:
     def blind(demo: h5py.Group) -> None:
         demo["obs/blind"] = np.zeros((6, 0, 8, 3), np.uint8)
 
-    refuses(change(write(tmp_path / "d.hdf5"), blind), "'obs/blind'", "pictures without pixels")
+    refuses(change(write(tmp_path / "d.hdf5"), blind), "'obs/blind'", "images without pixels")
 
 
 def test_small_chunks_that_declare_much(tmp_path: Path) -> None:
@@ -737,7 +743,11 @@ def test_small_chunks_that_declare_much(tmp_path: Path) -> None:
         camera.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(1 << 25)))
 
     file = change(write(tmp_path / "a.hdf5"), create)
-    refuses(file, "'obs/new' has a chunk of 32,", "bytes at (0, 0, 0, 0) for 150,000,000")
+    refuses(
+        file,
+        "'obs/new' has a chunk of 32,",
+        "bytes at (0, 0, 0, 0), which cannot unpack to 150,000,000",
+    )
 
 
 def test_a_damaged_index_of_chunks_gives_no_black_frames(tmp_path: Path) -> None:
@@ -762,14 +772,14 @@ def test_arrays_on_the_same_bytes(tmp_path: Path) -> None:
         demo = handle["data/demo_0"]
         states, actions = demo["states"].id.get_offset(), demo["actions"].id.get_offset()
     patch(file, struct.pack("<QQ", states, 528), struct.pack("<QQ", actions + 8, 528))
-    refuses(file, "demo_0: 'states' lies on the same bytes of the file as 'actions'")
+    refuses(file, "demo_0: 'states' uses the same bytes of the file as 'actions'")
 
 
 def test_numbers_with_bits_of_their_own_order(tmp_path: Path) -> None:
     file = write(tmp_path / "a.hdf5")
     double = bytes.fromhex("11203f00080000000000400034 0b0034")
     patch(file, double + b"\xff\x03", double + b"\xfe\x03", count=10)
-    refuses(file, "demo_0", "'actions' holds numbers with bits of its own order")
+    refuses(file, "demo_0", "'actions' stores numbers in a bit layout that is not that of")
 
 
 def test_texts_that_share_their_storage(tmp_path: Path) -> None:
@@ -795,7 +805,7 @@ def test_texts_that_share_their_storage(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[place : place + 96] = bytes(data[place : place + 16]) * 6
     file.write_bytes(data)
-    refuses(file, "'texts' has texts of more than the file's")
+    refuses(file, "'texts' has texts longer than the whole file")
 
 
 def test_attributes_that_share_their_storage(tmp_path: Path) -> None:
@@ -816,7 +826,7 @@ def test_attributes_that_share_their_storage(tmp_path: Path) -> None:
         place = pointer(7000 + i)
         data = data[:place] + data[start : start + 16] + data[place + 16 :]
     file.write_bytes(data)
-    refuses(file, "demo_0: its attributes have texts of more than the file's")
+    refuses(file, "demo_0: the texts of its attributes are longer than the whole file")
 
 
 def test_a_damaged_collection_of_texts_does_not_hang(tmp_path: Path) -> None:
@@ -825,7 +835,7 @@ def test_a_damaged_collection_of_texts_does_not_hang(tmp_path: Path) -> None:
     first = data.index(b"GCOL") + 16
     data[first : first + 16] = bytes(16)
     file.write_bytes(data)
-    refuses(file, f"is damaged at byte {first:,}, among its texts")
+    refuses(file, f"is damaged at byte {first:,}, where texts are stored")
 
 
 # --- files that are none -------------------------------------------------------------------------
@@ -833,7 +843,7 @@ def test_a_damaged_collection_of_texts_does_not_hang(tmp_path: Path) -> None:
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.hdf5")
-    refuses(tmp_path / "a.hdf5", "is no file that can be read")
+    refuses(tmp_path / "a.hdf5", "is not a file that can be read")
 
 
 def test_only_an_unknown_id_is_unknown(tmp_path: Path) -> None:
@@ -843,13 +853,13 @@ def test_only_an_unknown_id_is_unknown(tmp_path: Path) -> None:
         reader.read("demo_9")
     with h5py.File(file, "a") as handle:
         del handle["data/demo_1"]
-    with pytest.raises(StrapError, match="'data/demo_1' leads nowhere"):
+    with pytest.raises(StrapError, match="'data/demo_1' points to nothing"):
         reader.read("demo_1")
     file.write_bytes(file.read_bytes()[:999])
     with pytest.raises(StrapError, match=r"cannot open '.*a.hdf5' as HDF5"):
         reader.read("demo_0")
     file.unlink()
-    with pytest.raises(StrapError, match=r"a.hdf5' is no file that can be read"):
+    with pytest.raises(StrapError, match=r"a.hdf5' is not a file that can be read"):
         reader.read("demo_0")
 
 

@@ -51,7 +51,8 @@ class Attributes:
         """Return a value as one text; None becomes "", a list of parts (LIBERO) is joined."""
         if isinstance(self.values.get(name), list) and len(value) > 1:
             raise StrapError(
-                f"{self._where(name)} is a list of {len(value)} texts: write the instruction as one"
+                f"{self._where(name)} is a list of {len(value)} texts: write the instruction as "
+                "one text"
             )
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = "".join(value)
@@ -69,7 +70,7 @@ class Attributes:
         value = self.values.get(name)
         if not isinstance(value, str):
             return {}
-        require_at_most(len(value), MAX_JSON_BYTES, f"letters of JSON in '{name}'", self.file)
+        require_at_most(len(value), MAX_JSON_BYTES, f"characters of JSON in '{name}'", self.file)
         try:
             parsed = json.loads(value)
         except (ValueError, RecursionError):
@@ -96,8 +97,8 @@ def read_attributes(node: h5py.Group, place: str, file: Path, size: int) -> Attr
         length += _text_length(value)
         if length > size:
             raise StrapError(
-                f"'{file}', {place}: its attributes have texts of more than the file's {size:,} "
-                "bytes; the file is damaged: copy it again or leave it out"
+                f"'{file}', {place}: the texts of its attributes are longer than the whole file "
+                f"({size:,} bytes); the file is damaged: copy it again or leave it out"
             )
     return Attributes(file, place, values)
 
@@ -110,7 +111,7 @@ def _read(node: h5py.Group, name: str, place: str, file: Path, size: int) -> Any
     if not attribute.dtype.hasobject and count * attribute.dtype.itemsize > size:
         raise StrapError(
             f"'{file}', {place}: the attribute '{_clean(name)}' declares {attribute.shape} values, "
-            f"more than the file of {size:,} bytes holds; the file is damaged: copy it again"
+            f"more than a file of {size:,} bytes can hold; the file is damaged: copy it again"
         )
     if attribute.dtype.hasobject and count > SHORT_LIST and count * size > MAX_CHUNK_BYTES:
         return None
@@ -221,7 +222,7 @@ def find_orientation(data: Attributes) -> Orientation:
     if not isinstance(convention, str) or convention not in ("opengl", "opencv"):
         raise StrapError(
             f"'{data.file}': the attribute 'macros_image_convention' of '/data' is "
-            f"{_shown(convention)}; it must be 'opengl' or 'opencv': correct it, or say how the "
-            "images lie when you open it (orientation=, --orientation)"
+            f"{_shown(convention)}; it must be 'opengl' or 'opencv': correct it, or give the "
+            "orientation of the images when you open the file (orientation=, --orientation)"
         )
     return "flipped" if convention == "opengl" else "upright"

@@ -91,8 +91,8 @@ class GuardedFile(io.RawIOBase):
             step = size if number == 0 else OBJECT.size + (size + 7) // 8 * 8
             if step < OBJECT.size or place + step > len(data):
                 raise StrapError(
-                    f"'{self._path}' is damaged at byte {start + place:,}, among its texts (HDF5 "
-                    "global heap): copy it again or leave it out"
+                    f"'{self._path}' is damaged at byte {start + place:,}, where texts are stored "
+                    "(HDF5 global heap): copy it again or leave it out"
                 )
             place += step
         self._sound.add(start)

@@ -32,8 +32,8 @@ def member_names(group: h5py.Group, place: str, file: Path) -> list[str]:
         is_text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") == name
         if not is_text or "/" in name or "\0" in name or name in ("", ".", ".."):
             raise StrapError(
-                f"'{file}': '{place}' holds the name {name!a}, which is no name of a group or "
-                "an array; the file is damaged: copy it again or leave it out"
+                f"'{file}': '{place}' holds the name {name!a}, which is not a valid name of "
+                "a group or an array; the file is damaged: copy it again or leave it out"
             )
     return names
 
@@ -53,7 +53,7 @@ def follow(group: h5py.Group, path: str, file: Path) -> Node:
         name = pending.popleft()
         if not isinstance(node, h5py.Group) or not node.id.links.exists(name):
             raise StrapError(
-                f"'{file}': '{start}' leads nowhere: there is no '{_shown(name)}' on its way; "
+                f"'{file}': '{start}' points to nothing: '{_shown(name)}' does not exist; "
                 "restore what the link points to, or remove the link"
             )
         kind = node.id.links.get_info(name).type
@@ -63,9 +63,7 @@ def follow(group: h5py.Group, path: str, file: Path) -> Node:
         _require_soft(node, name, kind, start, file)
         soft_links += 1
         if soft_links > MAX_SOFT_LINKS:
-            raise StrapError(
-                f"'{file}': the links of '{start}' lead in a circle; remove one of them"
-            )
+            raise StrapError(f"'{file}': the links of '{start}' form a loop; remove one of them")
         target = node.id.links.get_val(name)
         node = node.file["/"] if target.startswith(b"/") else node
         pending.extendleft(reversed(_parts(target)))
@@ -80,8 +78,9 @@ def members_under(
     for count, (name, node) in enumerate(members, 1):
         if count > MAX_MEMBERS:
             raise StrapError(
-                f"'{file}': '{place}' has more than {MAX_MEMBERS:,} arrays and groups, each link "
-                "counted; the file is damaged, or its links multiply: leave it out"
+                f"'{file}': '{place}' has more than {MAX_MEMBERS:,} arrays and groups, links "
+                "included; the file is damaged, or too many of its links point to groups: leave "
+                "it out"
             )
         if node is None:
             raise StrapError(
@@ -103,8 +102,8 @@ def _walk(
         address = _address(node)
         if address in ancestors or len(ancestors) > MAX_GROUP_DEPTH:
             raise StrapError(
-                f"'{file}': '{place}/{name}' is a group inside itself, or more than "
-                f"{MAX_GROUP_DEPTH} groups deep; remove the link"
+                f"'{file}': '{place}/{name}' is a group that contains itself, or groups are nested "
+                f"more than {MAX_GROUP_DEPTH} deep; remove the link"
             )
         for path, below in _walk(node, f"{place}/{name}", file, (*ancestors, address)):
             yield f"{name}/{path}", below

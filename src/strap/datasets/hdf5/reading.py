@@ -31,7 +31,12 @@ from strap.datasets.hdf5.guard import GuardedFile
 from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.datasets.image_arrays import as_uint8_images, is_image_array
-from strap.datasets.untrusted import MAX_ARRAY_BYTES, describe, reading, require_at_most
+from strap.datasets.untrusted import (
+    MAX_ARRAY_BYTES,
+    describe_error,
+    explain_read_errors,
+    require_at_most,
+)
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Orientation, Source, Trajectory
@@ -133,9 +138,9 @@ def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
 
     The file is open only inside the block: while it is open, this process cannot write to it.
     """
-    with reading(file, FORMAT, part=part), ExitStack() as stack:
+    with explain_read_errors(file, FORMAT, part=part), ExitStack() as stack:
         if not file.is_file():
-            raise StrapError(f"'{file}' is no file that can be read: leave it out")
+            raise StrapError(f"'{file}' is not a file that can be read: leave it out")
         stream = stack.enter_context(GuardedFile(file))
         try:
             handle = h5py.File(stream, "r")
@@ -143,13 +148,14 @@ def _open(file: Path, part: str = "") -> Iterator[h5py.File]:
             raise
         except Exception as error:
             raise StrapError(
-                f"cannot open '{file}' as HDF5 ({describe(error)}): the file is truncated or not "
-                "HDF5; copy it again or leave it out"
+                f"cannot open '{file}' as HDF5 ({describe_error(error)}): the file is truncated or "
+                "not HDF5; copy it again or leave it out"
             ) from error
         stack.enter_context(handle)
         if handle.id.get_create_plist().get_sizes() != (8, 8):
             raise StrapError(
-                f"'{file}' counts its bytes with other than 8-byte numbers: repack it (h5repack)"
+                f"'{file}' stores addresses and lengths in numbers that are not of 8 bytes, which "
+                "is the only size that can be read: repack it (h5repack)"
             )
         yield handle
 
@@ -195,10 +201,10 @@ def _is_demo(key: str, node: object) -> bool:
 def _find_actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
     found = follow(demo, "actions", file)
     if not isinstance(found, h5py.Dataset) or not found.shape or len(found.shape) > 2:
-        shape = found.shape if isinstance(found, h5py.Dataset) else "of a group"
+        wrong = f"has shape {found.shape}" if isinstance(found, h5py.Dataset) else "is a group"
         raise StrapError(
-            f"'{file}', {key}: 'actions' is {shape}, not an array [frames, numbers]; the file is "
-            "damaged: copy it again or leave it out"
+            f"'{file}', {key}: 'actions' {wrong}; it must be an array [frames, numbers]; the file "
+            "is damaged: copy it again or leave it out"
         )
     return found
 
@@ -230,7 +236,10 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
         size, data = file.stat().st_size, _find_data_group(handle, file)
         demo = follow(data, entry.key, file)
         if not isinstance(demo, h5py.Group):
-            raise StrapError(f"'{file}': '/data/{entry.key}' is no group any more: open it again")
+            raise StrapError(
+                f"'{file}': '/data/{entry.key}' is no longer a group: the file has changed, open "
+                "it again"
+            )
         shared = read_attributes(data, "/data", file, size)
         attributes = read_attributes(demo, entry.key, file, size)
         arrays = _find_frame_arrays(demo, entry, size)
@@ -299,7 +308,7 @@ def _find_frame_arrays(demo: h5py.Group, entry: _Entry, size: int) -> dict[str, 
 def _require_usable(name: str, array: h5py.Dataset, place: Place) -> None:
     """Raise for images without pixels, and for actions or proprioception above the size limit."""
     if _is_camera(name, array) and not math.prod(array.shape[1:]):
-        raise place.error(f"has shape {array.shape}: pictures without pixels")
+        raise place.error(f"has shape {array.shape}: images without pixels")
     if name == "actions" or _is_state(name, array):
         length = math.prod(array.shape) * array.dtype.itemsize
         require_at_most(length, MAX_ARRAY_BYTES, f"bytes of {place.key} '{name}'", place.file)

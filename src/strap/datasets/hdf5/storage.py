@@ -94,8 +94,8 @@ def require_stored(array: h5py.Dataset, place: Place, *, depth: int = 0) -> None
     if properties.get_external_count():
         other = bytes(properties.get_external(0)[0]).decode("utf-8", "replace")
         raise StrapError(
-            f"{place} lies in the file '{other}' (HDF5 external storage): files may not name other "
-            "files. If you trust it, write its values into this file"
+            f"{place} is stored in the file '{other}' (HDF5 external storage): files may not name "
+            "other files. If you trust it, write its values into this file"
         )
     if layout == h5py.h5d.VIRTUAL:
         _require_sources(array, place, depth)
@@ -122,13 +122,13 @@ def _require_type(array: h5py.Dataset, place: Place) -> None:
     is_table = dtype.fields is not None and not dtype.hasobject
     if not (dtype.kind in "biufc" or is_text or is_table):
         raise StrapError(
-            f"{place} is of the type {_type_name(dtype)}: numbers, texts and tables of numbers are "
-            "read; convert or remove the array"
+            f"{place} is of the type {_type_name(dtype)}: only numbers, texts and tables of "
+            "numbers can be read; convert or remove the array"
         )
     if dtype.kind in "iuf" and not array.id.get_type().equal(
         h5py.h5t.py_create(dtype, logical=True)
     ):
-        raise place.error(f"holds numbers with bits of its own order, not {dtype}")
+        raise place.error(f"stores numbers in a bit layout that is not that of {dtype}")
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:
@@ -156,7 +156,7 @@ def require_apart(arrays: Mapping[str, h5py.Dataset], place: Place) -> None:
     for one, other in pairwise(sorted(spans)):
         if other[0] < one[1]:
             raise replace(place, name=spans[other]).error(
-                f"lies on the same bytes of the file as '{spans[one]}'"
+                f"uses the same bytes of the file as '{spans[one]}'"
             )
 
 
@@ -166,7 +166,7 @@ def _require_contiguous(array: h5py.Dataset, place: Place, *, compact: bool) -> 
         raise place.error(f"has shape {array.shape} but was never written")
     if array.id.get_storage_size() < needed or (offset or 0) + needed > place.size:
         raise place.error(
-            f"declares {needed:,} bytes, more than the file of {place.size:,} bytes has for it"
+            f"declares {needed:,} bytes, which are not all in the file of {place.size:,} bytes"
         )
 
 
@@ -181,7 +181,8 @@ def _require_chunked(array: h5py.Dataset, place: Place) -> None:
     stored, declared = array.id.get_storage_size(), _stored_bytes(array)
     if stored > place.size or declared > stored * _max_ratio(filters):
         raise place.error(
-            f"declares {declared:,} bytes in {stored:,} stored ones of a file of {place.size:,}"
+            f"declares {declared:,} bytes, stored as {stored:,} bytes in a file of "
+            f"{place.size:,} bytes, which is impossible"
         )
 
 
@@ -196,7 +197,7 @@ def _filters(array: h5py.Dataset, place: Place) -> list[int]:
     properties = array.id.get_create_plist()
     filters = [int(properties.get_filter(i)[0]) for i in range(properties.get_nfilters())]
     for number in filters:
-        name = FILTERS.get(number, "of an unknown kind")
+        name = FILTERS.get(number, "unknown")
         if number not in FILTERS or not h5py.h5z.filter_avail(number):
             raise StrapError(
                 f"{place} is packed with HDF5's filter {number} ({name}), which is not available: "
@@ -225,7 +226,10 @@ def _require_chunks(array: h5py.Dataset, start: int, stop: int, place: Place) ->
         applied = [f for i, f in enumerate(filters) if not chunk.filter_mask >> i & 1]
         is_long = chunk.size > most or chunk.byte_offset + chunk.size > place.size
         if is_long or length > chunk.size * _max_ratio(applied):
-            raise place.error(f"has a chunk of {chunk.size:,} bytes at {corner} for {length:,}")
+            raise place.error(
+                f"has a chunk of {chunk.size:,} bytes at {corner}, which cannot unpack to "
+                f"{length:,} bytes"
+            )
         if DEFLATE in applied and chunk.size > UNCHECKED_BYTES:
             _require_inflated(place, chunk.byte_offset, chunk.size, length)
 
@@ -266,7 +270,7 @@ def _require_inflated(place: Place, offset: int, size: int, length: int) -> None
         inflated += len(inflater.decompress(packed, UNCHECKED_BYTES))
         packed = inflater.unconsumed_tail
         if inflated > length:
-            raise place.error(f"has a gzip chunk that holds more than its {length:,} bytes")
+            raise place.error(f"has a gzip chunk that unpacks to more than its {length:,} bytes")
 
 
 def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Array:
@@ -281,7 +285,7 @@ def _read_texts(array: h5py.Dataset, start: int, stop: int, place: Place) -> Arr
         batches.append(array[first : min(first + step, stop)])
         length += sum(len(text) for text in batches[-1].flat)
         if length > place.size:
-            raise place.error(f"has texts of more than the file's {place.size:,} bytes")
+            raise place.error(f"has texts longer than the whole file ({place.size:,} bytes)")
     return np.concatenate(batches)
 
 
@@ -295,14 +299,14 @@ def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
             )
         found = follow(array.file["/"], source.dset_name, place.file)
         if not isinstance(found, h5py.Dataset) or not found.shape:
-            raise place.error(f"is a virtual array of '{source.dset_name}', which is no array")
+            raise place.error(f"is a virtual array of '{source.dset_name}', not an array")
         yield found
 
 
 def _require_sources(array: h5py.Dataset, place: Place, depth: int) -> None:
     """Raise if a virtual array has a part without source values, or is nested too deeply."""
     if depth == MAX_VIRTUAL_DEPTH:
-        raise place.error(f"is a virtual array of more than {MAX_VIRTUAL_DEPTH} others")
+        raise place.error(f"is a virtual array nested more than {MAX_VIRTUAL_DEPTH} deep")
     mapped = 0
     sources = zip(array.virtual_sources(), _sources(array, place), strict=True)
     for mapping, source in sources:
@@ -314,7 +318,7 @@ def _require_sources(array: h5py.Dataset, place: Place, depth: int) -> None:
             last = mapping.src_space.get_select_bounds()[1]
             inside = all(i < n for i, n in zip(last, source.shape, strict=True))
         if not inside:
-            raise place.error(f"is a virtual array of more than '{source.name}' holds")
+            raise place.error(f"is a virtual array of values that '{source.name}' lacks")
         mapped += points
     if mapped != array.size:
-        raise place.error(f"is a virtual array with values for {mapped:,} of {array.size:,} places")
+        raise place.error(f"is a virtual array with only {mapped:,} of its {array.size:,} values")
