@@ -103,7 +103,7 @@ def test_a_shard_that_is_no_file(folder: Path, kind: str) -> None:
     (folder / SHARD).unlink()
     (folder / SHARD).mkdir() if kind == "folder" else os.mkfifo(folder / SHARD)
     (folder / "dataset_info.json").unlink()
-    with pytest.raises(StrapError, match=f"'{folder / SHARD}' is no file of records"):
+    with pytest.raises(StrapError, match=f"'{folder / SHARD}' is not a file of records"):
         read_all(folder)
 
 
@@ -117,7 +117,7 @@ def test_a_description_that_is_no_file(folder: Path, kind: str) -> None:
         os.mkfifo(info)
     else:
         info.symlink_to(info)
-    with pytest.raises(StrapError, match=f"'{info}'.*(is no file|Too many levels)"):
+    with pytest.raises(StrapError, match=f"'{info}'.*(is not a file|Too many levels)"):
         read_all(folder)
 
 
@@ -184,7 +184,8 @@ def test_many_episodes_in_a_missing_shard_are_not_listed(folder: Path) -> None:
 def test_lengths_that_are_none(folder: Path, length: Json) -> None:
     forge_split(folder, shardLengths=[length, "1"])
     with pytest.raises(
-        StrapError, match=r"'shardLengths' of split 'train' is .*expected a whole number from 0 on"
+        StrapError,
+        match=r"'shardLengths' of split 'train' is .*expected a whole number of 0 or more",
     ):
         read_all(folder)
 
@@ -209,8 +210,8 @@ def test_more_shards_or_splits_than_any_dataset_has(folder: Path) -> None:
         (writers._tensor("float32", 10**9), "declares 8,000,000,000 bytes per step of 'count'"),
         (writers._tensor("int64", 2**40, 2**40), "bytes per step of 'count'; at most"),
         (writers._tensor("float32", *[1] * 17), "declares 17 dimensions of 'count'; at most 16"),
-        (writers._tensor("float32", -2), "the shape of 'count' is '-2', expected .* from -1 on"),
-        (writers._image(100_000, 100_000, 3), "10,000,000,000 pixels per picture of 'count'"),
+        (writers._tensor("float32", -2), "the shape of 'count' is '-2', expected .* -1 or more"),
+        (writers._image(100_000, 100_000, 3), "10,000,000,000 pixels per image of 'count'"),
         (
             writers._image(0, 64, 3),
             r"the shape of 'count' is \[0, 64, 3\], expected .height, width",
@@ -280,10 +281,10 @@ def test_any_value_at_any_place_is_read_or_refused(tmp_path: Path, name: str) ->
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("featuresDict",), [], "its content is no FeaturesDict"),
+        (("featuresDict",), [], "its content is not a FeaturesDict"),
         (("featuresDict", "features", "steps"), 3, "'steps' is 3, expected an object"),
         (("featuresDict", "features", "x"), None, "feature 'x' is None, expected an object"),
-        (("featuresDict", "features", "x"), {"imag": {}}, "what describes feature 'x' is"),
+        (("featuresDict", "features", "x"), {"imag": {}}, "the description of feature 'x' is"),
         (("featuresDict", "features", ""), {"text": {}}, "the name of a feature is ''"),
         (("featuresDict", "features", "x"), {"image": 1}, "'image' of 'x' is 1, expected an obj"),
         (
@@ -314,7 +315,7 @@ def test_any_value_at_any_place_is_read_or_refused(tmp_path: Path, name: str) ->
         (
             ("featuresDict", "features", "x"),
             {"featuresDict": {"feature": {}}},
-            "feature 'x' is no FeaturesDict",
+            "feature 'x' is not a FeaturesDict",
         ),
     ],
 )

@@ -145,18 +145,18 @@ def floats(*values: float) -> bytes:
         (b"\x00" * 40, "a field has wire type 0, expected a message"),
         (b"no example at all", "a field has wire type 6"),
         (b"\xff" * 40, "a variable-length number does not end"),
-        (writers._field(2, b""), "the record is no tf.train.Example"),
+        (writers._field(2, b""), "the record is not a tf.train.Example"),
         (writers._field(1, b""), "the record holds no features"),
-        (writers._field(1, b"") * 2, "the record is no tf.train.Example"),
+        (writers._field(1, b"") * 2, "the record is not a tf.train.Example"),
         (writers._field(1, entry(b"a", b"") * 2), "the record holds the feature 'a' twice"),
         (writers._field(1, entry(b"\xff", b"")), "'utf-8' codec can't decode"),
-        (writers._field(1, b"\x12\x00"), "a list holds something that is no value of it"),
-        (writers._field(1, b"\x0a\x7f"), "a field reaches over the end of its message"),
-        (writers._field(1, b"\x0a" + varint(2**62)), "reaches over the end of its message"),
+        (writers._field(1, b"\x12\x00"), "a list holds something other than values"),
+        (writers._field(1, b"\x0a\x7f"), "a field extends past the end of its message"),
+        (writers._field(1, b"\x0a" + varint(2**62)), "extends past the end of its message"),
         (writers._field(1, writers._field(1, b"")), "lacks its name or its feature"),
         (
             writers._field(1, writers._field(1, writers._field(1, b"a") * 2)),
-            "an entry of the record's map is no name with a feature",
+            "an entry of the record's map is not a name with a feature",
         ),
         (
             writers._field(1, entry(b"a", b"") * 100_001),
@@ -186,28 +186,36 @@ def unpacked(kind: int, data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("steps/action", b"\x22\x00", "is no list of bytes, floats or integers"),
-        ("steps/action", floats(1) * 2, "is no list of bytes, floats or integers"),
-        ("steps/action", packed(2, bytes(7)), "a list of floats has a part of odd size"),
+        ("steps/action", b"\x22\x00", "is not a list of bytes, floats or integers"),
+        ("steps/action", floats(1) * 2, "is not a list of bytes, floats or integers"),
+        (
+            "steps/action",
+            packed(2, bytes(7)),
+            "the size of a list of floats is not a multiple of 4",
+        ),
         ("steps/action", unpacked(2, b"\x0d\0\0"), "a list of floats holds something"),
         ("steps/action", unpacked(2, b"\x09" + bytes(9)), "a list of floats holds something"),
         ("steps/action", packed(1, b"text"), "holds bytes, not numbers"),
-        ("steps/action", b"", r"'steps/action' has 0 values, \[4, 7\] need 28"),
-        ("steps/action", floats(*range(29)), r"'steps/action' has 29 values, \[4, 7\] need 28"),
-        ("steps/action", packed(3, bytes(28)), "holds int64 values that are no float64"),
+        ("steps/action", b"", r"'steps/action' has 0 values, but shape \[4, 7\] needs 28"),
+        (
+            "steps/action",
+            floats(*range(29)),
+            r"'steps/action' has 29 values, but shape \[4, 7\] needs 28",
+        ),
+        ("steps/action", packed(3, bytes(28)), "holds int64 values that do not fit into float64"),
         ("steps/count", packed(3, b"\xff" * 4), "a list of integers ends inside a number"),
-        ("steps/count", packed(3, b"\0" * 5), r"has 5 values, \[4\] need 4"),
+        ("steps/count", packed(3, b"\0" * 5), r"has 5 values, but shape \[4\] needs 4"),
         ("steps/count", packed(3, b"\0" * 3 + b"\xff" * 30 + b"\0"), "number does not end"),
         ("steps/count", unpacked(3, b"\x08\x01\x08"), "a list of integers holds something"),
         ("steps/count", unpacked(3, b"\x10\x01" * 4), "a list of integers holds something"),
-        ("steps/count", floats(1, 2, 3, 4), "holds float32 values that are no int64"),
-        ("steps/is_last", packed(3, b"\0\0\0\x02"), "holds int64 values that are no bool"),
-        ("steps/is_last", packed(3, b""), r"'steps/is_last' has 0 values, \[4\] need 4"),
+        ("steps/count", floats(1, 2, 3, 4), "holds float32 values that do not fit into int64"),
+        ("steps/is_last", packed(3, b"\0\0\0\x02"), "holds int64 values that do not fit into bool"),
+        ("steps/is_last", packed(3, b""), r"'steps/is_last' has 0 values, but shape \[4\] needs 4"),
         (LEFT, floats(1), "holds numbers, not bytes"),
         (LEFT, packed(1, b"\xff\xd8\xff"), "has 4 texts for 1 steps"),
         (LEFT, writers.feature([b"GIF89a"] * 4), "frame 0: cannot decode.*neither JPEG nor PNG"),
         (LEFT, b"", "has 4 texts for 0 steps"),
-        (WRIST, packed(1, b"\xff\xd8\xff"), "has 1 pictures for 4 steps"),
+        (WRIST, packed(1, b"\xff\xd8\xff"), "has 1 images for 4 steps"),
         (
             LEFT,
             writers._field(1, b"\x0a\x00" * ((1 << 20) + 1)),
@@ -259,7 +267,9 @@ def test_values_keep_their_dtype(folder: Path, dtype: str, values: list[float], 
     forge_field(folder, "count", writers._tensor(dtype))
     write_episode(folder, {"steps/count": np.array(values)})
     if not fits:
-        with pytest.raises(StrapError, match=f"'steps/count' holds .* values that are no {dtype}"):
+        with pytest.raises(
+            StrapError, match=f"'steps/count' holds .* values that do not fit into {dtype}"
+        ):
             read_all(folder)
         return
     (trajectory,) = list(read_all(folder))
@@ -276,7 +286,7 @@ def test_a_value_stored_once_is_one_value(folder: Path) -> None:
     write_episode(folder, {"once": np.array([1.5], np.float32)})
     assert next(iter(read_all(folder))).attributes["once"] == 1.5
     write_episode(folder, {"once": np.array([1.5, 2], np.float32)})
-    with pytest.raises(StrapError, match=r"'once' has 2 values, \[1\] need 1"):
+    with pytest.raises(StrapError, match=r"'once' has 2 values, but shape \[1\] needs 1"):
         read_all(folder)
 
 

@@ -73,5 +73,5 @@ def expect_integer(value: Any, what: str, file: Path, *, least: int = 0) -> int:
         digits = value.removeprefix("-")
         number = int(value) if digits.isdecimal() else None
     if number is None or not least <= number < 1 << 63:
-        raise wrong(value, what, f"a whole number from {least} on", file)
+        raise wrong(value, what, f"a whole number of {least} or more", file)
     return number

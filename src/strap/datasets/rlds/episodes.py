@@ -18,7 +18,7 @@ from strap.datasets.rlds.description import FEATURES
 from strap.datasets.rlds.example import Example, parse
 from strap.datasets.rlds.records import read_record
 from strap.datasets.rlds.structure import NUMPY_DTYPES, STEPS_FEATURE, Field, Structure
-from strap.datasets.untrusted import reading
+from strap.datasets.untrusted import explain_read_errors
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
 from strap.types import Array
@@ -151,7 +151,7 @@ class EpisodeRecord:
         return LazyArray((length, *shape), np.dtype(np.uint8), read)
 
     def _reading(self) -> Any:
-        return reading(self.shard, f"the RLDS episode {self.id}")
+        return explain_read_errors(self.shard, f"the RLDS episode {self.id}")
 
     def _shape(self, field: Field, length: int) -> tuple[int, ...]:
         if None not in field.shape:
@@ -169,22 +169,22 @@ class EpisodeRecord:
         found = self._parsed(example.count, name)
         if found != math.prod(shape):
             raise StrapError(
-                f"{self.where}: '{name}' has {found} values, {list(shape)} need "
+                f"{self.where}: '{name}' has {found} values, but shape {list(shape)} needs "
                 f"{math.prod(shape)}; {FEATURES} does not describe this record"
             )
         rows = self._parsed(example.numbers, name).reshape(shape)[start:stop]
         converted = _converted(rows, np.dtype(NUMPY_DTYPES[field.dtype]))
         if converted is None:
             raise StrapError(
-                f"{self.where}: '{name}' holds {rows.dtype} values that are no {field.dtype}, "
-                f"which {FEATURES} says; correct the description"
+                f"{self.where}: '{name}' holds {rows.dtype} values that do not fit into "
+                f"{field.dtype}, the dtype in {FEATURES}; correct the description"
             )
         return converted
 
     def _image_spans(self, name: str, length: int) -> list[tuple[int, int]]:
         spans = self._parsed(self.example().value_spans, self._require(name))
         if len(spans) != length:
-            raise self._unequal(name, f"{len(spans)} pictures", f"{length} steps")
+            raise self._unequal(name, f"{len(spans)} images", f"{length} steps")
         return spans
 
     def _unequal(self, name: str, values: str, expected: str) -> StrapError:

@@ -84,7 +84,7 @@ class Example:
             return None, start, stop
         number, a, b = _message(self.data, start, stop)
         if number not in (BYTES, FLOATS, INTS) or b != stop:
-            raise ValueError(f"'{name}' is no list of bytes, floats or integers")
+            raise ValueError(f"'{name}' is not a list of bytes, floats or integers")
         return number, a, b
 
 
@@ -94,7 +94,7 @@ def parse(data: bytes) -> Example:
         raise ValueError("the record is empty")
     number, start, stop = _message(data, 0, len(data))
     if number != 1 or stop != len(data):
-        raise ValueError("the record is no tf.train.Example")
+        raise ValueError("the record is not a tf.train.Example")
     spans: dict[str, tuple[int, int]] = {}
     for a, b in _repeated_spans(data, start, stop, MAX_FEATURES):
         name, span = _entry(data, a, b)
@@ -102,7 +102,7 @@ def parse(data: bytes) -> Example:
             raise ValueError(f"the record holds the feature '{name}' twice")
         spans[name] = span
     if not spans:
-        raise ValueError("the record holds no features: it is no tf.train.Example")
+        raise ValueError("the record holds no features: it is not a tf.train.Example")
     return Example(data, spans)
 
 
@@ -113,7 +113,7 @@ def _entry(data: bytes, start: int, stop: int) -> tuple[str, tuple[int, int]]:
     while position < stop:
         number, a, b = _message(data, position, stop)
         if number not in (1, 2) or number in found:
-            raise ValueError("an entry of the record's map is no name with a feature")
+            raise ValueError("an entry of the record's map is not a name with a feature")
         found[number] = (a, b)
         position = b
     if len(found) != 2:
@@ -130,7 +130,7 @@ def _repeated_spans(data: bytes, position: int, stop: int, limit: int) -> list[t
     found: list[tuple[int, int]] = []
     while position < stop:
         if data[position] != REPEATED or position + 1 >= stop:
-            raise ValueError("a list holds something that is no value of it")
+            raise ValueError("a list holds something other than values")
         size = data[position + 1]
         position += 2
         if size >= 0x80:
@@ -140,7 +140,7 @@ def _repeated_spans(data: bytes, position: int, stop: int, limit: int) -> list[t
         if len(found) > limit:
             raise ValueError(f"a list holds more than {limit:,} values")
     if position != stop:
-        raise ValueError("a field reaches over the end of its message")
+        raise ValueError("a field extends past the end of its message")
     return found
 
 
@@ -151,7 +151,7 @@ def _message(data: bytes, position: int, stop: int) -> tuple[int, int, int]:
         raise ValueError(f"a field has wire type {tag & 7}, expected a message")
     size, position = _number(data, position, stop)
     if position + size > stop:
-        raise ValueError("a field reaches over the end of its message")
+        raise ValueError("a field extends past the end of its message")
     return tag >> 3, position, position + size
 
 
@@ -194,7 +194,7 @@ def _packed(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
     """
     if kind == FLOATS:
         if (stop - start) % 4:
-            raise ValueError("a list of floats has a part of odd size")
+            raise ValueError("the size of a list of floats is not a multiple of 4 bytes")
         return _NumberBlock(kind, start, stop, (stop - start) // 4, True)
     return _NumberBlock(kind, start, stop, _count_varints(data, start, stop), True)
 
@@ -204,12 +204,12 @@ def _unpacked(data: bytes, kind: int, start: int, stop: int) -> _NumberBlock:
     if kind == FLOATS:
         raw = np.frombuffer(data, np.uint8, stop - start, start)
         if len(raw) % 5 or not (raw[::5] == UNPACKED_FLOAT).all():
-            raise ValueError("a list of floats holds something that is no value of it")
+            raise ValueError("a list of floats holds something other than floats")
         return _NumberBlock(kind, start, stop, len(raw) // 5, False)
     tags = _varints(data, start, stop)[::2]
     count = _count_varints(data, start, stop)
     if count % 2 or not (tags == UNPACKED_INT).all():
-        raise ValueError("a list of integers holds something that is no value of it")
+        raise ValueError("a list of integers holds something other than integers")
     return _NumberBlock(kind, start, stop, count // 2, False)
 
 

@@ -16,7 +16,7 @@ from strap.datasets.rlds.fields import Fields, Roles, assign_roles
 from strap.datasets.rlds.records import record_index
 from strap.datasets.rlds.shards import RecordShard
 from strap.datasets.rlds.structure import Structure, find_folder, load_structure
-from strap.datasets.untrusted import MAX_TRAJECTORIES, reading, require_at_most
+from strap.datasets.untrusted import MAX_TRAJECTORIES, explain_read_errors, require_at_most
 from strap.errors import StrapError
 from strap.types import Orientation, Source, Trajectory
 
@@ -105,7 +105,7 @@ class RldsReader:
     @property
     def missing(self) -> Mapping[str, Sequence[str]]:
         """The missing files: `shard` -> ids of the trajectories whose shard is missing."""
-        with reading(self.structure.folder, "RLDS"):
+        with explain_read_errors(self.structure.folder, "RLDS"):
             shards = [pair for pair in self.ids.shards if not pair[0].file.exists()]
             return {"shard": list(EpisodeIds(shards))}
 
@@ -115,7 +115,7 @@ class RldsReader:
         if place is None:
             raise KeyError(trajectory_id)
         shard, index = place
-        with reading(shard.file, f"the RLDS episode {trajectory_id}"):
+        with explain_read_errors(shard.file, f"the RLDS episode {trajectory_id}"):
             return self._read(EpisodeRecord(trajectory_id, shard.file, index, shard.length))
 
     def _read(self, episode: EpisodeRecord) -> Trajectory:
@@ -169,8 +169,10 @@ def open_rlds(
 
     folder = find_folder(path)
     if folder is None:
-        raise StrapError(f"'{path}' holds no RLDS dataset: no {FEATURES} there or two levels below")
-    with reading(folder, "RLDS"):
+        raise StrapError(
+            f"'{path}' holds no RLDS dataset: no {FEATURES} in it or up to two levels below"
+        )
+    with explain_read_errors(folder, "RLDS"):
         return "rlds", _open(folder, orientation or "upright", fields, missing == "skip")
 
 

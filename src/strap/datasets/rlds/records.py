@@ -61,8 +61,8 @@ def read_record(shard: Path, index: int, count: int | None = None) -> bytes:
         )
     if not 0 <= index < len(records):
         raise StrapError(
-            f"'{shard}' has {len(records)} records, number {index} was asked for: it changed; "
-            "open the dataset again"
+            f"'{shard}' has {len(records)} records, but record {index} was requested: the file "
+            "has changed; open the dataset again"
         )
     offset, length = (int(n) for n in records[index])
     with _opened(shard) as file:
@@ -190,7 +190,7 @@ def _record_length(header: bytes, shard: Path, index: int, position: int) -> int
     if masked_crc(header[:8]) != crc:
         raise StrapError(
             f"'{shard}', record {index} (at byte {position}): the checksum of its "
-            "length is wrong: damaged, compressed, or no TFRecord file; download it again"
+            "length is wrong: damaged, compressed, or not a TFRecord file; download it again"
         )
     if length > MAX_RECORD_BYTES:
         raise StrapError(
@@ -211,7 +211,9 @@ def _opened(shard: Path) -> Iterator[IO[bytes]]:
     """Yield the open shard; raise if it is a pipe or a device, which could block."""
     try:
         if not stat.S_ISREG(shard.stat().st_mode):
-            raise StrapError(f"'{shard}' is no file of records but a folder or a device; remove it")
+            raise StrapError(
+                f"'{shard}' is not a file of records but a folder or a device; remove it"
+            )
         with shard.open("rb") as file:
             yield file
     except OSError as error:

@@ -136,7 +136,7 @@ def load_structure(folder: Path) -> Structure:
     episode = _by_path(chain.from_iterable(_leaves(node, n, file) for n, node in named), file)
     if not steps:
         raise StrapError(
-            f"'{file}' has no sequence '{STEPS_FEATURE}', so it is no RLDS dataset; its "
+            f"'{file}' has no sequence '{STEPS_FEATURE}', so it is not an RLDS dataset; its "
             f"features: {', '.join(features) or 'none'}"
         )
     name = expect_text(value_of(info, "name", ""), "'name'", info_file)
@@ -151,7 +151,7 @@ def _children(node: Mapping[str, Any], what: str, file: Path) -> Mapping[str, An
         return {}
     if not isinstance(children, dict):
         raise StrapError(
-            f"'{file}': {what} is no FeaturesDict ('featuresDict': {{'features': …}}) as "
+            f"'{file}': {what} is not a FeaturesDict ('featuresDict': {{'features': …}}) as "
             "tensorflow-datasets 4 writes it; regenerate the file with a current version"
         )
     return children
@@ -173,7 +173,7 @@ def _leaves(node: Any, path: str, file: Path, depth: int = 0) -> Iterator[Field]
     kinds = [kind for kind in (*READ_KINDS, *UNREAD_KINDS) if kind in node]
     if len(kinds) != 1:
         expected = f"one of the kinds {', '.join((*READ_KINDS, *UNREAD_KINDS))}"
-        raise wrong(sorted(node), f"what describes feature '{path}'", expected, file)
+        raise wrong(sorted(node), f"the description of feature '{path}'", expected, file)
     if kinds[0] == "featuresDict":
         for name, child in _children(node, f"feature '{path}'", file).items():
             name = expect_name(name, f"the name of a feature of '{path}'", file)
@@ -212,7 +212,7 @@ def _image(
     if len(shape) != 3 or 0 in shape or shape[2] not in (None, 1, 2, 3, 4):
         raise wrong(list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file)
     pixels = math.prod(n or 1 for n in shape[:2])
-    require_at_most(pixels, MAX_IMAGE_PIXELS, f"pixels per picture of '{path}'", file)
+    require_at_most(pixels, MAX_IMAGE_PIXELS, f"pixels per image of '{path}'", file)
     return Field(path, "image", shape, dtype)
 
 
