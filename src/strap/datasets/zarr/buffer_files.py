@@ -101,12 +101,12 @@ class ZipFiles:
         if path.is_absolute() or ".." in path.parts:
             raise StrapError(
                 f"'{self.path}' holds the file {info.filename!a}, which is outside of it: archives "
-                "may only name files of their own; leave it out"
+                "may only name files in them; leave it out"
             )
         if info.compress_type not in ZIP_METHODS or info.flag_bits & 1:
             raise StrapError(
                 f"'{self.path}': {info.filename!a} is encrypted or packed with the zip method "
-                f"{info.compress_type}; make the zip again, stored or deflated"
+                f"{info.compress_type}; create the zip again, stored or deflated"
             )
 
 
@@ -119,7 +119,7 @@ def read_document(store: BufferFiles, key: str) -> dict[str, Any] | None:
     try:
         found = json.loads(store.read(key))
     except (ValueError, RecursionError) as error:
-        raise StrapError(f"'{store.path}': '{key}' is no JSON ({error}): {REMEDY}") from error
+        raise StrapError(f"'{store.path}': '{key}' is not JSON ({error}): {REMEDY}") from error
     if not isinstance(found, dict):
-        raise StrapError(f"'{store.path}': '{key}' is no JSON object: {REMEDY}")
+        raise StrapError(f"'{store.path}': '{key}' is not a JSON object: {REMEDY}")
     return found

@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from strap.datasets.untrusted import describe
+from strap.datasets.untrusted import describe_error
 from strap.datasets.zarr.buffer_files import BufferFiles
 from strap.datasets.zarr.layout import CHECKSUM_CODECS, IMAGE_CODECS, ArrayLayout, Codec
 from strap.datasets.zarr.sizes import HEADER_BYTES, unpacked_bytes
@@ -42,7 +42,7 @@ def require_chunks(
         if size > most:
             raise StrapError(
                 f"{where}: chunk '{key}' has {size:,} bytes, more than the {most:,} that its shape "
-                "can take: it is damaged, copy the dataset again"
+                "allows: it is damaged, copy the dataset again"
             )
         spans = [(0, size)]
         if layout.is_sharded:
@@ -91,12 +91,12 @@ def _require_fits(
         unpacked = unpacked_bytes(packer, store.read(key, begin, stop), limit, length=end - begin)
     except Exception as error:
         raise StrapError(
-            f"{where}: chunk '{key}' is no {packer} ({describe(error)}): it is damaged, copy the "
-            "dataset again"
+            f"{where}: chunk '{key}' is not valid {packer} ({describe_error(error)}): it is "
+            "damaged, copy the dataset again"
         ) from error
     if unpacked > limit:
         raise StrapError(
-            f"{where}: chunk '{key}' becomes more than the {limit:,} that its shape takes: it is "
+            f"{where}: chunk '{key}' unpacks to more than the {limit:,} bytes of its shape: it is "
             "damaged, copy the dataset again"
         )
 

@@ -103,7 +103,7 @@ def read_layout(store: BufferFiles, key: str) -> ArrayLayout | None:
     else:
         raise StrapError(
             f"'{store.path}': '{key}' has neither '.zarray' nor 'zarr.json': its description is "
-            f"lost; {REMEDY}"
+            f"missing; {REMEDY}"
         )
     if len(parsed.files) != len(parsed.shape) or not all(parsed.files):
         raise StrapError(
@@ -208,7 +208,7 @@ class _Parser:
         if not isinstance(found, list) or not 0 < len(found) <= MAX_AXES:
             raise self.error(f"has the {name} {_shown(found)}, not a list of lengths")
         if not all(type(side) is int and 0 <= side <= MAX_SIDE for side in found):
-            raise self.error(f"has the {name} {_shown(found)}, which are no lengths")
+            raise self.error(f"has the {name} {_shown(found)}, which are not lengths")
         return tuple(found)
 
     def separator(self, found: Any) -> str:
@@ -235,7 +235,7 @@ class _Parser:
             c.name not in CHECKSUM_CODECS for i in places for c in found[i + 1 :]
         ):
             names = ", ".join(codec.name for codec in found)
-            raise self.error(f"packs twice, or changes what is packed ({names}), which is not read")
+            raise self.error(f"compresses twice, or changes compressed data ({names})")
         return found
 
     def codec(self, described: Any, name_key: str) -> Codec:
@@ -246,8 +246,8 @@ class _Parser:
         if known is None or not isinstance(options, dict):
             raise StrapError(
                 f"'{self.store.path}': '{self.key}' uses the codec {_shown(name)}, which is not "
-                "allowed: it may run code or make objects. If you trust the file, write the array "
-                "again with blosc, zstd, gzip, lz4 or no compression"
+                "allowed: it can run code or create objects. If you trust the file, write the "
+                "array again with blosc, zstd, gzip, lz4 or no compression"
             )
         for key in DTYPE_OPTIONS:
             dtype = options.get(key)

@@ -32,7 +32,7 @@ from strap.datasets.untrusted import (
     MAX_ARRAY_BYTES,
     MAX_TRAJECTORIES,
     REMEDY,
-    reading,
+    explain_read_errors,
     require_at_most,
 )
 from strap.datasets.zarr.buffer_files import BufferFiles, FolderFiles, ZipFiles, read_document
@@ -185,7 +185,7 @@ def open_zarr(
         empty_chunks: read missing chunks as zeros, for writers that leave out chunks of zeros; by
             default a missing chunk is an error.
     """
-    with reading(path, FORMAT):
+    with explain_read_errors(path, FORMAT):
         store = _store(path, *_stamp(path))
         layouts = _read_layouts(store)
         ends = _read_episode_ends(store)
@@ -197,8 +197,9 @@ def open_zarr(
         raise StrapError(f"'{path}': {unknown('action array', found or 'action', numeric)}")
     if layouts[found].dtype.kind not in "biuf" or len(layouts[found].shape) > 2:
         raise StrapError(
-            f"'{path}': 'data/{found}' is {layouts[found].shape} of {layouts[found].dtype}, not an "
-            "array [frames, numbers]: name the action array with action="
+            f"'{path}': 'data/{found}' has shape {layouts[found].shape} and dtype "
+            f"{layouts[found].dtype}; it must be an array [frames, numbers]: name the action array "
+            "with action="
         )
     reader = ZarrReader(
         path,
@@ -229,18 +230,18 @@ def _read_layouts(store: BufferFiles) -> dict[str, ArrayLayout]:
 
 def _require_imagecodecs(path: Path) -> None:
     if importlib.util.find_spec("imagecodecs") is None:
-        raise StrapError(f"'{path}' holds packed pictures (UMI): pip install imagecodecs")
+        raise StrapError(f"'{path}' holds compressed images (UMI): pip install imagecodecs")
 
 
 def _read_episode_ends(store: BufferFiles) -> list[int]:
     folder, name = ENDS.split("/")
     layout = read_layout(store, ENDS) if name in store.folders(folder) else None
     if layout is None:
-        raise StrapError(f"'{store.path}' has no '{ENDS}'; it is no replay buffer")
+        raise StrapError(f"'{store.path}' has no '{ENDS}'; it is not a replay buffer")
     if len(layout.shape) != 1 or layout.dtype.kind not in "iu":
         raise StrapError(
-            f"'{store.path}': '{ENDS}' is {layout.shape} of {layout.dtype}, not a list of whole "
-            f"numbers; the buffer is damaged: {REMEDY}"
+            f"'{store.path}': '{ENDS}' has shape {layout.shape} and dtype {layout.dtype}; it must "
+            f"be a list of whole numbers; the buffer is damaged: {REMEDY}"
         )
     count = layout.shape[0]
     require_at_most(count, MAX_TRAJECTORIES, "episodes", store.path)
@@ -260,7 +261,7 @@ def _require_consistent(
 ) -> None:
     if not ends or ends[0] <= 0 or any(b <= a for a, b in pairwise(ends)):
         raise StrapError(
-            f"'{path}': '{ENDS}' does not rise from above 0; the buffer is damaged: {REMEDY}"
+            f"'{path}': '{ENDS}' must start above 0 and increase; the buffer is damaged: {REMEDY}"
         )
     for name, layout in layouts.items():
         if layout.shape[0] < ends[-1]:
@@ -270,7 +271,7 @@ def _require_consistent(
             )
         if _is_image(name, layout) and not math.prod(layout.shape):
             raise StrapError(
-                f"'{path}': 'data/{name}' has the shape {layout.shape}: pictures without pixels; "
+                f"'{path}': 'data/{name}' has the shape {layout.shape}: images without pixels; "
                 f"the buffer is damaged: {REMEDY}"
             )
 
@@ -287,7 +288,7 @@ def _read_rows(
     part = f"{part}, '{layout.key}'".lstrip(", ")
     start, stop = rows
     stamp = _stamp(path)
-    with reading(path, FORMAT, part=part):
+    with explain_read_errors(path, FORMAT, part=part):
         require_chunks(
             _store(path, *stamp),
             layout,

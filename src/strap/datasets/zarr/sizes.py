@@ -75,7 +75,7 @@ def _blosc(data: bytes, length: int) -> int:
     """Return the unpacked size in blosc's header; raise if its packed size is not `length`."""
     unpacked, _, packed = struct.unpack_from("<III", data, 4)
     if packed != length:
-        raise ValueError(f"{packed} packed bytes declared, {length} there")
+        raise ValueError(f"{packed} packed bytes declared, {length} found")
     return int(unpacked)
 
 
@@ -127,7 +127,7 @@ def _pixels(codec: str, data: bytes) -> int:
 def _webp_size(data: bytes) -> tuple[int, int]:
     kind = data[12:16]
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
-        raise ValueError("not a WebP picture")
+        raise ValueError("not a WebP image")
     if kind == b"VP8X":
         return (
             int.from_bytes(data[24:27], "little") + 1,
@@ -145,7 +145,7 @@ def _jpegxl_size(data: bytes) -> tuple[int, int]:
     if data[:12] == b"\0\0\0\x0cJXL \r\n\x87\n":
         data = _jpegxl_codestream(data)
     if data[:2] != b"\xff\x0a":
-        raise ValueError("not a JPEG XL picture")
+        raise ValueError("not a JPEG XL image")
     bits = _Bits(int.from_bytes(data[2:14], "little"))
     is_small = bits.take(1)
     height = _jpegxl_side(bits, is_small)
