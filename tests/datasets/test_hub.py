@@ -213,7 +213,8 @@ class TestFetching:
         hub.status = 500
         with pytest.raises(
             StrapError,
-            match=r"cannot fetch .*it answers 500.*try again later; what was fetched stays",
+            match=r"cannot fetch .*HTTP status 500.*try again later; "
+            r"files already fetched are kept",
         ):
             dataset.fetch()
         hub.status = 200
@@ -250,7 +251,7 @@ class TestFetching:
     def test_a_dataset_that_was_removed_while_it_was_read(self, hub: Hub, mugs: str) -> None:
         dataset = strap.open_dataset(NAME)
         del hub.repositories[NAME]
-        with pytest.raises(StrapError, match=r"cannot fetch .*file-000.* is private by now"):
+        with pytest.raises(StrapError, match=r"cannot fetch .*file-000.* is now private"):
             dataset["episode_000000"].actions[:]
 
     def test_metadata_names_no_file_outside(
@@ -327,8 +328,8 @@ class TestOffline:
         before.select(["episode_000001"]).fetch(["front"])
         unplug(monkeypatch, how)
         lacking = (
-            rf"is here in part, without {table(0)}.* on a machine with a network run `hf download "
-            rf"{NAME} --repo-type dataset --revision {mugs}`, and copy the folder "
+            rf"is only partly here, without {table(0)}.* on a machine with a network run `hf "
+            rf"download {NAME} --repo-type dataset --revision {mugs}`, and copy the folder "
             r"datasets--team--mugs of its cache into '.*/cache'"
         )
         with pytest.raises(StrapError, match=lacking):
@@ -361,7 +362,7 @@ class TestOffline:
     ) -> None:
         unplug(monkeypatch, how)
         line = told(["inspect", "data/mugs@v2.1"], capsys)
-        assert "'data/mugs@v2.1' is no file or folder here" in line
+        assert "'data/mugs@v2.1' is not a file or folder here" in line
         assert "the hub cannot be reached" in line
         assert ("HF_HUB_OFFLINE is set" in line) == (how == "HF_HUB_OFFLINE")
         command = "hf download data/mugs --repo-type dataset --revision v2.1 --local-dir mugs"
@@ -371,7 +372,7 @@ class TestOffline:
 class TestRefusals:
     def test_a_mistyped_path(self, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
         line = told(["inspect", "data/mugs"], capsys)
-        assert "no such dataset: 'data/mugs' is no file or folder here, and http" in line
+        assert "no such dataset: 'data/mugs' is not a file or folder here, and http" in line
         assert "has no dataset of that name that you may read: check the path or the name" in line
 
     def test_what_is_no_name_is_a_path(self, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,7 +415,9 @@ class TestRefusals:
     ) -> None:
         monkeypatch.setattr("time.sleep", lambda _: None)
         hub.head_status = 503
-        with pytest.raises(StrapError, match=r"cannot fetch meta/.* \(it answers 503\): try again"):
+        with pytest.raises(
+            StrapError, match=r"cannot fetch meta/.* \(HTTP status 503\): try again"
+        ):
             strap.open_dataset(NAME)
 
     def test_without_the_client_what_is_here_is_read(
@@ -427,9 +430,9 @@ class TestRefusals:
         assert len(dataset["episode_000002"].frames("wrist")) == LENGTHS[2]
         with pytest.warns(match="skipped 3 of 4 episodes"):
             assert len(strap.open_dataset(path, missing="skip")) == 1
-        with pytest.raises(StrapError, match=rf"here in part, without {table(1)}.*\[hub\]"):
+        with pytest.raises(StrapError, match=rf"only partly here, without {table(1)}.*\[hub\]"):
             dataset["episode_000001"].actions[:]
-        with pytest.raises(StrapError, match=r"'a/b' is no file or folder here; .*\[hub\]"):
+        with pytest.raises(StrapError, match=r"'a/b' is not a file or folder here; .*\[hub\]"):
             strap.open_dataset("a/b")
 
     def test_a_secret_is_in_no_message(
@@ -446,7 +449,7 @@ class TestRefusals:
         before = strap.open_dataset(NAME)
         del hub.repositories[NAME]
         with pytest.warns(
-            match=r"what 'team/mugs' is now \(it answers 401\): its commit .* is used"
+            match=r"current commit of 'team/mugs' \(HTTP status 401\): commit .* is used"
         ):
             assert strap.open_dataset(NAME).name == before.name
 
@@ -540,7 +543,7 @@ class TestCommands:
         strap.open_dataset(NAME).fetch()  # more of it changes nothing
         capsys.readouterr()
         assert main(words) == 0
-        assert "nothing had changed" in capsys.readouterr().out
+        assert "up to date: nothing to do" in capsys.readouterr().out
         target, priors = open_run("run").datasets()
         assert (len(target), len(priors[0])) == (1, 2)
 

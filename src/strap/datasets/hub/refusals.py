@@ -18,19 +18,19 @@ def refuse_name(name: HubName, error: BaseException) -> StrapError:
 
     error = _cause(error)
     page = f"{constants.ENDPOINT}/datasets/{name.repo}"
-    nothing_here = f"no such dataset: '{name}' is no file or folder here, and"
+    nothing_here = f"no such dataset: '{name}' is not a file or folder here"
     if is_unreachable(error):
         return StrapError(
-            f"{nothing_here} as a dataset of the hub it is not in the cache, and the hub cannot be "
-            f"reached ({describe_failure(error)}): check the path, or on a machine with a network "
+            f"{nothing_here}, it is not in the cache of the hub, and the hub cannot be reached "
+            f"({describe_failure(error)}): check the path, or on a machine with a network "
             f"run `{_command(name)}`, copy that folder here and pass its path"
         )
     if isinstance(error, errors.GatedRepoError):
         return StrapError(f"'{name}' is gated on the hub: ask for access at {page}, then {LOG_IN}")
     if isinstance(error, errors.RepositoryNotFoundError):
         return StrapError(
-            f"{nothing_here} {constants.ENDPOINT} has no dataset of that name that you may read: "
-            f"check the path or the name; for a private one {LOG_IN}"
+            f"{nothing_here}, and {constants.ENDPOINT} has no dataset of that name that you may "
+            f"read: check the path or the name; for a private one {LOG_IN}"
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return StrapError(
@@ -62,7 +62,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) 
     if is_unreachable(error):
         folder = f"datasets--{name.repo.replace('/', '--')}"
         return StrapError(
-            f"'{name.repo}' is here in part, without {lacking}, and the hub cannot be reached "
+            f"'{name.repo}' is only partly here, without {lacking}, and the hub cannot be reached "
             f"({describe_failure(error)}): on a machine with a network run `hf download "
             f"{name.repo} --repo-type dataset --revision {name.revision}`, and copy the folder "
             f"{folder} of its cache into '{cache}'"
@@ -71,10 +71,10 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) 
         return refuse_name(name, error)
     what = f"cannot fetch {lacking} of '{name}' ({describe_failure(error)})"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
-        return StrapError(f"{what}: it was removed, or is private by now; {LOG_IN}")
+        return StrapError(f"{what}: it was removed, or is now private; {LOG_IN}")
     if isinstance(error, OSError) and error.errno is not None:
-        return StrapError(f"{what}: make '{cache}' writable, or name another place with HF_HOME")
-    return StrapError(f"{what}: try again later; what was fetched stays")
+        return StrapError(f"{what}: make '{cache}' writable, or choose another folder with HF_HOME")
+    return StrapError(f"{what}: try again later; files already fetched are kept")
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -114,6 +114,6 @@ def describe_failure(error: BaseException) -> str:
         return "HF_HUB_OFFLINE is set"
     response = getattr(cause, "response", None)
     if status := getattr(response, "status_code", None):
-        return f"it answers {status}"
+        return f"HTTP status {status}"
     text = re.sub(r"\S*://\S*", "…", " ".join(str(cause).split()))[:200]
     return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

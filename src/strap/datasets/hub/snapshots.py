@@ -73,13 +73,14 @@ class Snapshot:
         absent = [f for f in dict.fromkeys(files) if not (self.path / f).exists()]
         if not absent:
             return
-        _require_client(f"'{self.repo}' is here in part, without {name_some(absent)}")
+        _require_client(f"'{self.repo}' is only partly here, without {name_some(absent)}")
         with self._explaining(absent):
             sizes = self._sizes(absent)
         if unknown := [file for file in absent if file not in sizes]:
             raise StrapError(
                 f"the hub's dataset '{self.name}' has no file '{unknown[0]}', which its meta/ "
-                "names: choose other episodes, or leave such ones out with --missing skip"
+                "names: choose other episodes, or leave out those whose files are missing "
+                "(--missing skip)"
             )
         total = sum(sizes.values())
         self._require_space(total)
@@ -132,9 +133,9 @@ class Snapshot:
         free = shutil.disk_usage(place).free
         if total > free:
             raise StrapError(
-                f"{total / 1e9:.1f} GB of '{self.repo}' are to be fetched, and only "
-                f"{free / 1e9:.1f} GB are free in '{self.cache}': choose fewer with --episodes, "
-                "--tasks or --cameras, or another place with HF_HOME"
+                f"fetching '{self.repo}' needs {total / 1e9:.1f} GB, and only {free / 1e9:.1f} GB "
+                f"are free in '{self.cache}': fetch less (--episodes, --tasks, --cameras), or "
+                "choose another folder with HF_HOME"
             )
 
     def _download(self, sizes: Mapping[str, int], meter: _Meter) -> None:
@@ -181,7 +182,7 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
     If the hub does not answer, the commit that was fetched last under this name is used. Files of
     `meta/` that cannot be fetched are an error.
     """
-    _require_client(f"no such dataset: '{name}' is no file or folder here")
+    _require_client(f"no such dataset: '{name}' is not a file or folder here")
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -201,8 +202,9 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
             raise refuse_name(name, error) from error
         if not isinstance(error, OfflineModeIsEnabled) and name.revision != cached.commit:
             warnings.warn(
-                f"the hub does not say what '{name}' is now ({describe_failure(error)}): its "
-                f"commit {cached.commit[:12]} is used, which was fetched before",
+                f"the hub does not report the current commit of '{name}' "
+                f"({describe_failure(error)}): commit {cached.commit[:12]}, which was fetched "
+                "before, is used",
                 stacklevel=2,
             )
         return cached
@@ -247,10 +249,10 @@ def _require_client(lack: str) -> None:
         version = ""
     if tuple(map(int, re.findall(r"\d+", version)[:2])) >= OLDEST_CLIENT:
         return
-    has = f"{version} is installed" if version else "is not installed"
+    has = f"{version} is installed" if version else "it is not installed"
     raise missing_extra(
-        f"{lack}; to fetch it from the Hugging Face hub, huggingface_hub from "
-        f"{'.'.join(map(str, OLDEST_CLIENT))} on is needed, and {has}",
+        f"{lack}; fetching it from the Hugging Face hub needs huggingface_hub "
+        f"{'.'.join(map(str, OLDEST_CLIENT))} or newer, and {has}",
         "hub",
     )
 
