@@ -369,7 +369,7 @@ def test_odd_sizes_keep_full_colour(tmp_path: Path) -> None:
     frames = trajectory.frames("agentview")
     assert frames.shape == (6, 49, 65, 3)
     assert np.abs(frames.astype(int) - odd.frames("agentview")).mean() < 3
-    with pytest.raises(StrapError, match="AV1 needs even picture sizes"):
+    with pytest.raises(StrapError, match="AV1 needs images of even height and width"):
         write_lerobot(tmp_path / "other", [odd], codec="av1")
 
 
@@ -388,7 +388,7 @@ def test_extras_that_differ_are_left_out_with_a_warning(tmp_path: Path) -> None:
     other = made(
         "demo_1", extras={"is_pad": lazy(np.zeros(6, bool)), "states": lazy(np.ones((6, 2)))}
     )
-    with pytest.warns(UserWarning, match=r"next_obs.ee_pos, states: not alike"):
+    with pytest.warns(UserWarning, match=r"the same: next_obs.ee_pos, states"):
         out = write_lerobot(tmp_path / "out", [made("demo_0"), other])
     assert set(opened(out)["episode_000001"].extras) == {"is_pad"}
 
@@ -411,9 +411,9 @@ def test_trajectories_that_do_not_fit(
 
 
 def test_nothing_to_write_and_no_rate(tmp_path: Path) -> None:
-    with pytest.raises(StrapError, match="there is no trajectory"):
+    with pytest.raises(StrapError, match="there are no trajectories"):
         write_lerobot(tmp_path / "out", [])
-    with pytest.raises(StrapError, match="give the recording's"):
+    with pytest.raises(StrapError, match="give the frame rate of the recording"):
         write_lerobot(tmp_path / "out", [made("demo_0", fps=None)])
     with pytest.raises(StrapError, match=r"unknown codec 'h265'.*h264"):
         write_lerobot(tmp_path / "out", [made("demo_0")], codec="h265")
@@ -461,11 +461,13 @@ def test_a_stopped_run_goes_on_and_gives_the_same_dataset(
 def test_a_stopped_run_of_other_trajectories_is_not_mixed_in(tmp_path: Path) -> None:
     with pytest.raises(StrapError):
         write_lerobot(tmp_path / "out", [made("a"), made("b", cameras={})])
-    with pytest.warns(UserWarning, match="begun from other data"):
+    with pytest.warns(UserWarning, match="started from other data"):
         write_lerobot(tmp_path / "out", [made("other")])
     with pytest.raises(StrapError):
         write_lerobot(tmp_path / "two", [made("a"), made("b"), made("c", cameras={})])
-    with pytest.raises(StrapError, match=r"another 'b' than 'z' of .*: remove that folder"):
+    with pytest.raises(
+        StrapError, match=r"another trajectory \('b'\) than 'z' of .*: remove that folder"
+    ):
         write_lerobot(tmp_path / "two", [made("a"), made("z")])
 
 
@@ -610,7 +612,9 @@ def copied(sound: Path, tmp_path: Path) -> Path:
 def test_a_wrong_shape_in_info(sound: Path, tmp_path: Path) -> None:
     root = copied(sound, tmp_path)
     _edit(root, {"shape": [4]}, "action")
-    with pytest.raises(StrapError, match=r"file-000.parquet', episode_000000: 'action' is \[3\]"):
+    with pytest.raises(
+        StrapError, match=r"file-000.parquet', episode_000000: 'action' has shape \[3\]"
+    ):
         opened(root)["episode_000000"].actions[:]
     _edit(root, {"shape": [24, 64, 3]}, "observation.images.front")
     with pytest.raises(StrapError, match=r"episode_000000.*file-000.mp4' has frames of \[48, 64\]"):

@@ -48,8 +48,8 @@ NUMBERS = "it must be whole numbers"
         (f"{ACTION}|dtype", 3, "dtype is 3; it must be a text"),
         (f"{ACTION}|dtype", None, "dtype is None; it must be a text"),
         (f"{ACTION}|dtype", "(3,)f8", "no feature 'action'"),
-        (f"{ACTION}|dtype", "int64", r"'action' is .* in a frame, which is no int64"),
-        (f"{ACTION}|dtype", "bool", r"'action' is .* in a frame, which is no bool"),
+        (f"{ACTION}|dtype", "int64", r"'action' is .* in a frame, which does not fit into int64"),
+        (f"{ACTION}|dtype", "bool", r"'action' is .* in a frame, which does not fit into bool"),
         (f"{ACTION}|shape", 3, "shape is 3; it must be a list"),
         (f"{ACTION}|shape", "3", "shape is '3'; it must be a list"),
         (f"{ACTION}|shape", ["3"], "a size in shape is '3'; it must be a whole number"),
@@ -102,11 +102,11 @@ def test_values_of_info_of_a_wrong_kind(
         ("[" * 100_000, "as JSON .RecursionError"),
         ('{"features": {"a": ' + "[" * 100_000, "as JSON .RecursionError"),
         ('{"features": ' + "9" * 5000 + "}", "as JSON .*4300 digits"),
-        ('{"fps": 10, "features": {}, "fps": 20}', "as JSON.*'fps' is there twice"),
+        ('{"fps": 10, "features": {}, "fps": 20}', "as JSON.*'fps' occurs twice"),
         ("[]", "has no 'features'"),
         ("null", "has no 'features'"),
         ("", "as JSON"),
-        ('{"features": {"\\ud800": {}}}', "no valid Unicode"),
+        ('{"features": {"\\ud800": {}}}', "not valid Unicode"),
     ],
 )
 def test_an_info_that_is_none(v3: Path, content: str, message: str) -> None:
@@ -231,8 +231,8 @@ def test_a_table_of_tasks_that_is_none(v3: Path, change: Change, message: str) -
         ('{"task_index": "0", "task": "a"}', "'task_index' is '0'; it must be a whole number"),
         ('{"task": "a"}', "lacks 'task_index'"),
         ("[]", r"expected an object, found \[\]"),
-        ('{"task_index": 0, "task_index": 1, "task": "a"}', "'task_index' is there twice"),
-        ("[" * 100_000, "no JSON"),
+        ('{"task_index": 0, "task_index": 1, "task": "a"}', "'task_index' occurs twice"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_lines_of_tasks_that_are_none(v21: Path, line: str, message: str) -> None:
@@ -271,7 +271,7 @@ def test_long_and_strange_lines(v21: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text(lines.replace("pick up the cup", "cup\u2028and\u0085saucer"))
     assert read_all(v21)[0].instruction == "cup\u2028and\u0085saucer"
     file.write_bytes(lines.encode() + b"\xff\xfe\n")
-    with pytest.raises(StrapError, match=r"episodes.jsonl', line 4: no JSON"):
+    with pytest.raises(StrapError, match=r"episodes.jsonl', line 4: not JSON"):
         read_all(v21)
     file.write_text(lines + lines)
     with pytest.raises(StrapError, match="lists an episode twice"):

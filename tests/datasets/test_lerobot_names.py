@@ -88,7 +88,7 @@ def test_names_of_proprioception(v21: Path, name: str, expected: bool) -> None:
 
 def test_a_video_folder_of_another_name(v21: Path) -> None:
     (v21 / "videos").rename(v21 / "video")
-    with pytest.warns(UserWarning, match="videos are read from 'video/', where meta/info.json"):
+    with pytest.warns(UserWarning, match="videos are read from 'video/', but meta/info.json"):
         dataset = strap.open_dataset(v21)
     assert number_of(dataset["episode_000002"].frames("front")[3]) == 9
     files = [file.relative_to(v21).as_posix() for file in dataset.reader.files]
@@ -127,7 +127,7 @@ def test_chunk_index_in_the_templates_of_v2(v21: Path) -> None:
     assert [t.length for t in read_all(v21)] == list(LENGTHS)
     edit_info(v21, "data_path", "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet")
     with pytest.raises(
-        StrapError, match=r"'file_index' is no known name.*known names: chunk_index"
+        StrapError, match=r"'file_index' is not a known name.*known names: chunk_index"
     ):
         read_all(v21)
 
@@ -266,8 +266,8 @@ def test_extras_without_a_column_are_named_in_one_warning(tmp_path: Path) -> Non
     with pytest.warns(UserWarning, match="left out of the dataset") as seen:
         out = write_lerobot(tmp_path / "out", both)
     (told,) = (str(warning.message) for warning in seen)
-    listing = [f"{name} (no row of numbers per frame)" for name in unfit]
-    listing += [f"{name} (name taken: rename it)" for name in ("a.c", *TAKEN)]
+    listing = [f"{name} (not one row of numbers per frame)" for name in unfit]
+    listing += [f"{name} (its name is taken: rename it)" for name in ("a.c", *TAKEN)]
     assert told == f"left out of the dataset: {', '.join(listing)}"
     assert list(strap.open_dataset(out)["episode_000001"].extras) == ["a.c"]
     assert strap.open_dataset(out)["episode_000001"].extras["a.c"][:].tolist() == NUMBERS.tolist()

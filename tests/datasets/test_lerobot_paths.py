@@ -56,11 +56,11 @@ def test_templates_that_lead_out_of_the_folder(
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("data/{episode_index.__class__}", "no known name"),
-        ("data/{episode_index[0]}", "no known name"),
-        ("data/{video_key}", "no known name"),
-        ("data/{0}", "no known name"),
-        ("data/{}", "no known name"),
+        ("data/{episode_index.__class__}", "is not a known name"),
+        ("data/{episode_index[0]}", "is not a known name"),
+        ("data/{video_key}", "is not a known name"),
+        ("data/{0}", "is not a known name"),
+        ("data/{}", "is not a known name"),
         ("data/{episode_index:3000000000d}", "two digits at most"),
         ("data/{episode_index:{file_index}}", "two digits at most"),
         ("data/{episode_index:>99}", "two digits at most"),
@@ -92,7 +92,9 @@ def test_templates_that_name_one_file_for_several(
 ) -> None:
     root = request.getfixturevalue(version)
     edit_info(root, key, template)
-    with pytest.raises(StrapError, match=f"{key}.*names one file for several: it lacks {{{lacks}"):
+    with pytest.raises(
+        StrapError, match=f"{key}.*gives several files the same name: it lacks {{{lacks}"
+    ):
         read_all(root)
 
 
@@ -101,7 +103,9 @@ def test_video_keys_are_names_of_folders(v3: Path, name: str) -> None:
     info = json.loads((v3 / INFO).read_text())
     info["features"][name] = info["features"].pop("observation.images.front")
     (v3 / INFO).write_text(json.dumps(info))
-    with pytest.raises(StrapError, match=r"info.json': feature '.*' is a video.*no slashes"):
+    with pytest.raises(
+        StrapError, match=r"info.json': feature '.*' is a video.*must not contain slashes"
+    ):
         read_all(v3)
 
 
@@ -122,7 +126,7 @@ def test_image_columns_that_name_other_files(pictures: Path, path: str) -> None:
 
 def test_image_columns_that_name_files_of_the_dataset(pictures: Path) -> None:
     beside(pictures, "images/one.png")
-    with pytest.raises(StrapError, match=r"names the picture '.*one.png', which is missing"):
+    with pytest.raises(StrapError, match=r"names the image '.*one.png', which is missing"):
         read_all(pictures)
     (pictures / "images").mkdir()
     (pictures / "images/one.png").write_bytes(png(picture(3)))

@@ -45,7 +45,9 @@ def test_playlists_named_mp4_are_not_opened(v3: Path, kind: str) -> None:
     if kind == "ffconcat":
         with av.open(str(v3 / FRONT)) as container:  # FFmpeg by itself opens what it names
             assert container.streams.video[0].width == 64
-    with pytest.raises(StrapError, match=r"front.*file-000.mp4' is no mp4, mov, mkv or webm video"):
+    with pytest.raises(
+        StrapError, match=r"front.*file-000.mp4' is not an mp4, mov, mkv or webm video"
+    ):
         read_all(v3)
 
 
@@ -74,7 +76,7 @@ def test_other_containers(v3: Path) -> None:
         write_video(file, frames, Fraction(10), bf="0")
         (v3 / FRONT).write_bytes(file.read_bytes())
         if suffix == "avi":
-            with pytest.raises(StrapError, match=r"begins with b'RIFF.*re-encode it as mp4"):
+            with pytest.raises(StrapError, match=r"starts with b'RIFF.*re-encode it as mp4"):
                 read_all(v3)
         else:
             assert number_of(read_all(v3)[2].frames("front")[3]) == 9
@@ -110,10 +112,10 @@ def test_fragments_are_read(v3: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "damage", "message"),
     [
-        ("plain", lambda d: box(d, b"stsz", 4, 1, 80_000_000), "80,000,000 bytes of pictures"),
-        ("plain", lambda d: box(d, b"stsz", 4, 0, 80_000_000), "80,000,013|80,000,000 pictures"),
-        ("plain", lambda d: box(d, b"elst", 4, 80_000_000), "pictures; at most 16,777,216"),
-        ("fragmented", lambda d: box(d, b"trun", 4, 80_000_000), r"80,000,0\d\d pictures"),
+        ("plain", lambda d: box(d, b"stsz", 4, 1, 80_000_000), "80,000,000 bytes of images"),
+        ("plain", lambda d: box(d, b"stsz", 4, 0, 80_000_000), "80,000,013|80,000,000 images"),
+        ("plain", lambda d: box(d, b"elst", 4, 80_000_000), "images; at most 16,777,216"),
+        ("fragmented", lambda d: box(d, b"trun", 4, 80_000_000), r"80,000,0\d\d images"),
         ("plain", lambda d: d.replace(b"mvhd", b"cmov"), "its index is compressed"),
     ],
 )

@@ -47,10 +47,10 @@ def container_format(path: Path) -> str:
             return "mp4"
     if head.startswith(EBML):
         return "matroska"
-    begin = f"it begins with {head!r}" if head else "it is empty"
+    begin = f"it starts with {head!r}" if head else "it is empty"
     raise StrapError(
-        f"'{path}' is no mp4, mov, mkv or webm video ({begin}); playlists and other kinds are not "
-        "opened: download it again, or re-encode it as mp4"
+        f"'{path}' is not an mp4, mov, mkv or webm video ({begin}); playlists and other kinds are "
+        "not opened: download it again, or re-encode it as mp4"
     )
 
 
@@ -60,18 +60,20 @@ def _check_index(path: Path, file: BinaryIO) -> None:
     samples, edits = 0, 1
     for kind, content in _index_boxes(path, file, size):
         if kind == b"cmov":
-            raise StrapError(f"'{path}': its index is compressed, which is not read; re-encode it")
+            raise StrapError(
+                f"'{path}': its index is compressed, which is not supported; re-encode it"
+            )
         if kind == b"elst":
             edits += _number(content, 4)
         elif kind in (b"stsz", b"stz2"):
             count = _number(content, 8)
             each = _number(content, 4) if kind == b"stsz" else 0
-            require_at_most(count * each, size, "bytes of pictures", path)
+            require_at_most(count * each, size, "bytes of images", path)
             samples += count
         elif kind == b"trun":
             samples += _number(content, 4)
-    require_at_most(samples, size, "pictures in a file that is smaller", path)
-    require_at_most(samples * edits, MAX_SAMPLES, "pictures", path)
+    require_at_most(samples, size, "images, more than the file has bytes", path)
+    require_at_most(samples * edits, MAX_SAMPLES, "images", path)
 
 
 def _number(content: bytes, place: int) -> int:

@@ -47,8 +47,8 @@ class Encoding:
             raise unknown("codec", self.codec, CODECS)
         if self.pixels == "yuv444p" and self.codec == "av1":
             raise StrapError(
-                f"AV1 needs even picture sizes, these are {self.height}×{self.width}; "
-                "write with codec='h264'"
+                f"AV1 needs images of even height and width, these are "
+                f"{self.height}×{self.width}; write with codec='h264'"
             )
 
     @property
@@ -154,7 +154,7 @@ def _copy_packets(source: Any, stream: Any, out: Any, target: Any, begin: Fracti
     shift = begin / Fraction(stream.time_base)
     if shift.denominator != 1:
         raise StrapError(
-            f"'{source.name}': frame times are no multiples of its time base {stream.time_base}; "
+            f"'{source.name}': frame times are not multiples of its time base {stream.time_base}; "
             "remove the unfinished folder and convert again"
         )
     for packet in source.demux(stream):

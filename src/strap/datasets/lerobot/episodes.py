@@ -30,7 +30,7 @@ from strap.datasets.lerobot.values import (
 from strap.datasets.untrusted import (
     MAX_METADATA_BYTES,
     MAX_TRAJECTORIES,
-    reading,
+    explain_read_errors,
     require_at_most,
 )
 from strap.errors import StrapError
@@ -114,13 +114,16 @@ def _field(row: dict[str, Any], name: str, where: str) -> int:
 
 def read_json_lines(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (file and line for errors, object) of every line of a .jsonl file."""
-    with reading(file, "JSON lines"):
+    with explain_read_errors(file, "JSON lines"):
         require_at_most(_size(file), MAX_METADATA_BYTES, "bytes of metadata", file)
         with file.open("rb") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), 1):
                 where = f"'{file}', line {number}"
                 if len(line) == MAX_LINE_BYTES:
-                    raise StrapError(f"{where}: longer than {MAX_LINE_BYTES:,} bytes; damaged")
+                    raise StrapError(
+                        f"{where}: longer than {MAX_LINE_BYTES:,} bytes; the file is damaged: "
+                        "download it again"
+                    )
                 if line.strip():
                     yield where, _parse_object(line, where)
 
@@ -129,7 +132,7 @@ def _parse_object(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = parse_json(line)
     except (ValueError, RecursionError) as error:
-        raise StrapError(f"{where}: no JSON ({error}); download the file again") from error
+        raise StrapError(f"{where}: not JSON ({error}); download the file again") from error
     if not isinstance(row, dict):
         raise StrapError(f"{where}: expected an object, found {short_repr(row)}; download it again")
     return row
@@ -144,7 +147,7 @@ def _from_tables(root: Path, videos: Sequence[str]) -> Columns:
         raise StrapError(f"'{root}' has no meta/episodes/*/*.parquet; download its meta folder")
     parts, rows = [], 0
     for file in files:
-        with reading(file, "LeRobot"):
+        with explain_read_errors(file, "LeRobot"):
             table = _open_meta(file)
             rows += table.rows
             require_at_most(rows, MAX_TRAJECTORIES, "episodes", file)
@@ -164,14 +167,16 @@ def _open_meta(file: Path) -> Table:
 
 def _size(file: Path) -> int:
     if not file.is_file():
-        raise StrapError(f"missing or no file: '{file}'; download the meta folder again")
+        raise StrapError(f"'{file}' is missing or not a file; download the meta folder again")
     return file.stat().st_size
 
 
 def _episode_columns(table: Table, videos: Sequence[str]) -> Columns:
     for name in ("episode_index", "length"):
         if name not in table.names:
-            raise StrapError(f"'{table.file}' has no column '{name}'; it is no LeRobot v3.0 table")
+            raise StrapError(
+                f"'{table.file}' has no column '{name}'; it is not a LeRobot v3.0 table"
+            )
     places = ("data", *(f"videos/{key}" for key in videos))
     files = [f"{place}/{part}" for place in places for part in ("chunk_index", "file_index")]
     found: Columns = {
@@ -214,7 +219,7 @@ def _plain_values(values: pa.ChunkedArray, what: str) -> list[Any]:
 
 
 def _task_rows(file: Path) -> Iterable[tuple[int, str]]:
-    with reading(file, "LeRobot"):
+    with explain_read_errors(file, "LeRobot"):
         table = _open_meta(file)
         require_at_most(table.rows, MAX_TRAJECTORIES, "tasks", file)
         named = [name for name in TEXT_COLUMNS if name in table.names]

@@ -59,8 +59,8 @@ def require_folder_name(key: str, camera: str) -> None:
     if not is_folder_name(key) or len(key.encode()) > MAX_KEY_BYTES:
         raise StrapError(
             f"camera '{shorten(camera)}' becomes the folder '{shorten(key)}': in LeRobot datasets "
-            f"its name has no backslash and at most {MAX_KEY_BYTES} bytes; rename the camera or "
-            "leave it out"
+            f"its name must have no backslash and at most {MAX_KEY_BYTES} bytes; rename the camera "
+            "or leave it out"
         )
 
 
@@ -98,7 +98,7 @@ def arrays_left_out(trajectory: Trajectory, columns: Mapping[str, NumericColumn]
     """
     arrays = [*trajectory.proprioception.items(), *trajectory.extras.items()]
     unfit = [name for name, array in arrays if not _fits_column(array)]
-    found = dict.fromkeys(unfit, "no row of numbers per frame")
+    found = dict.fromkeys(unfit, "not one row of numbers per frame")
     unclaimed = {column.name for column in columns.values() if column.optional}
     for name in trajectory.extras:
         if name in found:
@@ -106,7 +106,7 @@ def arrays_left_out(trajectory: Trajectory, columns: Mapping[str, NumericColumn]
         if _dotted(name) in unclaimed:
             unclaimed.remove(_dotted(name))  # of two arrays with this name the first is written
         else:
-            found[name] = "name taken: rename it"
+            found[name] = "its name is taken: rename it"
     labels = {SKILL, OBJECT} if trajectory.extras.keys() >= {SKILL, OBJECT} else ()
     return {name: reason for name, reason in found.items() if name not in labels}
 

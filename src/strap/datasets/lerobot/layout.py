@@ -31,7 +31,7 @@ from strap.datasets.lerobot.values import (
 from strap.datasets.untrusted import (
     MAX_FRAME_BYTES,
     MAX_IMAGE_PIXELS,
-    reading,
+    explain_read_errors,
     require_at_most,
 )
 from strap.errors import StrapError
@@ -163,7 +163,7 @@ class Layout:
         if not 0 <= start <= MAX_SECONDS:
             raise StrapError(
                 f"'{self.root}': meta/episodes says that 'videos/{key}/from_timestamp' of episode "
-                f"{self.columns['episode_index'][row]} is {start}; it must be seconds from 0 on: "
+                f"{self.columns['episode_index'][row]} is {start}; it must be seconds, 0 or more: "
                 "download the meta folder again"
             )
         return start
@@ -196,7 +196,7 @@ class Layout:
 def load_layout(root: Path) -> Layout:
     """Return the layout of the dataset in a folder, read from its `meta/`."""
     file = root / INFO
-    with reading(file, "LeRobot"):
+    with explain_read_errors(file, "LeRobot"):
         info = _read_info(file)
         version = _parse_version(info, root)
         specs = info["features"].items()
@@ -206,7 +206,7 @@ def load_layout(root: Path) -> Layout:
         chunk_size = expect_whole_number(
             info.get("chunks_size", CHUNK_SIZE), f"'{file}': chunks_size", least=1
         )
-    with reading(root / "meta", "LeRobot"):
+    with explain_read_errors(root / "meta", "LeRobot"):
         is_v2 = version.startswith("v2")
         videos = [feature.name for feature in features.values() if feature.dtype == "video"]
         columns = list_episodes(root, per_episode_files=is_v2, videos=videos)
@@ -234,10 +234,10 @@ def _read_info(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise StrapError(f"no such file: '{file}'; a LeRobot dataset has one: check the path")
     require_at_most(file.stat().st_size, MAX_INFO_BYTES, "bytes of metadata", file)
-    with reading(file, "JSON"):
+    with explain_read_errors(file, "JSON"):
         info = parse_json(file.read_bytes())
     if not isinstance(info, dict) or not isinstance(info.get("features"), dict):
-        raise StrapError(f"'{file}' has no 'features'; it is no LeRobot dataset's info")
+        raise StrapError(f"'{file}' has no 'features'; it is not the info of a LeRobot dataset")
     return info
 
 
@@ -280,7 +280,7 @@ def _parse_fps(info: Mapping[str, Any], file: Path) -> Fraction:
 def _parse_feature(name: str, spec: Any, file: Path) -> Feature:
     where = f"'{file}': feature {expect_text(name, f'{file}: the name of a feature')!r}"
     if not isinstance(spec, dict) or not {"dtype", "shape"} <= spec.keys():
-        raise StrapError(f"{where} lacks a dtype or shape; it is {short_repr(spec)}: mend the file")
+        raise StrapError(f"{where} lacks a dtype or shape; it is {short_repr(spec)}: correct it")
     dtype = expect_text(spec["dtype"], f"{where}: dtype")
     if not isinstance(spec["shape"], list) or len(spec["shape"]) > 8:
         raise StrapError(
@@ -292,7 +292,7 @@ def _parse_feature(name: str, spec: Any, file: Path) -> Feature:
         require_at_most(shape[0] * shape[1], MAX_IMAGE_PIXELS, f"pixels in {name!r}", file)
     if dtype == "video" and not is_folder_name(name):
         raise StrapError(
-            f"{where} is a video, so its name is that of a folder; it must have no slashes: "
+            f"{where} is a video, so a folder has its name; the name must not contain slashes: "
             "rename it"
         )
     feature = Feature(name, dtype, shape, spec.get("names"), _is_depth(where, spec))

@@ -49,7 +49,7 @@ def unpacked_size(file: BinaryIO, start: int, length: int, values: int, width: i
         unpacked, packed = header.get(2, -1), header.get(3, -1)
         counted = header.get("values", 0)
         if min(unpacked, packed, counted) < 0:
-            raise ValueError("a page declares less than nothing")
+            raise ValueError("a page declares a negative size")
         size += unpacked
         seen += counted
         place += used + packed

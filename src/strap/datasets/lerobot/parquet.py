@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from strap.datasets.lerobot.pages import unpacked_size
 from strap.datasets.lerobot.values import MAX_WHOLE_NUMBER, short_repr
-from strap.datasets.untrusted import describe, require_at_most
+from strap.datasets.untrusted import describe_error, require_at_most
 from strap.errors import StrapError, shorten
 from strap.types import Array
 
@@ -65,11 +65,11 @@ def open_table(file: Path) -> Table:
         table = Table(file, handle, handle.schema_arrow, rows)
     except Exception as error:
         raise StrapError(
-            f"cannot read '{file}' as parquet ({describe(error)}): truncated or damaged; "
+            f"cannot read '{file}' as parquet ({describe_error(error)}): truncated or damaged; "
             "download it again"
         ) from error
     if table.rows != footer.num_rows or min(rows, default=0) < 0:
-        raise StrapError(f"'{file}': its row groups do not add up; damaged, download it again")
+        raise StrapError(f"'{file}': its row groups do not add up to its rows; download it again")
     twice = [name for name, count in Counter(table.names).items() if count > 1]
     if twice:
         raise StrapError(f"'{file}' has two columns {short_repr(twice[0])}; download it again")
@@ -231,6 +231,6 @@ def _require_rows(table: Table, column: str, found: int, declared: int) -> None:
 
 def _unreadable(table: Table, column: str, error: Exception) -> StrapError:
     return StrapError(
-        f"'{table.file}': cannot read '{column}' ({describe(error)}); it is damaged: "
+        f"'{table.file}': cannot read '{column}' ({describe_error(error)}); it is damaged: "
         "download it again"
     )

@@ -27,7 +27,7 @@ from strap.datasets.lerobot.layout import (
 from strap.datasets.lerobot.roles import find_action, find_states, is_array, is_image_column
 from strap.datasets.lerobot.tables import cast_to_declared, read_column, read_images, require_rows
 from strap.datasets.lerobot.video import decoder_pool
-from strap.datasets.untrusted import path_inside, reading
+from strap.datasets.untrusted import explain_read_errors, path_inside
 from strap.errors import StrapError, name_some
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
@@ -119,7 +119,7 @@ class LeRobotReader:
     def missing(self) -> Mapping[str, Sequence[str]]:
         """The missing files: `table`, `video of camera front`, … -> ids of the trajectories."""
         ids = [episode_id(int(index)) for index in self.layout.columns["episode_index"]]
-        with reading(self.layout.root, "LeRobot"):
+        with explain_read_errors(self.layout.root, "LeRobot"):
             found = missing_files(self.layout)
         return {
             what: [ids[row] for row in rows if ids[row] not in self._left_out]
@@ -129,7 +129,7 @@ class LeRobotReader:
     def read(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory with its arrays unread."""
         row = self._row(trajectory_id)
-        with reading(self.layout.root, "LeRobot"):
+        with explain_read_errors(self.layout.root, "LeRobot"):
             return self._read(row, trajectory_id)
 
     def _read(self, row: int, trajectory_id: str) -> Trajectory:
@@ -222,7 +222,7 @@ def open_lerobot(
     """
     layout = load_layout(path)
     rows = range(len(layout.columns["episode_index"]))
-    with reading(path, "LeRobot"):
+    with explain_read_errors(path, "LeRobot"):
         missing_rows = _find_missing(layout).values() if missing == "skip" else ()
         absent = frozenset(row for found in missing_rows for row in found)
     ids = [episode_id(int(index)) for index in layout.columns["episode_index"]]
@@ -285,7 +285,7 @@ class _Episode:
 
         def read(start: int, stop: int) -> Array:
             file = self.data_file()
-            with reading(file, "LeRobot"):
+            with explain_read_errors(file, "LeRobot"):
                 row_bytes = dtype.itemsize * math.prod(feature.shape)
                 values = read_column(file, self.index, self.length, feature.name, row_bytes)
                 if values.ndim == 1 and feature.shape == (1,) and not scalar:
@@ -295,8 +295,8 @@ class _Episode:
                 where = f"'{file}', {self.id}: '{feature.name}'"
                 if values.shape != shape:
                     raise StrapError(
-                        f"{where} is {list(values.shape[1:])} per frame but meta/info.json says "
-                        f"{list(feature.shape)}; correct the shape there"
+                        f"{where} has shape {list(values.shape[1:])} per frame but meta/info.json "
+                        f"says {list(feature.shape)}; correct the shape there"
                     )
                 return cast_to_declared(values[start:stop], dtype, where)
 
@@ -314,7 +314,7 @@ class _Episode:
                 # The table is checked because a video that episodes share does not end with this
                 # episode: too great a length would return frames of the next one.
                 file = self.data_file()
-                with reading(file, "LeRobot"):
+                with explain_read_errors(file, "LeRobot"):
                     require_rows(file, self.index, self.length, "episode_index")
                 return read(feature.name, shape, start, stop)
             except StrapError as error:
@@ -328,12 +328,12 @@ class _Episode:
         interval = 1 / self.layout.fps
         begin = Fraction(self.layout.video_start(self.row, key))
         file = self.layout.ensure_local(self.layout.video_file(self.row, key))
-        with reading(file, "video"), decoder_pool().borrow(file) as decoder:
+        with explain_read_errors(file, "video"), decoder_pool().borrow(file) as decoder:
             return decoder.read(begin + start * interval, stop - start, interval, shape)
 
     def _images(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Array:
         file = self.data_file()
-        with reading(file, "LeRobot"):
+        with explain_read_errors(file, "LeRobot"):
             encoded = read_images(file, self.index, key, start, stop, self._image_file)
             return decode_images(encoded, stop - start, shape, f"'{file}'", start)
 

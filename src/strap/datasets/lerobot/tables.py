@@ -69,12 +69,12 @@ def read_images(
     where = f"'{file}', episode {episode}: '{column}'"
     for value in _values(file, column, first + start, first + stop):
         if not isinstance(value, dict):
-            raise StrapError(f"{where} is {short_repr(value)}; a picture is {{bytes, path}}")
+            raise StrapError(f"{where} is {short_repr(value)}; an image is {{bytes, path}}")
         data, path = value.get("bytes"), value.get("path")
         if data is None and isinstance(path, str) and path:
             data = _image_file(locate(path, where), where)
         if not isinstance(data, bytes):
-            raise StrapError(f"{where} holds no picture bytes; download the file again")
+            raise StrapError(f"{where} holds no image bytes; download the file again")
         yield data
 
 
@@ -90,16 +90,16 @@ def cast_to_declared(values: Array, dtype: np.dtype[Any], where: str) -> Array:
     is_lost = np.isfinite(values) != np.isfinite(cast) if dtype.kind == "f" else values != cast
     if is_lost.any():
         raise StrapError(
-            f"{where} is {values[is_lost][0]} in a frame, which is no {dtype}, as meta/info.json "
-            "declares it; correct the dtype there"
+            f"{where} is {values[is_lost][0]} in a frame, which does not fit into {dtype}, the "
+            "dtype in meta/info.json; correct the dtype there"
         )
     return cast
 
 
 def _image_file(file: Path, where: str) -> bytes:
     if not file.is_file():
-        raise StrapError(f"{where} names the picture '{file}', which is missing; download it")
-    require_at_most(file.stat().st_size, MAX_FRAME_BYTES, "bytes of one picture", file)
+        raise StrapError(f"{where} names the image '{file}', which is missing; download it")
+    require_at_most(file.stat().st_size, MAX_FRAME_BYTES, "bytes of one image", file)
     return file.read_bytes()
 
 
@@ -116,7 +116,7 @@ def _stamp(file: Path) -> tuple[int, int, int]:
             "with missing='skip' (--missing skip) to leave its episodes out"
         ) from error
     if not stat.S_ISREG(found.st_mode):
-        raise StrapError(f"'{file}' is no file but a folder, pipe or device; download it again")
+        raise StrapError(f"'{file}' is not a file but a folder, pipe or device; download it again")
     return found.st_mtime_ns, found.st_size, hash((os.getpid(), threading.get_ident()))
 
 
@@ -130,7 +130,7 @@ def _row_spans(file: Path, mtime: int, size: int, reader: int) -> dict[int, tupl
     """Return each episode's first row and last row + 1, from the columns that number frames."""
     table = _table(file, mtime, size, reader)
     if "episode_index" not in table.names:
-        raise StrapError(f"'{file}' has no column 'episode_index'; it is no LeRobot data file")
+        raise StrapError(f"'{file}' has no column 'episode_index'; it is not a LeRobot data file")
     numbered = [name for name in ("episode_index", "frame_index") if name in table.names]
     spans: dict[int, tuple[int, int]] = {}
     row, last, last_frame = 0, -1, -1
@@ -182,7 +182,7 @@ def _cached_column(
         array = to_numpy(values)
     except (ValueError, TypeError, RecursionError, pa.ArrowException) as error:
         raise StrapError(
-            f"'{file}', episode {episode}: column '{column}' is no regular array ({error}); "
+            f"'{file}', episode {episode}: column '{column}' is not a regular array ({error}); "
             "download the file again"
         ) from error
     array.flags.writeable = False  # the cached array is shared by all readers of this column
@@ -227,7 +227,7 @@ def _numbers(array: pa.Array) -> Array:
         array = array.dictionary_decode()
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise ValueError(f"it holds {type_name(kind)}, no numbers")
+        raise ValueError(f"it holds {type_name(kind)}, not numbers")
     if array.null_count:
         raise ValueError("it has missing values")
     return np.array(array.to_numpy(zero_copy_only=False))

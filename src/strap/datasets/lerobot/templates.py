@@ -85,7 +85,7 @@ def parse_template(template: Any, names: Collection[str], file: Path, key: str) 
     parts = []
     for literal, field, width, conversion in parsed:
         if field is not None and field not in names:
-            raise refused(f"{short_repr(field)} is no known name")
+            raise refused(f"{short_repr(field)} is not a known name")
         if conversion is not None:
             raise refused(f"the conversion {short_repr(conversion)} is not allowed")
         if width and (field == "video_key" or not _WIDTH.fullmatch(width)):
@@ -128,8 +128,8 @@ def read_templates(
             ]
         if absent := [name for name in needed if name not in template.names]:
             raise StrapError(
-                f"'{file}': {key} {short_repr(info[key])} names one file for several: it lacks "
-                f"{{{absent[0]}}}; correct it"
+                f"'{file}': {key} {short_repr(info[key])} gives several files the same name: it "
+                f"lacks {{{absent[0]}}}; correct it"
             )
         yield key, template
 
@@ -151,5 +151,5 @@ def find_videos(
     found = [name for name in VIDEO_FOLDERS if (root / name).is_dir()]
     if not found:
         return dict(templates), ()
-    note = f"videos are read from '{found[0]}/', where meta/info.json says '{template.folder}/'"
+    note = f"videos are read from '{found[0]}/', but meta/info.json says '{template.folder}/'"
     return {**templates, "video_path": template.moved(found[0])}, (note,)

@@ -31,7 +31,7 @@ def _require_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{short_repr(twice)} is there twice")
+        raise ValueError(f"the key {short_repr(twice)} occurs twice")
     return found
 
 
@@ -65,7 +65,8 @@ def expect_text(value: Any, what: str) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise StrapError(
-            f"{what} is {short_repr(value)}, which is no valid Unicode ({error.reason}); correct it"
+            f"{what} is {short_repr(value)}, which is not valid Unicode ({error.reason}): "
+            "correct it"
         ) from error
     return value
 
