@@ -61,7 +61,7 @@ def test_a_run_is_not_written_into_its_datasets(
     monkeypatch.chdir(folder)
     words = ["retrieve", "--target", "target.hdf5", "--prior", ".", "--encoder", "pixels"]
     assert main([*words, "--out", "run"]) == 2
-    assert "'run' is, or lies in, what is read ('.'): choose another" in capsys.readouterr().err
+    assert "'run' is the input '.', or is inside it: choose another" in capsys.readouterr().err
     assert not (folder / "run").exists()
 
 

@@ -15,13 +15,13 @@ def require_ending(out: Path, endings: Sequence[str]) -> None:
         raise StrapError(f"cannot write '{out}': its name must end in {' or '.join(endings)}")
 
 
-def require_apart(out: Path, inputs: Iterable[Path]) -> None:
+def require_separate_output(out: Path, inputs: Iterable[Path]) -> None:
     """Raise if an output would replace one of these inputs, or be inside it."""
     place = out.expanduser().resolve()
     for path in inputs:
         if place.is_relative_to(path.expanduser().resolve()):
             raise StrapError(
-                f"'{out}' is, or lies in, what is read ('{path}'): choose another --out"
+                f"'{out}' is the input '{path}', or is inside it: choose another --out"
             )
 
 

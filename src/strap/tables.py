@@ -38,7 +38,7 @@ def read_rows(path: Path, columns: Mapping[str, Kind], what: str) -> Iterator[di
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         text = printable(" ".join(str(error).split())[:300])
         raise StrapError(
-            f"cannot read {what} from '{path}' ({text}): put back a copy of it, or make it again"
+            f"cannot read {what} from '{path}' ({text}): restore it from a copy, or create it again"
         ) from error
 
 
@@ -52,7 +52,7 @@ def _require_columns(file: Any, columns: Mapping[str, Kind], path: Path, what: s
     schema, count = file.schema_arrow, file.metadata.num_rows
     missing = [name for name in columns if name not in schema.names]
     if missing:
-        raise StrapError(f"'{path}' is no table of {what}: it lacks {', '.join(missing)}")
+        raise StrapError(f"'{path}' is not a table of {what}: it lacks {', '.join(missing)}")
     for name, kind in columns.items():
         if schema.names.count(name) > 1:
             raise StrapError(f"'{path}' has several columns called '{name}': keep one of them")
