@@ -94,8 +94,8 @@ def require_stored(array: h5py.Dataset, place: Place, *, depth: int = 0) -> None
     if properties.get_external_count():
         other = bytes(properties.get_external(0)[0]).decode("utf-8", "replace")
         raise StrapError(
-            f"{place} is stored in the file '{other}' (HDF5 external storage): files may not name "
-            "other files. If you trust it, write its values into this file"
+            f"{place} is stored in the file '{other}' (HDF5 external storage): files must not refer "
+            "to other files. If you trust it, write its values into this file"
         )
     if layout == h5py.h5d.VIRTUAL:
         _require_sources(array, place, depth)
@@ -294,8 +294,8 @@ def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
     for source in array.virtual_sources():
         if source.file_name != ".":
             raise StrapError(
-                f"{place} is a virtual array of values in the file '{source.file_name}': files may "
-                "not name other files. If you trust it, write its values into this file"
+                f"{place} is a virtual array of values in the file '{source.file_name}': files "
+                "must not refer to other files. If you trust it, write its values into this file"
             )
         found = follow(array.file["/"], source.dset_name, place.file)
         if not isinstance(found, h5py.Dataset) or not found.shape:
