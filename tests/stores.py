@@ -10,7 +10,14 @@ import h5py
 import numpy as np
 
 from strap.atomic import write_json
-from strap.store import Begun, EmbeddingStore, Session, StoreConfig, create_store, open_store
+from strap.store import (
+    EmbeddingStore,
+    PendingTrajectory,
+    Session,
+    StoreConfig,
+    create_store,
+    open_store,
+)
 
 LENGTHS = (70, 1, 90, 33, 128, 40, 64, 25, 100, 57, 80, 19, 110, 46, 60, 77)
 IMAGES = 2 * sum(LENGTHS)
@@ -55,7 +62,7 @@ def make_store(
     session = Session(path, config)
     for index, (key, array) in enumerate(arrays.items(), 1):
         fingerprint = (fingerprints or {}).get(key, f"{path}/{key}")
-        session.add(Begun(key, len(array), f"do {key}", ""), [array], fingerprint)
+        session.add(PendingTrajectory(key, len(array), f"do {key}", ""), [array], fingerprint)
         if per_shard and index % per_shard == 0:
             session.flush()
     session.flush()

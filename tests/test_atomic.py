@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strap.atomic import discard, remove_leftovers, replacing, write_json
+from strap.atomic import remove_folder, remove_leftovers, replacing, write_json
 from strap.errors import StrapError
-from strap.locks import alone, is_free
+from strap.locks import exclusive_lock, is_empty_folder
 
 WRITER = """
 import sys, time
@@ -55,7 +55,7 @@ def test_what_is_being_written_stays(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 2
     writer.kill()
     writer.wait()
-    assert is_free(tmp_path) is False  # a.json
+    assert is_empty_folder(tmp_path) is False  # a.json
     assert names(tmp_path) == ["a.json"]
 
 
@@ -91,7 +91,7 @@ def test_a_discarded_folder_is_gone_at_once(
     (tmp_path / "a" / "file").write_text("x")
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed right after the rename
-        discard(tmp_path / "a")
+        remove_folder(tmp_path / "a")
     assert not (tmp_path / "a").exists()
     remove_leftovers(tmp_path, "a")
     assert names(tmp_path) == []
@@ -100,13 +100,13 @@ def test_a_discarded_folder_is_gone_at_once(
 def test_alone_holds_and_leaves_nothing(tmp_path: Path) -> None:
     lock = tmp_path / "out" / ".lock"
     with (
-        alone(lock, "writing 'out'"),
+        exclusive_lock(lock, "writing 'out'"),
         pytest.raises(StrapError, match="another process is writing 'out': wait"),
-        alone(lock, "writing 'out'"),
+        exclusive_lock(lock, "writing 'out'"),
     ):
         pass
     assert names(tmp_path) == []  # the folder was made for the lock alone
     (tmp_path / "out").mkdir()
-    with alone(lock, "writing 'out'"):
+    with exclusive_lock(lock, "writing 'out'"):
         (tmp_path / "out" / "file").write_text("x")
     assert names(tmp_path / "out") == ["file"]

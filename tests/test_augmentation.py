@@ -239,7 +239,7 @@ def test_keys_of_a_lerobot_dataset_are_robomimics(planted: Planted, tmp_path: Pa
 def test_a_segment_outside_its_trajectory(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
     (tmp_path / "a.hdf5").write_text("what was there before")
-    with pytest.raises(StrapError, match=r"segment demo_1\[8:999\] lies outside"):
+    with pytest.raises(StrapError, match=r"segment demo_1\[8:999\] is outside"):
         strap.augment(
             target, prior, matches_of(planted, Segment("demo_1", 8, 999)), tmp_path / "a.hdf5"
         )
@@ -250,7 +250,7 @@ def test_a_segment_outside_its_trajectory(planted: Planted, tmp_path: Path) -> N
 def test_a_match_into_an_unknown_dataset(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
     match = Match(Segment("a", 0, 9), Segment("demo_0", 0, 9), 0.0, 1, "", "/elsewhere")
-    with pytest.raises(StrapError, match="point into '/elsewhere', which is not among"):
+    with pytest.raises(StrapError, match="there are matches in '/elsewhere', which is not among"):
         strap.augment(target, [prior, target], Matches((match,)), tmp_path / "a.hdf5")
 
 

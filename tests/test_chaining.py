@@ -154,7 +154,7 @@ def test_a_store_never_names_code_to_import(
     strap.embed(strap.open_dataset(planted.prior), encoder, store)
     words = ["retrieve", "--target", str(planted.target), "--prior", str(store)]
     assert main([*words, "--out", str(tmp_path / "run")]) == 2
-    assert "only when you ask for it: --encoder trap:encode" in capsys.readouterr().err
+    assert "only on request: give --encoder trap:encode" in capsys.readouterr().err
 
 
 def test_a_damaged_neighbour_is_no_store(own_planted: Planted, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_prior_that_is_given_twice_is_searched_once(
     retrieved(tmp_path / "once", *words)
     capsys.readouterr()
     retrieved(tmp_path / "twice", *words, link)
-    assert f"prior '{link}' is given twice: used once" in capsys.readouterr().err
+    assert f"prior '{link}' is given twice: it is used once" in capsys.readouterr().err
     assert open_run(tmp_path / "twice").matches == open_run(tmp_path / "once").matches
 
 
@@ -276,10 +276,10 @@ def test_boundaries_of_another_dataset_are_remarked(
         str(tmp_path / "b.json"),
     ]
     assert main(["segment", str(planted.target), *words]) == 0
-    assert "was cut for" not in capsys.readouterr().err
+    assert "were cut for" not in capsys.readouterr().err
     moved = shutil.copy(planted.target, tmp_path / "moved.hdf5")
     assert main(["segment", str(moved), *words]) == 0
-    assert f"'{cut}' was cut for '{planted.target}'" in capsys.readouterr().err
+    assert f"the segments in '{cut}' were cut for '{planted.target}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_actions_that_cannot_be_mixed_are_noticed_before_the_work(
             demo["actions"] = actions
     words = ["--target", planted.target, "--prior", narrow, "--encoder", "pixels"]
     assert main(["retrieve", *map(str, words), "--out", str(tmp_path / "run")]) == 2
-    assert "--augmented none finds matches all the same" in capsys.readouterr().err
+    assert "with --augmented none you still get the matches" in capsys.readouterr().err
     assert not list(Path(os.environ["STRAP_CACHE"]).rglob("*"))
     retrieved(tmp_path / "run", *words, "--augmented", "none")
 
@@ -490,7 +490,9 @@ def test_different_cameras_are_compared_only_where_somebody_said_so(
         assert main([*words, "--out", str(tmp_path / "x")]) == 2
         error = " ".join(capsys.readouterr().err.split())
         assert "has camera front, wrist to compare" in error
-        assert "has agentview_rgb: name with --cameras what both have (wrist), or embed" in error
+        assert (
+            "has agentview_rgb: name with --cameras those that both have (wrist), or embed" in error
+        )
     words = ["--target", target, "--prior", prior, "--encoder", "pixels", "--cameras", "wrist"]
     retrieved(tmp_path / "named", *words, "--stores", tmp_path / "stores")
     front = embedded(target, tmp_path / "target store", "--cameras", "front")

@@ -189,7 +189,7 @@ def test_history_is_bounded(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({}, "unknown change of choices 'nothing': say one of reject; accept"),
+        ({}, "unknown change of choices 'nothing': give one of reject; accept"),
         ({"rejct": [1]}, "unknown change of choices 'rejct'"),
         ({"reject": [1], "accept": [2]}, "unknown change of choices 'accept and reject'"),
         ({"\x1b[2J": 1}, r"'\\x1b\[2J'"),
@@ -225,7 +225,7 @@ def test_a_wrong_change_is_refused(
 def test_choices_of_other_matches_are_not_applied(folder: Path, matches: Matches) -> None:
     change_choices(folder, matches, {"reject": [0]})
     other = make_matches(4)
-    with pytest.raises(StrapError, match="made among other matches than these 8"):
+    with pytest.raises(StrapError, match="the choices are of other matches than these 8"):
         open_choices(folder).rows(other)
     with pytest.warns(UserWarning, match=r"it is not\s+applied; choose again with `strap view`"):
         chosen = choose_matches(folder, other)
@@ -244,7 +244,9 @@ def test_all_older_choices_are_kept(folder: Path, matches: Matches) -> None:
     for number, name in enumerate(names, 1):
         change_choices(folder, matches, {"reject": list(range(number))})
         matches = make_matches(5 + number)
-        with pytest.warns(UserWarning, match=f"`strap view`, which keeps it as '{name}', or remo"):
+        with pytest.warns(
+            UserWarning, match=f"`strap view`, which keeps the old file as '{name}', or remo"
+        ):
             choose_matches(folder, matches)
         matches.to_parquet(folder / "matches.parquet")
     change_choices(folder, matches, {"reject": [0]})
@@ -431,7 +433,7 @@ def test_exports_keep_to_the_choices(
     assert weights.sum() == sum(w * len(matches[row].segment) for row, w in kept.items())
     words = ["--as", "robomimic", "--out", str(tmp_path / "a.hdf5")]
     assert main(["export", str(run), *words]) == 0
-    told = "1 matches weigh more or less than 1, which 'robomimic' cannot say"
+    told = "1 matches have a weight other than 1, which 'robomimic' cannot store"
     assert told in capsys.readouterr().err
     exported = strap.open_dataset(tmp_path / "a.hdf5")
     starts = [t.attributes["source_start"] for t in exported if "source_cost" in t.attributes]
@@ -467,7 +469,7 @@ def test_a_run_that_was_made_again_is_exported_whole(
     capsys.readouterr()
     assert main(["export", str(run), "--as", "manifest", "--out", str(out)]) == 0
     told = capsys.readouterr()
-    assert "was made among other matches than the run has: it is not applied" in told.err
+    assert "is of other matches than the run has now: it is not applied" in told.err
     assert "choices:" not in told.out
     assert len(json.loads(out.read_text())) == 2 + 8
 

@@ -96,7 +96,7 @@ def test_the_same_command_again_does_nothing(
     assert main(words) == 0
     files = {f: f.stat().st_mtime_ns for f in (tmp_path / "run").iterdir()}
     assert main(words) == 0
-    assert "nothing had changed: nothing was done" in capsys.readouterr().out
+    assert "up to date: nothing to do" in capsys.readouterr().out
     assert {f: f.stat().st_mtime_ns for f in (tmp_path / "run").iterdir()} == files
     with h5py.File(own_planted.prior, "a") as handle:
         handle["data/demo_0/obs/agentview_rgb"][:] = 0
@@ -241,7 +241,7 @@ def test_a_picture_of_the_cuts(
         with Image.open(picture) as drawn:
             assert min(drawn.size) > 300
             assert np.asarray(drawn.convert("L")).std() > 5  # readable without colour
-    assert "unknown kind of picture '.gif'" in fails([*words, "cuts.gif"], capsys)
+    assert "unknown kind of image file '.gif'" in fails([*words, "cuts.gif"], capsys)
 
 
 def test_a_picture_without_matplotlib(

@@ -82,7 +82,9 @@ def one_match(dataset: str) -> Matches:
 
 def test_augment_takes_no_other_dataset_for_the_one_named(planted: Planted, tmp_path: Path) -> None:
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(planted.prior)
-    with pytest.raises(StrapError, match=r"point into '/gone', which is not among .* moved"):
+    with pytest.raises(
+        StrapError, match=r"there are matches in '/gone', which is not among .* moved"
+    ):
         strap.augment(target, prior, one_match("/gone"), tmp_path / "a.hdf5")
 
 
@@ -90,7 +92,7 @@ def test_matches_of_a_moved_dataset(planted: Planted, tmp_path: Path) -> None:
     moved = shutil.copy(planted.prior, tmp_path / "moved.hdf5")
     target, prior = strap.open_dataset(planted.target), strap.open_dataset(moved)
     matches = one_match(str(planted.prior))
-    with pytest.raises(StrapError, match=r"take matches\.moved"):
+    with pytest.raises(StrapError, match=r"use matches\.moved"):
         strap.augment(target, prior, matches, tmp_path / "a.hdf5")
     found = matches.moved(planted.prior, moved)
     assert len(strap.open_dataset(strap.augment(target, prior, found, tmp_path / "a.hdf5"))) == 3
@@ -113,7 +115,7 @@ def test_training_takes_no_other_dataset_for_the_one_named(tmp_path: Path) -> No
     assert main(["retrieve", *words, "--encoder", "pixels", "--top-k", "3", "--out", str(run)]) == 0
     assert open_training_data(run).retrieved
     one_match("/gone").to_parquet(run / "matches.parquet")
-    with pytest.raises(StrapError, match="point into '/gone', which is not among"):
+    with pytest.raises(StrapError, match="there are matches in '/gone', which is not among"):
         open_training_data(run)
     planted.prior.touch()
     with pytest.raises(StrapError, match="has changed since"):

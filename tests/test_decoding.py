@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import strap
-from strap import processors
+from strap import cpus
 from strap.datasets import OpenOptions
 from strap.datasets.base import Dataset
 from strap.datasets.lerobot import write_lerobot
@@ -120,13 +120,13 @@ def test_errors_come_through(videos: Dataset) -> None:
         assert len(images(span, CAMERAS[0])) == span.stop - span.start
 
 
-def test_processors_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "_sharing", 1)
-    whole = processors.processors()
-    processors.share(whole)
-    assert processors.processors() == 1
-    processors.share(10 * whole)
-    assert processors.processors() == 1
+def test_cpus_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpus, "_sharing", 1)
+    whole = cpus.count_cpus()
+    cpus.share_cpus(whole)
+    assert cpus.count_cpus() == 1
+    cpus.share_cpus(10 * whole)
+    assert cpus.count_cpus() == 1
 
 
 def test_processes_end_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +183,10 @@ def test_a_store_is_the_same(
     videos: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_threads = strap.embed(videos, "pixels", tmp_path / "threads", workers=4)
-    assert not decoding.pays(80, 4)
+    assert not decoding.is_worth_processes(80, 4)
     monkeypatch.setattr(decoding, "MIN_IMAGES", 1)
-    assert decoding.pays(80, 4)
-    assert not decoding.pays(80, 2)
+    assert decoding.is_worth_processes(80, 4)
+    assert not decoding.is_worth_processes(80, 2)
     by_processes = strap.embed(videos, "pixels", tmp_path / "processes", workers=4)
     for key in videos.ids:
         assert np.array_equal(by_threads[key], by_processes[key])
@@ -226,6 +226,6 @@ def test_frames_that_are_missing_are_not_made_up(
     )
     data = open_whole_datasets([videos.path], OpenOptions(), Selection(), silent)
     options = CacheOptions(image_size=32, language="words")
-    message = r"'episode_000000' gives \[1, 32, 32, 3\] values where 'frames-.*' takes \[9, 32"
+    message = r"'episode_000000' has values of shape \[1, 32, 32, 3\] for 'frames-.*', not \[9, 32"
     with pytest.raises(StrapError, match=message):
         build_cache(data, tmp_path / "cache", options)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.dtw_problems import all_same, laid_end_to_end, metrics, problems, same, steps, tunings
 
 import strap.dtw as dtw
-from strap.dtw import alignment, batching, buffers, llvm, local_costs, reference
+from strap.dtw import alignment, batching, buffers, llvm, local_costs
 from strap.dtw.batching import TrajectoryBatch, as_doubles, as_floats
 from strap.dtw.cpu.exact import ExactAligner
 from strap.dtw.cpu.float32_bounds import Float32Bounds
@@ -29,6 +29,7 @@ from strap.dtw.cpu.pair_alignment import best_match
 from strap.dtw.cpu.query_stack import QueryStack
 from strap.dtw.cpu.tiled_bounds import bound_batch
 from strap.dtw.cpu.tuning import CpuTuning
+from strap.dtw.metrics import local_costs as exact_local_costs
 from strap.dtw.steps import step_set
 from strap.errors import StrapError
 
@@ -104,7 +105,7 @@ def test_a_pruned_alignment_is_that_of_all_local_costs(name, metric, problem):
 def test_local_costs_are_the_definition_s_bits(problem, metric):
     (query, *_), (trajectory,) = problem
     exact, values = as_doubles(query, metric), as_floats(trajectory, metric)
-    expected = reference.local_costs(query, trajectory, metric)
+    expected = exact_local_costs(query, trajectory, metric)
     assert np.array_equal(
         local_costs.compute_local_costs(exact, values, metric == "cosine"), expected
     )

@@ -23,7 +23,7 @@ from strap.datasets.lerobot import tables
 from strap.embeddings import cluster, work
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.store import Begun, EmbeddingStore
+from strap.store import EmbeddingStore, PendingTrajectory
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini" / "prior"
 
@@ -218,7 +218,9 @@ def test_ray_with_a_slow_disk_and_an_error(tmp_path: Path, monkeypatch: pytest.M
 def test_a_machine_with_an_older_copy_of_the_dataset_is_named(tmp_path: Path) -> None:
     file = write_dataset(tmp_path / "d.hdf5", lengths=(5, 7))
     dataset = strap.open_dataset(file)
-    begun = [Begun(t.id, t.length, t.instruction, work.stamp_trajectory(t)) for t in dataset]
+    begun = [
+        PendingTrajectory(t.id, t.length, t.instruction, work.stamp_trajectory(t)) for t in dataset
+    ]
     embedder = cluster.GroupEmbedder(dataset, PixelEncoder(4), ("left",), "float16", 16)
     assert [one.fingerprint for one in embedder.embed(begun)] == [
         trajectory.fingerprint(("left",)) for trajectory in dataset

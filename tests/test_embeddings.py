@@ -325,11 +325,11 @@ def test_damage_is_named(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_opening_what_is_no_store(tmp_path: Path, planted: Planted) -> None:
-    with pytest.raises(StrapError, match="is no embedding store"):
+    with pytest.raises(StrapError, match="is not an embedding store"):
         strap.open_store(tmp_path)
     (tmp_path / "file").write_text("x")
     for place in (tmp_path, tmp_path / "file"):
-        with pytest.raises(StrapError, match="exists and is no embedding store"):
+        with pytest.raises(StrapError, match="exists and is not an embedding store"):
             strap.embed(strap.open_dataset(planted.target), "pixels", place)
     made = make_store(tmp_path / "s", {"a": np.zeros((2, 3))})
     text = (made.path / "store.json").read_text()

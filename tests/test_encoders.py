@@ -193,7 +193,9 @@ def test_absent_weights_are_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     (line,) = [text for text in done.stderr.splitlines() if text.strip()]
-    assert line.startswith("strap: error: the weights of encoder 'dinov2-small' are not here")
+    assert line.startswith(
+        "strap: error: the weights of encoder 'dinov2-small' are not on this machine"
+    )
     assert "`hf download facebook/dinov2-small`" in line
     assert "--encoder FOLDER" in line
     assert not (tmp_path / "s").exists()
@@ -347,7 +349,7 @@ def test_real_weights_know_objects() -> None:
 def test_sizes_that_are_none(name: str) -> None:
     with pytest.raises(StrapError, match=f"encoder '{name}' has no size '.*lite0@128"):
         load_encoder(name, device="cpu")
-    with pytest.raises(StrapError, match="sizes that 32 divides"):
+    with pytest.raises(StrapError, match="takes multiples of 32 as its size"):
         load_encoder("efficientnet-lite0@100", device="cpu")
 
 

@@ -18,7 +18,7 @@ from strap.cli import main
 from strap.conversion import convert
 from strap.datasets import robomimic
 from strap.errors import StrapError
-from strap.exports import frame_weights, stretches, write_filter, write_manifest
+from strap.exports import frame_weights, weighted_spans, write_filter, write_manifest
 from strap.lazy_arrays import lazy
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment, Source, Trajectory
@@ -35,7 +35,7 @@ def matches(planted: Planted) -> Matches:
 
 def test_stretches(planted: Planted, matches: Matches) -> None:
     target = strap.open_dataset(planted.target)
-    rows = [(r.episode, r.start, r.stop, r.weight) for r in stretches(target, matches)]
+    rows = [(r.episode, r.start, r.stop, r.weight) for r in weighted_spans(target, matches)]
     assert rows == [
         ("demo_0", 0, 90, 1.0),
         ("demo_1", 0, 90, 1.0),
@@ -161,7 +161,7 @@ def test_export_a_run_every_way(
     assert main(["export", run, "--as", "filter", "--out", str(tmp_path / "g.json")]) == 2
     assert "has changed since" in capsys.readouterr().err
     assert main(["export", str(tmp_path), "--out", str(tmp_path / "h")]) == 2
-    assert "is no finished run" in capsys.readouterr().err
+    assert "is not a finished run" in capsys.readouterr().err
 
 
 def test_convert_there_and_back(
@@ -320,7 +320,9 @@ def test_metadata_that_is_too_large_for_an_attribute(planted: Planted, tmp_path:
     from strap.datasets.robomimic import write_robomimic
 
     dataset = strap.open_dataset(planted.target)
-    with pytest.warns(UserWarning, match="'scene' of the dataset is too large for HDF5"):
+    with pytest.warns(
+        UserWarning, match="'scene' of the dataset's metadata is left out: it is too large"
+    ):
         out = write_robomimic(
             tmp_path / "a.hdf5", [dataset["demo_0"]], metadata={"scene": np.zeros(20_000), "b": "c"}
         )

@@ -1,4 +1,4 @@
-"""A finished run is made anew by another encoder, by other stores, and where it is not whole."""
+"""A finished run is made again by another encoder, by other stores, and where it is not whole."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_run_whose_results_are_not_whole_is_made_anew(
         manifest = json.loads((run / "manifest.json").read_text())
         del manifest["files"]
         (run / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.warns(UserWarning, match=f"{message}, so the run is made anew"):
+    with pytest.warns(UserWarning, match=f"{message}, so the run is made again"):
         made = run_retrieval(
             planted.target,
             [planted.prior],

@@ -104,7 +104,9 @@ def test_what_tells_segments_apart_is_fused(tmp_path: Path) -> None:
     assert [feature.name for feature in choice.features] == ["position"]
     assert choice.reason.startswith(f"{choice.features[0]}, which raise the mean overlap 0.")
     assert "no language: trajectory 'demo_0' has no instruction" in choice.reason
-    with pytest.raises(StrapError, match="the target has no two of one instruction: name"):
+    with pytest.raises(
+        StrapError, match="no two of the target's demonstrations have the same instruction: name"
+    ):
         choose_fusion(stores, datasets, queries[:3], "strap")
 
 
@@ -142,18 +144,18 @@ def test_auto_from_the_command_line(
     assert run.manifest["arguments"]["fuse"] == ["auto"]
     assert f"fuse: {run.manifest['reasons']['fuse']}" in shown
     assert main(call) == 0
-    assert "nothing had changed" in capsys.readouterr().out
+    assert "up to date: nothing to do" in capsys.readouterr().out
 
 
 def test_where_auto_cannot_choose_is_told() -> None:
     auto = FeatureOptions(encoder="pixels", fuse=("auto",))
     auto.require_judgeable("strap", "stops", "l2")
     both = replace(auto, fuse=("auto", "gripper"))
-    with pytest.raises(StrapError, match="--fuse auto stands alone, without gripper"):
+    with pytest.raises(StrapError, match="--fuse auto cannot be combined with gripper"):
         both.require_judgeable("strap", "stops", "l2")
     with pytest.raises(StrapError, match="method 'random' compares none"):
         auto.require_judgeable("random", "stops", "l2")
-    with pytest.raises(StrapError, match="the queries are whole ones: name what to fuse"):
+    with pytest.raises(StrapError, match="the queries are whole demonstrations: name what to fuse"):
         auto.require_judgeable("d-t", "full", "l2")
-    with pytest.raises(StrapError, match="judges by l2, but the metric is cosine"):
+    with pytest.raises(StrapError, match="uses the metric l2, but the metric is cosine"):
         auto.require_judgeable("strap", "stops", "cosine")

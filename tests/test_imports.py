@@ -17,7 +17,7 @@ SOURCE = Path(strap.__file__).parent
 ORDER = (
     "errors",
     "extras",
-    "processors",
+    "cpus",
     "progress",
     "atomic",
     "locks",
@@ -88,7 +88,7 @@ def test_imports_run_one_way(file: Path) -> None:
     later = {r for r in imported_rooms(file) if ORDER.index(r) > ORDER.index(room)}
     assert not later, f"{file.name} of '{room}' imports from {later}"
     if room == "dtw":
-        assert imported_rooms(file) <= {"dtw", "errors", "extras", "jit", "processors"}
+        assert imported_rooms(file) <= {"dtw", "errors", "extras", "jit", "cpus"}
 
 
 def imported_names(node: ast.AST) -> Iterator[str]:

@@ -176,7 +176,7 @@ def test_retrieve_writes_the_page(
     assert f"report: {tmp_path / 'with' / 'report.html'}" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "without"), "--report", "none"]) == 0
     assert not (tmp_path / "without" / "report.html").exists()
-    # A run that is made anew does not keep the page of the old one.
+    # A run that is made again does not keep the page of the old one.
     changed = [*words, "--out", str(tmp_path / "with"), "--overwrite", "--report", "none"]
     assert main([*changed, "--metric", "cosine"]) == 0
     assert not (tmp_path / "with" / "report.html").exists()
@@ -254,7 +254,7 @@ class TestFigures:
             (["--moving", "a.gif", "--rows", "0"], "--rows is 0: it must be at least 1"),
             (["--moving", "a.gif", "--matches", "-1"], "--matches is -1: it must be at least 1"),
             (["--moving", "a.gif", "--formats", "pdf"], "--formats is for figures"),
-            (["--moving", "a.mp4"], "unknown kind of moving picture '.mp4'"),
+            (["--moving", "a.mp4"], "unknown kind of animation '.mp4'"),
             (["--rerun", "a.mp4"], "unknown kind of recording '.mp4'"),
         ],
     )

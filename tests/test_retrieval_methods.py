@@ -253,7 +253,7 @@ def test_random_knows_no_fraction(planted: Planted) -> None:
 def test_queries_of_another_dataset_are_told(tmp_path: Path, method: str) -> None:
     target, prior = made(tmp_path / "a", [8], 1), made(tmp_path / "b", [40], 2)
     options = MatchOptions(method=method, text_encoder="words")  # type: ignore[arg-type]
-    with pytest.raises(StrapError, match="has no trajectory 'x', of which"):
+    with pytest.raises(StrapError, match="part of trajectory 'x', which target"):
         retrieve_matches([Segment("x", 0, 5)], target, [prior], options)
 
 
@@ -341,6 +341,6 @@ def test_options_that_a_method_has_are_known() -> None:
     known = RetrievalOptions.__dataclass_fields__
     assert USED_BY.keys() <= known.keys()
     assert all(method in METHODS for methods in USED_BY.values() for method in methods)
-    message = "length_ratio is 1 1.1, but method 'd-t' makes no use of it: leave --length-ratio out"
+    message = "length_ratio is 1 1.1, but method 'd-t' does not use it: leave --length-ratio out"
     with pytest.raises(StrapError, match=f"{message}, or choose --method strap"):
         MatchOptions(method="d-t", length_ratio=(1, 1.1))

@@ -21,7 +21,7 @@ from strap.dtw.steps import step_set
 from strap.errors import StrapError
 from strap.search import SearchOptions, search_corpus, search_stores
 from strap.search.corpus import Corpus
-from strap.store.sketches import Kind, open_sketches, sketch_store, usual_kinds
+from strap.store.sketches import SketchKind, open_sketches, sketch_store, usual_kinds
 
 
 def curved(rng: np.random.Generator, length: int, dim: int):
@@ -376,7 +376,7 @@ def test_sizes_that_make_no_sense(store):
 
 
 def test_what_a_sketch_can_not_stand_for(store):
-    with pytest.raises(StrapError, match="can't stand for 9 frames: at least 1, at most 6"):
+    with pytest.raises(StrapError, match="cannot summarise 9 frames: give 1 to 6"):
         sketch_store(store, kinds=[(8, 9)])
 
 
@@ -395,5 +395,5 @@ def test_the_command(store, capsys):
     assert "30 trajectories, 33 % of their vectors" in shown
     assert "30 trajectories, 8 % of their vectors" in shown
     assert main(["store", "sketch", str(store.path), "--sizes", "8by2"]) == 2
-    assert "'8by2' is no kind of sketch" in capsys.readouterr().err
-    assert Kind.parse("64x4") == (64, 4)
+    assert "'8by2' is not a kind of sketch" in capsys.readouterr().err
+    assert SketchKind.parse("64x4") == (64, 4)

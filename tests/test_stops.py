@@ -12,7 +12,7 @@ import strap
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
 from strap.positions import joint_candidates, moving_columns, position_candidates
-from strap.segments import PAPER_EPSILON, Segmentation, cut_dataset, with_default_epsilon
+from strap.segments import RELEASED_EPSILON, Segmentation, cut_dataset, with_default_epsilon
 from strap.stops import Movements, choose_threshold, explain_stops, measure_movements
 from strap.types import Source, Trajectory
 
@@ -121,8 +121,8 @@ def test_auto_cuts_the_sample_as_the_paper_does(task: str) -> None:
     paper = cut_dataset(target, Segmentation())
     with pytest.warns(UserWarning, match="epsilon auto is"):
         auto = cut_dataset(target, Segmentation(epsilon="auto"))
-    assert paper.segmentation.epsilon == PAPER_EPSILON
-    assert auto.segmentation.epsilon == pytest.approx(PAPER_EPSILON, rel=0.05)
+    assert paper.segmentation.epsilon == RELEASED_EPSILON
+    assert auto.segmentation.epsilon == pytest.approx(RELEASED_EPSILON, rel=0.05)
     assert any("45 % of the upper quartile" in note for note in auto.notes)
     ours = {(s.trajectory_id, s.start) for s in auto.segments}
     near = [
@@ -212,11 +212,11 @@ def test_the_default_epsilon_is_the_papers_but_for_joints() -> None:
         segmentation = Segmentation(**options)  # type: ignore[arg-type]
         return with_default_epsilon(segmentation, target).epsilon
 
-    assert default() == PAPER_EPSILON
+    assert default() == RELEASED_EPSILON
     assert default(position="observation.joint_states") == "auto"
     assert default(position="observation.joint_states", epsilon=0.1) == 0.1
-    assert default(position="nothing") == PAPER_EPSILON  # cutting tells what is wrong
-    assert default(method="window", position="observation.joint_states") == PAPER_EPSILON
+    assert default(position="nothing") == RELEASED_EPSILON  # cutting tells what is wrong
+    assert default(method="window", position="observation.joint_states") == RELEASED_EPSILON
 
 
 def test_all_demonstrations_are_cut_by_the_same_columns() -> None:

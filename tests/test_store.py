@@ -21,7 +21,7 @@ from strap.encoders import PixelEncoder
 from strap.errors import StrapError
 from strap.progress import silent
 from strap.search.corpus import Corpus
-from strap.store import Begun, EmbeddingStore, Session, upkeep
+from strap.store import EmbeddingStore, PendingTrajectory, Session, upkeep
 from strap.store.journal import pack, unpack
 from strap.store.layout import HEADER_BYTES
 
@@ -199,7 +199,7 @@ def test_what_cannot_be_merged(tmp_path: Path) -> None:
     with pytest.raises(StrapError, match=r"are of different datasets .*name it with --dataset"):
         upkeep.merge([one.path, other.path], tmp_path / "x")
     for sources, out in (([one, other], tmp_path / "x"), ([other], one.path)):
-        with pytest.raises(StrapError, match=r"'a' .*was embedded from other content"):
+        with pytest.raises(StrapError, match=r"'a' .*was embedded from other data"):
             upkeep.merge([store.path for store in sources], out, dataset="d")
     assert not (tmp_path / "x").exists()
     assert strap.open_store(one.path).complete
@@ -220,12 +220,12 @@ def test_merging_never_mixes_nor_overwrites(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "manifest.json").write_text("{}")
-    with pytest.raises(StrapError, match=r"run' exists and is no embedding store"):
+    with pytest.raises(StrapError, match=r"run' exists and is not an embedding store"):
         upkeep.merge([one.path], run)
     assert [file.name for file in run.iterdir()] == ["manifest.json"]
     writer = Session(two.path, two.config)
-    writer.begin([Begun("demo_9", 3, "", "")])
-    with pytest.raises(StrapError, match="is being written to"):
+    writer.begin([PendingTrajectory("demo_9", 3, "", "")])
+    with pytest.raises(StrapError, match="another process is writing to store"):
         upkeep.merge([two.path], two.path)
     writer.close()
     assert_same(upkeep.merge([one.path], tmp_path / "new"), one)
@@ -263,7 +263,7 @@ def test_clearing_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     strap.embed(strap.open_dataset(file), PixelEncoder(4), tmp_path / "s")
     write_dataset(file, LENGTHS[:4], seed=1)  # all changed, one gone
     store = strap.embed(strap.open_dataset(file), PixelEncoder(4), tmp_path / "s")
-    assert upkeep.describe(store.path)["replaced_trajectories"] == 5
+    assert upkeep.describe_store(store.path)["replaced_trajectories"] == 5
     (store.path / "shards/000009.left.npy").write_bytes(b"orphan")
     (store.path / "shards/.000009.json.1.tmp").write_bytes(b"{")
     (store.path / "sketches").mkdir()
@@ -276,7 +276,7 @@ def test_clearing_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "freed" in capsys.readouterr().out
     cleared = strap.open_store(store.path)
     assert cleared.complete
-    assert upkeep.describe(store.path)["replaced_bytes"] == 0
+    assert upkeep.describe_store(store.path)["replaced_bytes"] == 0
     assert len(list((store.path / "shards").iterdir())) == 3
     assert (store.path / "sketches/000000.bin").read_bytes() == b"mine"
     assert {key: cleared[key].tolist() for key in cleared} == {
@@ -289,7 +289,7 @@ def test_clearing_out_waits_for_writers(tmp_path: Path) -> None:
     store = make_store(tmp_path / "s", {"a": np.zeros((2, 3))})
     session = Session(store.path, store.config)
     session.claim({"b": None})
-    with pytest.raises(StrapError, match="is being written to"):
+    with pytest.raises(StrapError, match="another process is writing to store"):
         upkeep.collect_garbage(store.path)
     assert main(["store", "info", str(store.path)]) == 0
     assert Session(store.path, store.config).claim({"b": None, "c": None}) == ["c"]

@@ -76,7 +76,9 @@ def test_every_match_below_the_demonstrations_costs_is_kept(tmp_path: Path) -> N
     assert max(counts) > 4 * 100 // 30  # more than the first search looks for
     assert len(expected) < 30
     assert found.reason is not None
-    assert found.reason.startswith(f"K = {sum(counts)}: this many matches cost no more than their query")
+    assert found.reason.startswith(
+        f"K = {sum(counts)}: this many matches cost no more than their query"
+    )
     assert found.reason.endswith(f"{30 - len(expected)} of 30 queries have none")
 
 
@@ -100,13 +102,15 @@ def test_a_cost_limit_holds_besides(tmp_path: Path) -> None:
 def test_where_auto_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
     target, prior = made(tmp_path)
     alone = catalogue(target, {"d1": "do something else"})
-    with pytest.raises(StrapError, match="'do something else' has 'd1' alone: say how many"):
+    with pytest.raises(
+        StrapError, match="'d1' is the only one of 'do something else': give a number"
+    ):
         retrieve_matches(windows(target), alone, [prior], AUTO)
     far = make_store(tmp_path / "far", {"t": np.full((20, 3), 1e3)})
     with pytest.raises(StrapError, match="if --top-k auto finds nothing as near as"):
         retrieve_matches(windows(target), catalogue(target, {}), [far], AUTO)
     for method in ("d-s", "random", "language"):
-        with pytest.raises(StrapError, match=f"method '{method}' has none; say how many to keep"):
+        with pytest.raises(StrapError, match=f"method '{method}' has none: give a number"):
             MatchOptions(top_k="auto", method=method)
     with pytest.raises(StrapError, match="top_k is many: it must be at least 1, or auto"):
         MatchOptions(top_k="many")

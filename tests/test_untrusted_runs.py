@@ -162,7 +162,7 @@ def test_an_episode_of_endless_digits_keeps_its_name(planted: Planted, tmp_path:
 )
 def test_forged_segments_are_refused(tmp_path: Path, row: Any) -> None:
     (tmp_path / "segments.json").write_text(json.dumps({"segments": [row]}))
-    with pytest.raises(StrapError, match=r"segments\.json' is no file of segments"):
+    with pytest.raises(StrapError, match=r"segments\.json' is not a file of segments"):
         read_segments(tmp_path / "segments.json")
 
 
@@ -176,23 +176,26 @@ def made(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 Change = Callable[[dict[str, Any]], Any]
 MANIFESTS: dict[str, tuple[Change, str]] = {
-    "a list": (lambda m: [m], "it is no manifest of a run"),
-    "of something else": (lambda m: {**m, "format": "strap-store"}, "it is no manifest of a run"),
+    "a list": (lambda m: [m], "it is not the manifest of a run"),
+    "of something else": (
+        lambda m: {**m, "format": "strap-store"},
+        "it is not the manifest of a run",
+    ),
     "without arguments": (lambda m: {**m, "arguments": None}, "arguments, inputs or seconds"),
     "inputs as a list": (lambda m: {**m, "inputs": []}, "arguments, inputs or seconds"),
     "an input that is no text": (
         lambda m: {**m, "inputs": {"a": [1]}},
-        "a path or name is no text",
+        "a path or name is not text",
     ),
     "queries as text": (lambda m: {**m, "queries": "3"}, "'queries', 'history', 'chunk'"),
-    "seconds as texts": (lambda m: {**m, "seconds": {"a": "b"}}, "a duration is no number"),
+    "seconds as texts": (lambda m: {**m, "seconds": {"a": "b"}}, "a duration is not a number"),
     "reasons as a list": (lambda m: {**m, "reasons": ["a"]}, "'reasons' does not say why"),
-    "a reason as a number": (lambda m: {**m, "reasons": {"fuse": 3}}, "a path or name is no text"),
+    "a reason as a number": (lambda m: {**m, "reasons": {"fuse": 3}}, "a path or name is not text"),
 }
 ARGUMENTS: dict[str, tuple[Any, str]] = {
-    "target": (["a"], "a path or name is no text"),
+    "target": (["a"], "a path or name is not text"),
     "prior": ([], "'prior' or another list is missing"),
-    "cameras": ([None], "a path or name is no text"),
+    "cameras": ([None], "a path or name is not text"),
     "history": ("5", "'queries', 'history', 'chunk'"),
     "opening": ({"format": None, "run": "me"}, "how the datasets were opened"),
     "openings": ({"a": {"fields": {"camera": "image"}}}, "how the datasets of stores were opened"),

@@ -17,7 +17,7 @@ import strap
 from strap.cli import main
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.store import Begun, Session, StoreConfig, create_store, upkeep
+from strap.store import PendingTrajectory, Session, StoreConfig, create_store, upkeep
 from strap.store.journal import claims, pack, unpack
 from strap.store.sketches import sketch_store
 from strap.types import Segment
@@ -61,7 +61,7 @@ SHARDS: dict[str, tuple[Change, str]] = {
     "a list instead": (lambda _: [1], "it is list, not an object"),
     "no entries": (drop("entries"), "it has no 'entries'"),
     "another key": (put("more", value=1), "unknown key 'more'"),
-    "another name": (put("name", value="../../x"), "another name inside"),
+    "another name": (put("name", value="../../x"), "it holds the name of another shard"),
     "a file elsewhere": (put("files", 0, value="/etc/hostname"), "its files are not 000000.camera"),
     "too few files": (put("files", value=[]), "its files are not"),
     "frames as text": (put("frames", value="9"), "frames is '9', not a whole number"),
@@ -93,7 +93,7 @@ def test_a_forged_shard_is_refused(store: Path, name: str) -> None:
     with pytest.raises(StrapError, match=message) as caught:
         strap.open_store(store)
     assert "000000.json' is damaged" in str(caught.value)
-    assert "embed again; only that shard is made anew" in str(caught.value)
+    assert "embed again; only that shard is embedded again" in str(caught.value)
     assert main(["store", "verify", str(store)]) == 2
 
 
@@ -102,11 +102,11 @@ IDENTITIES: dict[str, tuple[Change, str]] = {
     "no dimension": (drop("dim"), "it has no 'dim'"),
     "a dimension of 0": (put("dim", value=0), "dim is 0"),
     "a dimension as text": (put("dim", value="8"), "dim is '8'"),
-    "objects as numbers": (put("dtype", value="object"), "dtype is none of float16"),
-    "a dtype of lists": (put("dtype", value=["float32"]), "dtype is none of float16"),
+    "objects as numbers": (put("dtype", value="object"), "dtype is not one of float16"),
+    "a dtype of lists": (put("dtype", value=["float32"]), "dtype is not one of float16"),
     "cameras as text": (put("cameras", value="camera"), "cameras is 'camera', not a list"),
     "a camera that is none": (put("cameras", value=[None]), "an item of cameras is NoneType"),
-    "no cameras": (put("cameras", value=[]), "cameras are none"),
+    "no cameras": (put("cameras", value=[]), "it has no cameras, or the same one twice"),
     "an encoder as text": (put("encoder", value="made"), "encoder is 'made', not an object"),
     "a dataset of numbers": (put("dataset", value=[0] * 999), "dataset is list"),
     **{
@@ -139,7 +139,7 @@ def test_a_forged_description_of_a_store_is_refused(store: Path, name: str) -> N
         (put("dropped", value=[["t0"]]), "an item of dropped is list"),
         (put("unchecked", value="t0"), "unchecked is 't0', not a list"),
         (put("dataset", value=None), "dataset is NoneType"),
-        (put("shards", value=["../../x"]), "a shard's name is no number"),
+        (put("shards", value=["../../x"]), "a shard's name is not a number"),
     ],
 )
 def test_a_forged_manifest_is_refused(store: Path, how: Change, message: str) -> None:
@@ -216,14 +216,14 @@ def test_a_forged_journal_ends_where_it_stops_making_sense(tmp_path: Path, name:
     create_store(tmp_path, config)
     session = Session(tmp_path, config)
     session.claim({"a": None, "b": None})
-    session.add(Begun("a", 5, "", ""), [rows], "f")
-    session.begin([Begun("b", 3, "", "")])
+    session.add(PendingTrajectory("a", 5, "", ""), [rows], "f")
+    session.begin([PendingTrajectory("b", 3, "", "")])
     session.append(0, rows[:2])
     session.close()
     journal = tmp_path / "partial/000000/journal"
     journal.write_bytes(journal.read_bytes() + pack(JOURNALS[name]))
     assert claims(journal) == {"a", "b"}
-    upkeep.unfinished(tmp_path)
+    upkeep.list_unfinished(tmp_path)
     left = [
         (partial.rows, partial.done, [one.id for one in partial.begun], partial.publish())[:3]
         for partial in Session(tmp_path, config).adopt()
@@ -277,5 +277,5 @@ def test_every_flipped_byte_of_sketches_is_found_or_harmless(store: Path, name: 
         except StrapError as error:
             messages.append(str(error))
     assert all(f"{name}' are damaged" in message for message in messages)
-    assert all("without which searches find the same" in message for message in messages)
+    assert all("(searches return the same matches without it)" in message for message in messages)
     assert len(messages) > 30 or name in ("mean.npy", "basis.npy")

@@ -26,7 +26,14 @@ from machine import describe
 import strap
 from strap.atomic import write_json
 from strap.encoders import Encoder, load_encoder
-from strap.store import Begun, EmbeddingStore, Session, StoreConfig, StoreSource, create_store
+from strap.store import (
+    EmbeddingStore,
+    PendingTrajectory,
+    Session,
+    StoreConfig,
+    StoreSource,
+    create_store,
+)
 from strap.types import Matches
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "libero-mini"
@@ -72,7 +79,7 @@ def make_store(
     create_store(path, config, StoreSource(dataset.name))
     session = Session(path, config)
     for key, rows in vectors.items():
-        session.add(Begun(key, len(rows), dataset[key].instruction, ""), [rows], key)
+        session.add(PendingTrajectory(key, len(rows), dataset[key].instruction, ""), [rows], key)
     session.flush()
     write_json(path / "manifest.json", {"dataset": dataset.name})
     return strap.open_store(path)

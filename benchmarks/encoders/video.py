@@ -91,7 +91,7 @@ def decode_rate(dataset: strap.Dataset, cameras: tuple[str, ...], workers: int) 
     begin, count = time.perf_counter(), 0
     with ExitStack() as stack:
         images = read_frames
-        if decoding.pays(dataset, sum(t.length for t in own) * len(cameras), workers):
+        if decoding.is_worth_processes(dataset, sum(t.length for t in own) * len(cameras), workers):
             images = stack.enter_context(decoding.decoders(dataset, workers))
         for read in read_ahead(split_job(job, cameras), cameras, workers, images):
             count += len(read.images)

@@ -32,7 +32,6 @@ from websockets.sync.client import connect
 from strap.policies import Checkpoint, Interface, build_policy, policy_preset
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
-from strap.processors import processors
 from strap.serving.messages import pack, unpack
 
 CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
@@ -107,7 +106,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=("transformer", "diffusion"), default="transformer")
     parser.add_argument("--device", default="auto")
     call = parser.parse_args()
-    print(f"{platform.machine()}, {processors()} processors, torch {torch.__version__}")
+    print(f"{platform.machine()}, {count_cpus()} processors, torch {torch.__version__}")
     print(f"load before: {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         save_policy(Path(folder), call.kind)

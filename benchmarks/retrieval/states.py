@@ -23,9 +23,16 @@ from pathlib import Path
 import numpy as np
 
 from strap.atomic import write_json
-from strap.processors import processors
+from strap.cpus import count_cpus
 from strap.retrieval import MatchOptions, retrieve_matches
-from strap.store import Begun, EmbeddingStore, Session, StoreConfig, create_store, open_store
+from strap.store import (
+    EmbeddingStore,
+    PendingTrajectory,
+    Session,
+    StoreConfig,
+    create_store,
+    open_store,
+)
 from strap.types import Segment
 
 try:
@@ -45,7 +52,9 @@ def make_store(path: Path, prefix: str, count: int, frames: int, dim: int) -> Em
     for index in range(count):
         walk = np.cumsum(rng.standard_normal((frames, dim)), axis=0) / 4
         vectors = (walk + rng.standard_normal(dim)).astype(np.float32)
-        session.add(Begun(f"{prefix}{index}", frames, "", ""), [vectors], f"{prefix}{index}")
+        session.add(
+            PendingTrajectory(f"{prefix}{index}", frames, "", ""), [vectors], f"{prefix}{index}"
+        )
     session.flush()
     session.close()
     write_json(path / "manifest.json", {"dataset": f"{path}.data"})
@@ -102,7 +111,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="also write the figures there, as JSON")
     given = parser.parse_args(words)
-    faiss.omp_set_num_threads(processors())
+    faiss.omp_set_num_threads(count_cpus())
     with tempfile.TemporaryDirectory() as folder:
         target = make_store(Path(folder) / "a", "t", given.demonstrations, given.frames, given.dim)
         prior = make_store(Path(folder) / "b", "pr", given.trajectories, given.frames, given.dim)
@@ -113,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> None:
         seconds, answers = measure(ways, given.rounds)
     assert_same(answers["ours"], answers["faiss"])
     report = {
-        "machine": f"{platform.machine()}, {processors()} processors",
+        "machine": f"{platform.machine()}, {count_cpus()} processors",
         "faiss": version("faiss-cpu"),
         "prior frames": given.trajectories * given.frames,
         "target frames": given.demonstrations * given.frames,

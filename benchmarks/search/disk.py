@@ -25,7 +25,14 @@ import numpy as np
 from strap.atomic import write_json
 from strap.search import SearchOptions, search_corpus
 from strap.search.corpus import Corpus
-from strap.store import Begun, Session, StoreConfig, StoreSource, create_store, open_store
+from strap.store import (
+    PendingTrajectory,
+    Session,
+    StoreConfig,
+    StoreSource,
+    create_store,
+    open_store,
+)
 
 DIM, QUERY, LENGTH, QUERIES, K = 768, 50, 250, 5, 100
 PER_SHARD = 700  # trajectories: 268 MB
@@ -62,7 +69,7 @@ def build(path: Path, count: int) -> None:
         for number in range(first, min(first + PER_SHARD, count)):
             frames = random.standard_normal((LENGTH, DIM), np.float32).astype(np.float16)
             name = f"t{number:06}"
-            session.add(Begun(name, LENGTH, "", ""), [frames], name)
+            session.add(PendingTrajectory(name, LENGTH, "", ""), [frames], name)
         session.flush()
         print(f"\r{min(first + PER_SHARD, count)} of {count}", end="", flush=True)
     print()

@@ -23,7 +23,7 @@ from strap.dtw.sketches.sketcher import SAMPLE_FRAMES, SketchBlock, Sketcher
 from strap.dtw.steps import step_set
 from strap.segments import read_segments
 from strap.store import open_store
-from strap.store.sketches import Kind
+from strap.store.sketches import SketchKind
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         + " | bound / cost | µs a pair |"
     )
     print("|---|" + "---|" * (len(thresholds) + 2))
-    kinds = [Kind.parse(text) for text in options.kinds]
+    kinds = [SketchKind.parse(text) for text in options.kinds]
     sample = np.concatenate([one[:: max(1, len(one) // 16)] for one in trajectories])[
         :SAMPLE_FRAMES
     ]

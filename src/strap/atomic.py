@@ -40,7 +40,7 @@ def replacing(path: Path, *, sweep: bool = True) -> Iterator[Path]:
         sweep: remove temporary files of `path` that killed processes left. Loops that write many
             files into one folder pass False and call `remove_leftovers` once.
     """
-    with writing(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if sweep:
             remove_leftovers(path.parent, path.name)
@@ -113,7 +113,7 @@ def _remove_unlocked(file: Path) -> None:
             os.close(descriptor)
 
 
-def discard(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder: rename it first, so that its name is free at once, then delete its files.
 
     If the process is killed in between, `remove_leftovers` removes the rest.
@@ -134,7 +134,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path) -> Iterator[None]:
     """Turn the system's errors when writing `path` into a StrapError that says what to do."""
     try:
         yield
@@ -146,7 +146,8 @@ def writing(path: Path) -> Iterator[None]:
             ) from error
         if isinstance(error, OSError) and error.errno in REFUSED:
             raise StrapError(
-                f"cannot write '{path}': {error.strerror}; choose an output folder you may write to"
+                f"cannot write '{path}': {error.strerror}; choose an output folder that you may "
+                "write to"
             ) from error
         raise
 
@@ -177,5 +178,5 @@ def read_json(path: Path) -> Any:
         raise StrapError(f"no such file: '{path}'; check the path") from error
     except (OSError, ValueError, RecursionError) as error:
         raise StrapError(
-            f"cannot read '{path}' as JSON ({error}): put back a copy of it, or make it again"
+            f"cannot read '{path}' as JSON ({error}): restore it from a copy, or create it again"
         ) from error

@@ -59,7 +59,9 @@ def augment(
     out = Path(out).expanduser()
     priors = [prior] if isinstance(prior, Dataset) else list(prior)
     pads = format == "robomimic"
-    parts = augmented(target, priors, matches, history=history, chunk=chunk, pad_target=pads)
+    parts = iterate_augmented(
+        target, priors, matches, history=history, chunk=chunk, pad_target=pads
+    )
     if format == "lerobot":
         from strap.datasets.lerobot import write_lerobot
 
@@ -84,7 +86,7 @@ def augment(
     )
 
 
-def augmented(
+def iterate_augmented(
     target: Dataset,
     prior: Sequence[Dataset],
     matches: Matches,
@@ -99,7 +101,7 @@ def augmented(
     the same cameras and proprioception: those that target and prior share.
     """
     located = matches.locate(prior)
-    common = Common.of(target, located, matches)
+    common = SharedArrays.of(target, located, matches)
     before, after = (history, chunk) if pad_target else (0, 0)
     for trajectory in target:
         whole = Segment(trajectory.id, 0, trajectory.length)
@@ -127,7 +129,7 @@ def fetch_augmented(
 ) -> None:
     """Download what `augment` reads from datasets on the hub: the cameras that they share."""
     located = matches.locate(prior)
-    cameras = list(Common.of(target, located, matches).cameras)
+    cameras = list(SharedArrays.of(target, located, matches).cameras)
     target.fetch(cameras, progress)
     for name, dataset in located.items():
         found = {m.segment.trajectory_id: None for m in matches if m.dataset == name}
@@ -141,7 +143,7 @@ def require_same_actions(target: Dataset, priors: Sequence[Dataset]) -> None:
             _check_actions(target[target.ids[0]], prior[prior.ids[0]])
 
 
-def own_format(target: Dataset) -> Format:
+def writable_format(target: Dataset) -> Format:
     """Return the target's own format if it can be written, else LeRobot's, which is compact."""
     return "robomimic" if target.format in ("robomimic", "libero") else "lerobot"
 
@@ -171,7 +173,7 @@ def estimate_size(
     lengths = [trajectory.length for trajectory in target]
     demonstrations = sum(lengths) + (len(lengths) * pads if format == "robomimic" else 0)
     frames = demonstrations + sum(len(match.segment) + pads for match in matches)
-    common = Common.of(target, matches.locate(prior), matches)
+    common = SharedArrays.of(target, matches.locate(prior), matches)
     first = common.restrict(target[target.ids[0]])
     images = sum(_row_bytes(array) for array in first.cameras.values())
     others = sum(_row_bytes(a) for a in (first.actions, *first.proprioception.values()))
@@ -192,7 +194,7 @@ def _in_units(nbytes: float) -> str:
 
 
 def masks(target: Dataset, matches: Matches) -> dict[str, range]:
-    """Return the indices of the target and of the retrieved trajectories of `augmented`."""
+    """Return the indices of the target and of the retrieved trajectories of `iterate_augmented`."""
     size = len(target) + len(matches)
     return {"target": range(len(target)), "retrieved": range(len(target), size)}
 
@@ -226,7 +228,7 @@ def _origin(
 
 
 @dataclass(frozen=True)
-class Common:
+class SharedArrays:
     """The arrays that target and every prior share, by the target's names, with their shapes.
 
     Datasets of different formats name proprioception differently: `ee_pos` in one is
@@ -238,7 +240,7 @@ class Common:
     actions: Shape
 
     @classmethod
-    def of(cls, target: Dataset, located: Mapping[str, Dataset], matches: Matches) -> Common:
+    def of(cls, target: Dataset, located: Mapping[str, Dataset], matches: Matches) -> SharedArrays:
         """Compare one trajectory of each dataset; raise if the datasets cannot be mixed."""
         first = target[target.ids[0]]
         one_each = {match.dataset: match for match in matches}.values()
@@ -248,7 +250,7 @@ class Common:
         cameras = _shared("camera", first.cameras, [o.cameras for o in others])
         if first.cameras and not cameras:
             raise StrapError(
-                f"target and prior share no camera of one size: the target has "
+                "target and prior share no camera of the same name and size: the target has "
                 f"{_describe(first.cameras)}, the prior {_describe(others[0].cameras)}"
             )
         ours = first.proprioception
@@ -277,13 +279,14 @@ def _require_shapes(
     for name, shape in shapes.items():
         if name not in arrays:
             raise StrapError(
-                f"trajectory '{trajectory_id}' lacks {kind} '{name}' that others of its dataset "
-                "have; leave it out"
+                f"trajectory '{trajectory_id}' lacks {kind} '{name}', which others of its dataset "
+                "have; leave that trajectory out"
             )
         if arrays[name].shape[1:] != shape:
             raise StrapError(
                 f"trajectory '{trajectory_id}' has {kind} '{name}' of shape "
-                f"{arrays[name].shape[1:]} per frame, others of its dataset {shape}; leave it out"
+                f"{arrays[name].shape[1:]} per frame, others of its dataset {shape}; leave that "
+                "trajectory out"
             )
 
 
@@ -291,9 +294,9 @@ def _check_actions(target: Trajectory, prior: Trajectory) -> None:
     ours, theirs = target.actions.shape[1:], prior.actions.shape[1:]
     if ours != theirs:
         raise StrapError(
-            f"actions differ: target '{target.id}' has shape {ours} per frame, prior "
-            f"'{prior.id}' {theirs}; one policy cannot learn from both (--augmented none finds "
-            "matches all the same)"
+            f"actions differ: target '{target.id}' has shape {ours} per frame, prior '{prior.id}' "
+            f"{theirs}; one policy cannot learn from both (with --augmented none you still get the "
+            "matches)"
         )
 
 
@@ -308,8 +311,8 @@ def _shared(
     left_out = [name for name in ours if name not in kept]
     if left_out:
         warnings.warn(
-            f"{kind} {', '.join(left_out)} of the target is missing or of another shape in the "
-            "prior and is left out of the augmented dataset",
+            f"{kind} {', '.join(left_out)} of the target is missing in the prior, or has another "
+            "shape there, and is left out of the augmented dataset",
             stacklevel=2,
         )
     return kept

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
 
+from strap.cpus import count_cpus
 from strap.errors import StrapError
 from strap.extras import explain_missing, missing_extra
 from strap.folders import cache_folder
-from strap.processors import processors
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def diagnose() -> list[Check]:
     """Run all checks; a check that fails reports how to fix it."""
     return [
         Check("python", True, f"{platform.python_version()} on {platform.machine()}", True),
-        Check("cores", True, str(processors()), True),
+        Check("cores", True, str(count_cpus()), True),
         *(_check_package(name) for name in ("numpy", "h5py", "pyarrow", "numba", "pillow")),
         _try("search", _check_search, needed=True),
         _try("cache folder", _check_cache, needed=True),

@@ -30,7 +30,7 @@ ENDINGS = (".json", ".parquet")
 
 
 @dataclass(frozen=True)
-class Stretch:
+class WeightedSpan:
     """Frames start … stop−1 of an episode, and their weight."""
 
     dataset: str
@@ -40,15 +40,15 @@ class Stretch:
     weight: float
 
 
-def stretches(
+def weighted_spans(
     target: Dataset, matches: Matches, weights: Sequence[float] | None = None
-) -> list[Stretch]:
+) -> list[WeightedSpan]:
     """Return the whole target demonstrations, then each retrieved segment once with its weight."""
-    targets = [Stretch(target.name, t.id, 0, t.length, 1.0) for t in target]
+    targets = [WeightedSpan(target.name, t.id, 0, t.length, 1.0) for t in target]
     found = _total_weights(matches, weights)
     ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
     retrieved = [
-        Stretch(dataset, s.trajectory_id, s.start, s.stop, found[dataset, s])
+        WeightedSpan(dataset, s.trajectory_id, s.start, s.stop, found[dataset, s])
         for dataset, s in ordered
     ]
     return targets + retrieved
@@ -75,7 +75,7 @@ def write_manifest(
     out = Path(out)
     if out.suffix.lower() not in ENDINGS:
         raise unknown("ending of a manifest", out.suffix or out.name, ENDINGS)
-    rows = [asdict(row) for row in stretches(target, matches, weights)]
+    rows = [asdict(row) for row in weighted_spans(target, matches, weights)]
     if out.suffix.lower() == ".json":
         write_json(out, rows)
     else:
@@ -113,7 +113,7 @@ def frame_weights(
             if stop > length:
                 raise StrapError(
                     f"match {trajectory_id}[{start}:{stop}] goes past the {length} frames of "
-                    f"'{dataset.path}': was the dataset changed since?"
+                    f"'{dataset.path}': if that dataset was changed, run `strap retrieve` again"
                 )
             trajectory_weights[start:stop] += weight
         indices.append(np.arange(first, first + length))
@@ -137,7 +137,7 @@ def write_weights(
 def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
     """Write the episodes and merged frame ranges to keep in each dataset, as JSON."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
-    for row in stretches(target, matches):
+    for row in weighted_spans(target, matches):
         spans.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
     content = {
         dataset: {

@@ -242,7 +242,7 @@ def _note_differences(seen: Sequence[Trajectory]) -> list[str]:
             found.append(f"camera {name} is missing or of another size in {_describe_ids(unlike)}")
     widths = [t.id for t in seen if t.actions.shape[1:] != first.actions.shape[1:]]
     if widths:
-        found.append(f"actions are of another width in {_describe_ids(widths)}")
+        found.append(f"actions have another size in {_describe_ids(widths)}")
     silent = [t.id for t in seen if not t.instruction]
     if silent:
         found.append(f"no instruction in {_describe_ids(silent)}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from strap.atomic import remove_leftovers, writing
+from strap.atomic import explain_write_errors, remove_leftovers
 from strap.errors import StrapError
 
 LOCK = ".lock"
@@ -60,7 +60,7 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def alone(lock_file: Path, doing: str) -> Iterator[None]:
+def exclusive_lock(lock_file: Path, doing: str) -> Iterator[None]:
     """Hold a lock for the block and remove its file afterwards; raise if another process holds it.
 
     Args:
@@ -87,7 +87,7 @@ def alone(lock_file: Path, doing: str) -> Iterator[None]:
                 lock_file.parent.rmdir()
 
 
-def is_free(folder: Path) -> bool:
+def is_empty_folder(folder: Path) -> bool:
     """Return whether a folder is absent or empty; leftovers of killed writers are removed first."""
     if not folder.is_dir():
         return not folder.exists()
@@ -96,7 +96,7 @@ def is_free(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Wait for the lock, and hold it for the block."""
     lock = _lock(path, wait=True)
     assert lock is not None
@@ -109,7 +109,7 @@ def locked(path: Path) -> Iterator[None]:
 def _lock(path: Path, *, wait: bool) -> Lock | None:
     import fcntl  # imported here, because reading a store must work without flock
 
-    with writing(path.parent):
+    with explain_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
@@ -121,8 +121,8 @@ def _lock(path: Path, *, wait: bool) -> Lock | None:
         os.close(descriptor)
         if error.errno in UNSUPPORTED:
             raise StrapError(
-                f"the file system of '{path.parent}' has no file locks ({error.strerror}): choose "
-                "an output folder on another one"
+                f"the file system of '{path.parent}' does not support file locks "
+                f"({error.strerror}): choose an output folder on another file system"
             ) from error
         raise
     return Lock(path, descriptor)

@@ -10,20 +10,26 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
+from strap.atomic import (
+    explain_write_errors,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_json,
+)
 from strap.augmentation import (
     augment,
     estimate_size,
     fetch_augmented,
-    own_format,
     require_same_actions,
+    writable_format,
 )
 from strap.datasets import Dataset
 from strap.dtw import resolve_backend
 from strap.errors import StrapError
 from strap.features import RetrievalInput, fingerprint_features, prepare_features
-from strap.folders import cache_folder, require_apart
-from strap.locks import LOCK, alone
+from strap.folders import cache_folder, require_separate_output
+from strap.locks import LOCK, exclusive_lock
 from strap.progress import Clock, Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.retrieval import MatchOptions, retrieve_matches
@@ -78,7 +84,7 @@ def run_retrieval(
     if not priors:
         raise StrapError("no prior dataset: give at least one with --prior")
     _require_one_reading([ours, *priors])
-    require_apart(out, [source.dataset.path for source in (ours, *priors)])
+    require_separate_output(out, [source.dataset.path for source in (ours, *priors)])
     ours.dataset.fetch(cameras=(), progress=progress)
     cutting = with_default_epsilon(options.segmentation, ours.dataset)
     options = replace(options, segmentation=cutting)
@@ -91,7 +97,7 @@ def run_retrieval(
         inputs[str(file)] = fingerprint_json(read_json(file))
     folder = Path(stores).expanduser() if stores else cache_folder() / "stores"
     inputs |= fingerprint_features([ours, *priors], options.method, options.features(), folder)
-    with writing(out), alone(out / LOCK, f"retrieving into '{out}'"):
+    with explain_write_errors(out), exclusive_lock(out / LOCK, f"retrieving into '{out}'"):
         remove_leftovers(out)
         if done := find_finished(out, arguments, inputs, overwrite=overwrite):
             return done
@@ -109,7 +115,9 @@ def _distinct(priors: Sequence[RetrievalInput]) -> list[RetrievalInput]:
     found: dict[str, RetrievalInput] = {}
     for prior in priors:
         if found.setdefault(prior.dataset.name, prior) is not prior:
-            warnings.warn(f"prior '{prior.dataset.path}' is given twice: used once", stacklevel=3)
+            warnings.warn(
+                f"prior '{prior.dataset.path}' is given twice: it is used once", stacklevel=3
+            )
     return list(found.values())
 
 
@@ -139,7 +147,7 @@ def _warn_if_shared(target: Dataset, priors: Sequence[Dataset], options: Retriev
         warnings.warn(
             f"'{target.path}' is target and prior: {len(shared)} of its demonstrations are "
             "searched for the others' segments; choose with --target-episodes and "
-            "--prior-episodes, or say --shared all",
+            "--prior-episodes, or give --shared all",
             stacklevel=3,
         )
 
@@ -213,10 +221,10 @@ def _augment(
 ) -> None:
     """Replace the augmented dataset; raise if it does not fit on the disk."""
     (out / AUGMENTED["robomimic"]).unlink(missing_ok=True)
-    discard(out / AUGMENTED["lerobot"])
+    remove_folder(out / AUGMENTED["lerobot"])
     if options.augmented == "none":
         return
-    format = own_format(target) if options.augmented == "auto" else options.augmented
+    format = writable_format(target) if options.augmented == "auto" else options.augmented
     context = {"history": options.history, "chunk": options.chunk}
     size = estimate_size(target, priors, matches, format=format, **context)
     free = shutil.disk_usage(out).free

@@ -64,8 +64,9 @@ def positions(trajectory: Trajectory, position: str | None = None) -> Array:
     bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if bad.size:
         raise StrapError(
-            f"trajectory '{trajectory.id}': '{name}' is not finite at frame {bad[0]}; "
-            "mend or leave out that trajectory, or segment by segmentation 'window' or 'full'"
+            f"trajectory '{trajectory.id}': '{name}' is not finite (NaN or infinite) at frame "
+            f"{bad[0]}; correct that trajectory or leave it out, or segment with --segmentation "
+            "window or full"
         )
     return values
 
@@ -102,7 +103,7 @@ def _position_columns(trajectory: Trajectory, position: str | None) -> tuple[str
             f"trajectory '{trajectory.id}' has no end-effector position among its proprioception "
             f"({', '.join(trajectory.proprioception) or 'none'}): say which columns to use with "
             "--position NAME or --position 'NAME[0:3]' (joint angles work too, with --epsilon "
-            "auto), or segment by --segmentation window or full"
+            "auto), or segment with --segmentation window or full"
         )
     known = _named_arrays(trajectory)
     name, selection = _split_position(candidates[0], known)
@@ -243,12 +244,12 @@ def _select_columns(selection: str, width: int) -> list[int]:
 def _slice_columns(selection: str, width: int) -> list[int]:
     bounds = [_whole_number(part) if part.strip() else None for part in selection.split(":")]
     if len(bounds) > 3:
-        raise ValueError("is no selection of columns")
+        raise ValueError("is not a selection of columns")
     start, stop = bounds[:2]
     if start is not None and not -width <= start <= width:
-        raise ValueError(f"asks for column {start}")
+        raise ValueError(f"selects column {start}")
     if stop is not None and not -width <= stop <= width:
-        raise ValueError(f"asks for column {stop - 1 if stop > 0 else stop}")
+        raise ValueError(f"selects column {stop - 1 if stop > 0 else stop}")
     if bounds[2:] == [0]:
         raise ValueError("has a step of 0")
     return list(range(width)[slice(*bounds)])
@@ -257,11 +258,11 @@ def _slice_columns(selection: str, width: int) -> list[int]:
 def _column(text: str, width: int) -> int:
     number = _whole_number(text)
     if not -width <= number < width:
-        raise ValueError(f"asks for column {number}")
+        raise ValueError(f"selects column {number}")
     return number % width
 
 
 def _whole_number(text: str) -> int:
     if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", text):
-        raise ValueError("is no selection of columns")
+        raise ValueError("is not a selection of columns")
     return int(text)

@@ -73,8 +73,9 @@ def _require_loopback(nodes: Sequence[Mapping[str, Any]]) -> None:
         ip = node["NodeManagerAddress"]
         if ip not in ("127.0.0.1", "::1"):
             raise StrapError(
-                f"Ray would listen on {ip}, for everybody in the network: set {ONE_MACHINE}=0 in "
-                "the environment, or start a cluster yourself and give its address"
+                f"Ray would listen on {ip}, where everybody in the network can reach it: set "
+                f"{ONE_MACHINE}=0 in the environment, or start a cluster yourself and give its "
+                "address"
             )
 
 

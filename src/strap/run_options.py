@@ -15,7 +15,7 @@ from strap.encoders.language import TEXT_ENCODER, require_text_encoder
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK
-from strap.retrieval.options import require_use
+from strap.retrieval.options import require_used_options
 from strap.retrieval.states import retrieve_states
 from strap.runs import Run
 from strap.segments import Segmentation
@@ -114,7 +114,7 @@ class RetrievalOptions:
         steps, metric = self.steps or traits.steps, self.metric or traits.metric
         options = replace(self, segmentation=cut, steps=steps, metric=metric)
         MatchOptions.of(options)  # raises for invalid values
-        require_use(options)
+        require_used_options(options)
         self.features().require_judgeable(self.method, cut.method, metric)
         return options
 

@@ -24,7 +24,7 @@ from strap.atomic import read_json
 from strap.datasets import Dataset, OpenOptions, is_opening, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
-from strap.locks import is_free
+from strap.locks import is_empty_folder
 from strap.provenance import fingerprint_content
 from strap.types import Matches
 
@@ -69,7 +69,7 @@ class Run:
             ]
         except StrapError as error:
             raise StrapError(
-                f"'{self.path}' was made from a dataset that fails: {error}"
+                f"'{self.path}' was made from a dataset that cannot be opened: {error}"
             ) from error
         target = _selection(arguments, "target").apply(opened[0])
         chosen = _selection(arguments, "prior")
@@ -103,12 +103,13 @@ def open_run(path: str | Path) -> Run:
 def _read_manifest(path: Path) -> Mapping[str, Any]:
     if not (path / "manifest.json").is_file():
         raise StrapError(
-            f"'{path}' is no finished run (it has no manifest.json): make it with `strap retrieve`"
+            f"'{path}' is not a finished run (it has no manifest.json): make it with `strap "
+            "retrieve`"
         )
     manifest: dict[str, Any] = read_json(path / "manifest.json")
     if wrong := _wrong_in(manifest):
         raise StrapError(
-            f"'{path / 'manifest.json'}' is damaged ({wrong}): put back a copy of it, or run "
+            f"'{path / 'manifest.json'}' is damaged ({wrong}): restore it from a copy, or run "
             "`strap retrieve` again with --overwrite"
         )
     return manifest
@@ -119,7 +120,7 @@ def find_finished(
 ) -> Run | None:
     """Return the run in a folder if it is finished and up to date; None if it must be made."""
     if not (out / "manifest.json").is_file():
-        if out.is_dir() and not (out / "segments.json").is_file() and not is_free(out):
+        if out.is_dir() and not (out / "segments.json").is_file() and not is_empty_folder(out):
             raise StrapError(f"'{out}' holds other files; choose a new folder for the run")
         return None
     try:
@@ -140,7 +141,7 @@ def find_finished(
     if changed or any(before.get(name) != fingerprint for name, fingerprint in inputs.items()):
         return None
     if wrong := _wrong_results(out, manifest):
-        warnings.warn(f"'{out}': {wrong}, so the run is made anew", stacklevel=3)
+        warnings.warn(f"'{out}': {wrong}, so the run is made again", stacklevel=3)
         return None
     run = open_run(out)
     return run if run.augmented or arguments["augmented"] == "none" else None
@@ -172,7 +173,7 @@ def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
 def _wrong_in(manifest: Any) -> str | None:
     """Return a description of what is missing or invalid in a manifest; None if it is valid."""
     if not isinstance(manifest, dict) or manifest.get("format") != "strap-run":
-        return "it is no manifest of a run"
+        return "it is not the manifest of a run"
     arguments: Any = manifest.get("arguments")
     inputs: Any = manifest.get("inputs")
     seconds: Any = manifest.get("seconds")
@@ -186,7 +187,7 @@ def _wrong_in(manifest: Any) -> str | None:
         return "'openings' does not say how the datasets of stores were opened"
     chosen = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
     if not all(isinstance(saved, dict) for saved in chosen):
-        return "which trajectories were chosen is not said"
+        return "it does not say which trajectories were chosen"
     reasons = manifest.get("reasons", {})
     if not isinstance(manifest.get("files", {}), dict):
         return "'files' does not say what the run holds"
@@ -203,12 +204,12 @@ def _wrong_in(manifest: Any) -> str | None:
     if not all(
         isinstance(text, str) for text in (*texts, *(t for saved_list in lists for t in saved_list))
     ):
-        return "a path or name is no text"
+        return "a path or name is not text"
     counts = [manifest.get("queries"), arguments.get("history"), arguments.get("chunk")]
     if not all(type(n) is int for n in counts) or not all(
         isinstance(n, int | float) for n in seconds.values()
     ):
-        return "'queries', 'history', 'chunk' or a duration is no number"
+        return "'queries', 'history', 'chunk' or a duration is not a number"
     return None
 
 

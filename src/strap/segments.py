@@ -29,7 +29,7 @@ from strap.types import Segment, Trajectory
 
 Method = Literal["stops", "window", "full", "manual"]
 Epsilon = float | Literal["auto"] | None
-PAPER_EPSILON = 5e-3
+RELEASED_EPSILON = 5e-3
 """metres per step, over the three coordinates in the l1 norm"""
 
 
@@ -143,12 +143,13 @@ def _check_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segment
         if key not in known and key not in skipped:
             raise StrapError(
                 f"'{file}' cuts '{printable(shorten(key))}', but '{dataset.path}' has no such "
-                f"trajectory (it has {name_some(list(known))}): mend the name, or leave it out"
+                f"trajectory (it has {name_some(list(known))}): correct the name, or leave it out"
             )
     origin = content.get("dataset") if isinstance(content, dict) else None
     if isinstance(origin, str) and origin != dataset.name:
         warnings.warn(
-            f"'{file}' was cut for '{origin}', and is used for '{dataset.path}'", stacklevel=3
+            f"the segments in '{file}' were cut for '{origin}', but are used for '{dataset.path}'",
+            stacklevel=3,
         )
 
 
@@ -185,7 +186,7 @@ def with_default_epsilon(segmentation: Segmentation, dataset: Dataset) -> Segmen
         first = dataset[dataset.ids[0]]
         with suppress(StrapError):  # cutting reports the error, if it cuts that trajectory
             is_auto = moving_columns(first, segmentation.position)[1] == "joints"
-    return replace(segmentation, epsilon="auto" if is_auto else PAPER_EPSILON)
+    return replace(segmentation, epsilon="auto" if is_auto else RELEASED_EPSILON)
 
 
 def _cut_at_stops(trajectories: Iterable[Trajectory], segmentation: Segmentation) -> Cuts:
@@ -248,7 +249,7 @@ def _resolve_epsilon(segmentation: Segmentation, movements: Movements) -> tuple[
     """Return epsilon as a number, and a note if it was chosen automatically."""
     epsilon = segmentation.epsilon
     if epsilon is None:
-        epsilon = "auto" if movements.kind == "joints" else PAPER_EPSILON
+        epsilon = "auto" if movements.kind == "joints" else RELEASED_EPSILON
     if epsilon != "auto":
         return float(epsilon), ""
     chosen = choose_threshold(movements, segmentation.min_length)
@@ -286,7 +287,7 @@ def _cut_manually(trajectory: Trajectory, file: Path) -> list[Segment]:
             raise StrapError(f"'{file}' has the segment {segment} twice: remove one of them")
         if segment.stop > trajectory.length:
             raise StrapError(
-                f"'{file}': {segment} goes past the {trajectory.length} frames there are"
+                f"'{file}': {segment} goes past the trajectory's {trajectory.length} frames"
             )
     return segments
 
@@ -304,8 +305,8 @@ def _boundaries_of(content: Any, trajectory: Trajectory, file: Path) -> list[int
         )
     if bounds and bounds[-1] >= trajectory.length:
         raise StrapError(
-            f"'{file}', '{trajectory.id}': boundary {bounds[-1]} lies outside the "
-            f"{trajectory.length} frames there are"
+            f"'{file}', '{trajectory.id}': boundary {bounds[-1]} is outside the trajectory's "
+            f"{trajectory.length} frames"
         )
     return bounds
 
@@ -329,10 +330,10 @@ def _segments_of(content: Mapping[str, Any], file: Path) -> Iterator[Segment]:
         for row in content["segments"]:
             parts = [row[name] for name in ("trajectory", "start", "stop")]
             if [type(part) for part in parts] != [str, int, int]:
-                raise TypeError(f"{parts!r:.80} are no frame numbers of a trajectory")
+                raise TypeError(f"{parts!r:.80} are not frame numbers of a trajectory")
             yield Segment(*parts)
     except (KeyError, TypeError, ValueError) as error:
         raise StrapError(
-            f"'{file}' is no file of segments ({error!r}): expected "
+            f"'{file}' is not a file of segments ({error!r}): expected "
             '{"segments": [{"trajectory": …, "start": …, "stop": …}, …]}'
         ) from error

@@ -97,8 +97,8 @@ def measure_movements(
 def _frame_rate(trajectory: Trajectory) -> float:
     if not trajectory.fps:
         raise StrapError(
-            f"trajectory '{trajectory.id}' has no frame rate, so epsilon per second means "
-            "nothing; give epsilon per step"
+            f"trajectory '{trajectory.id}' has no frame rate, so epsilon cannot be per second; "
+            "give epsilon per step"
         )
     return trajectory.fps
 

@@ -228,8 +228,8 @@ class Matches(Sequence[Match]):
         for name in wanted:
             if name not in given:
                 raise StrapError(
-                    f"the matches point into '{name}', which is not among the datasets given "
-                    f"({', '.join(given) or 'none'}): open it from there; if it was moved, take "
+                    f"there are matches in '{name}', which is not among the datasets given "
+                    f"({', '.join(given) or 'none'}): give that dataset, too; if it was moved, use "
                     "matches.moved(old_path, new_path)"
                 )
         return {name: given[name] for name in wanted}

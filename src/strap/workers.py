@@ -260,8 +260,8 @@ def run_each(
                         continue
                     raise StrapError(
                         f"worker processes were killed {MAX_ATTEMPTS} times with "
-                        f"{1 + supervisor.n_unfinished} jobs left (memory?): use fewer "
-                        "--workers and start again; what is done is kept"
+                        f"{1 + supervisor.n_unfinished} jobs left (memory?): use fewer --workers "
+                        "and start again; finished work is kept"
                     ) from error
                 supervisor.finish(ready)
                 yield ready.job, result

@@ -95,7 +95,7 @@ def test_episodes_that_cannot_be_are_refused(cell: Cell, tmp_path: Path) -> None
 def test_the_evaluation_of_another_cell_is_refused(
     cell: Cell, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    found = rf"evaluation\.json' is of another cell than 'Mug/BC-seed2': {message}.*; put back a"
+    found = rf"evaluation\.json' is of another cell than 'Mug/BC-seed2': {message}.*; restore"
     with pytest.raises(StrapError, match=found):
         read(tmp_path / "work", cell, **{**ABOUT, **changes})
 
@@ -113,5 +113,7 @@ def test_a_manifest_whose_costs_cannot_be_is_refused(
     cell: Cell, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     write_cell(tmp_path / "work", cell, [True] * 4, **changes)
-    with pytest.raises(StrapError, match=rf"manifest\.json': {message}: put back a copy, or"):
+    with pytest.raises(
+        StrapError, match=rf"manifest\.json': {message}: restore it from a copy, or"
+    ):
         read_cell(tmp_path / "work", cell)

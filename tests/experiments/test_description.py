@@ -40,7 +40,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ('retrieval = "strap"', 'retrieval = "dt"', "did you mean 'd-t'"),
         ('train = "ft"', 'train = "strap"', "needs a retrieval"),
         ('train = "ft"', 'train = "ft"\ntop_k = 3', "FT retrieves nothing: remove its top_k"),
-        ('train = "ft"', 'train = "bc"\npretrained = true', "only train = 'strap' may choose it"),
+        ('train = "ft"', 'train = "bc"\npretrained = true', "only train = 'strap' can set it"),
         ('retrieval = "strap"', 'retrieval = "strap"\npretrained = 1', "is 1: give true or false"),
         ("steps = 10", "stpes = 10", "unknown option of strap train 'stpes': did you mean 'steps'"),
         ("steps = 10", "qkv_bias = true", "'qkv_bias' is true, but --qkv-bias of strap train"),

@@ -345,7 +345,7 @@ def test_what_was_trained_otherwise_is_not_evaluated(bench: Bench, change: str) 
         bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
     else:
         (bench.data / "target/more").write_text("another demonstration")
-    with pytest.raises(StrapError, match="trained by other options or on other data"):
+    with pytest.raises(StrapError, match="trained with other options or on other data"):
         bench.run()
     assert not any(bench.work.glob("cells/*/*/episodes.jsonl"))
     if change == "options":
@@ -385,7 +385,9 @@ def test_a_policy_whose_matches_are_gone_fails_alone(bench: Bench) -> None:
     gone.unlink()
     outcome = bench.run()
     assert outcome.failed
-    assert all(f"'{gone}' is gone, which '" in why for why in outcome.failed.values())
+    assert all(
+        f"was trained on '{gone}', which is gone: restore" in why for why in outcome.failed.values()
+    )
     assert len(outcome.finished) == 28 - len(outcome.failed)
 
 
@@ -401,7 +403,7 @@ def test_other_policies_do_not_keep_retrievals_from_being_made(bench: Bench) -> 
     bench.run(TRAIN_ONLY)
     bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
     assert not bench.run(replace(ALONE, stages=("retrieve",))).failed
-    with pytest.raises(StrapError, match=r"'.*/policies/.*', '.*/policies/.*': trained by other"):
+    with pytest.raises(StrapError, match=r"'.*/policies/.*', '.*/policies/.*': trained with other"):
         bench.run()
 
 

@@ -22,7 +22,7 @@ from tests.fuzzing.summary import Summary, show_case
 from tests.fuzzing.uses import search_store
 from tests.threads import count_threads
 
-from strap.processors import processors
+from strap.cpus import count_cpus
 
 SETUP = Limits(wall=300, cpu=300)
 """for making the inputs, which may compile"""
@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="inputs whose name has this in it")
     parser.add_argument("--case", help="SEED.NUMBER of one case to run again")
-    parser.add_argument("--jobs", type=int, default=processors(), help="cases at a time")
+    parser.add_argument("--jobs", type=int, default=count_cpus(), help="cases at a time")
     parser.add_argument("--wall", type=float, default=30, help="seconds that a case may take")
     given = parser.parse_args(words)
     # Names of one length: inputs that hold their own path keep their size, and cases their places.

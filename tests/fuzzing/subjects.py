@@ -27,7 +27,7 @@ from strap.policies import Checkpoint, Interface, PolicySettings, build_policy
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection
 from strap.segments import Segmentation
-from strap.store import Begun, Session, StoreConfig, StoreSource, create_store
+from strap.store import PendingTrajectory, Session, StoreConfig, StoreSource, create_store
 from strap.synthetic import make_planted
 
 SIZE = (16, 16)
@@ -133,7 +133,7 @@ def _store(path: Path, seed: int) -> None:
     session = Session(path, config)
     for index, length in enumerate((9, 5, 12, 1, 7, 8, 6, 10, 4)):
         rows = [rng.random((length, 12), np.float32) for _ in uses.CAMERAS]
-        begun = Begun(f"demo_{index}", length, uses.INSTRUCTION, "s")
+        begun = PendingTrajectory(f"demo_{index}", length, uses.INSTRUCTION, "s")
         session.add(begun, rows, f"{seed}.{index}")
         if index == 5:
             session.flush()

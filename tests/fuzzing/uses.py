@@ -60,7 +60,7 @@ def _read_trajectory(trajectory: Trajectory, digest: Digest) -> None:
 
 def describe_store(path: Path, _out: Path, _digest: Digest) -> None:
     """`strap store info`."""
-    str(upkeep.describe(path))
+    str(upkeep.describe_store(path))
 
 
 def verify_store(path: Path, _out: Path, _digest: Digest) -> None:

@@ -33,7 +33,7 @@ from strap.libero.demonstrations.recording import (
 from strap.libero.expert.attempts import solve
 from strap.libero.expert.motion import MAX_CHANGE, SKILLS
 from strap.libero.tasks import Task
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 
 SUITE = "libero_90"
 SHORT = "KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet"
@@ -189,13 +189,13 @@ def test_parts_of_a_killed_run_with_other_options_are_not_mixed_in(
     with pytest.raises(StrapError, match=r'parts was collected with .*"noise": 0\.2.*same options'):
         collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
     (folder / "settings.json").unlink()
-    with pytest.raises(StrapError, match=r"no settings\.json that says how they were made"):
+    with pytest.raises(StrapError, match=r"but no settings\.json with their settings"):
         collect(SUITE, demos=2, out=tmp_path, tasks=[SHORT], size=64)
 
 
 def test_one_process_at_a_time_collects_into_a_folder(tmp_path: Path) -> None:
     with (
-        alone(tmp_path / LOCK, "collecting"),
+        exclusive_lock(tmp_path / LOCK, "collecting"),
         pytest.raises(StrapError, match="another process is collecting into"),
     ):
         collect(SUITE, demos=1, out=tmp_path, tasks=[SHORT])

@@ -37,7 +37,7 @@ def test_unknown_names_are_explained() -> None:
         list_tasks("libero_9")
     with pytest.raises(StrapError, match=r"fits \d+ tasks of libero_90"):
         find_task("libero_90", "close")
-    with pytest.raises(StrapError, match="'turn on the stove' fits 2 tasks of libero_90"):
+    with pytest.raises(StrapError, match="'turn on the stove' matches 2 tasks of libero_90"):
         find_task("libero_90", "turn on the stove")  # in two scenes; others go on after it
     assert find_task("libero_goal", "turn on the stove").name == "turn_on_the_stove"
     with pytest.raises(StrapError, match="tasks 0 to 9, not 10"):

@@ -99,7 +99,7 @@ def test_what_the_server_refuses_stops_the_arm(
     client = WebsocketClientPolicy("127.0.0.1", port)
     monkeypatch.setattr(arm, "told_rate", 10.0)
     arm.begin(0)
-    with pytest.raises(RuntimeError, match="the robot is given 10 actions a second"):
+    with pytest.raises(RuntimeError, match="the robot executes 10 actions per second"):
         robot.control(arm, client, max_steps=STEPS, seconds=60)
     assert (arm.moves, arm.stops) == ([], 1)
 

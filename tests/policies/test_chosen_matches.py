@@ -93,7 +93,7 @@ def test_training_sees_what_remains(
     assert main(["train", str(own_run), *WORDS]) == 0  # the same again has finished
     change_choices(own_run, matches, {"undo": True})
     assert main(["train", str(own_run), *WORDS]) == 2
-    assert "other data: files, matches or choices changed since" in capsys.readouterr().err
+    assert "other data: files, matches or choices have changed" in capsys.readouterr().err
     change_choices(own_run, matches, {"undo": True})
     assert main(["train", str(own_run), *WORDS, "--out", str(tmp_path / "all")]) == 0
     assert "choices" not in capsys.readouterr().out
@@ -170,7 +170,7 @@ def test_where_the_datasets_are_gone_the_augmented_one_is_read_without_what_is_r
     assert np.array_equal(one.weight, two.weight)
     assert np.array_equal(here.actions[one.anchor], there.actions[two.anchor])
     run.matches[:5].to_parquet(run.path / "matches.parquet")
-    with pytest.raises(StrapError, match=r"holds 6 segments, matches\.parquet 5"):
+    with pytest.raises(StrapError, match=r"holds 6 segments, but matches\.parquet has 5"):
         open_training_data(run.path, choices="ignore")
 
 
@@ -182,5 +182,5 @@ def test_a_policy_of_earlier_matches_is_told(own_run: Path) -> None:
         assert find_policy(own_run / "policy") == own_run / "policy"
     file = own_run / "matches.parquet"
     Matches(tuple(open_run(own_run).matches)[1:]).to_parquet(file)
-    with pytest.warns(UserWarning, match=r"policy' was trained before '.*' was made anew"):
+    with pytest.warns(UserWarning, match=r"policy' was trained on other matches than '.*' has now"):
         assert find_policy(own_run) == own_run / "policy"

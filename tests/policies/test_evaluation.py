@@ -19,11 +19,11 @@ from tests.policies.toy import make
 
 from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
-from strap.evaluation.comparison import as_json, in_words
+from strap.evaluation.comparison import comparison_to_json, format_comparison
 from strap.evaluation.records import OUTCOME, read_description, read_records
 from strap.evaluation.results import check_interface, evaluate, rendered_size, run_episodes
 from strap.evaluation.statistics import sign_flips
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies import Policy, PolicySettings, load_policy
 from strap.policies.checkpoints import WEIGHT_FILES
 from strap.policies.settings import Interface
@@ -85,7 +85,7 @@ def test_rollouts_are_recorded_filmed_and_not_run_twice(policy: Policy, tmp_path
     assert (out / "videos" / "001-failure.mp4").is_file()
     assert "4 of 5 episodes succeeded: 80% (95 % interval 38% to 96%)" in str(done)
     with (
-        alone(out / LOCK, "rolling out"),
+        exclusive_lock(out / LOCK, "rolling out"),
         pytest.raises(StrapError, match="another process is rolling out into"),
     ):
         run_episodes(policy, "reach", SETTINGS, make, (str(folder),), out, IDENTITY)
@@ -130,7 +130,7 @@ def test_demonstrations_are_known_by_what_they_hold(
         file.write_bytes(content)
         evaluate(tmp_path, replace(SETTINGS, demos=str(file)))
     assert told[0] == told[2] != told[1]
-    with pytest.raises(StrapError, match=r"none\.hdf5' is not there: check the path"):
+    with pytest.raises(StrapError, match=r"none\.hdf5' does not exist: check the path"):
         evaluate(tmp_path, replace(SETTINGS, demos=str(tmp_path / "none.hdf5")))
 
 
@@ -144,10 +144,10 @@ def test_rollouts_may_begin_with_a_later_state(policy: Policy, tmp_path: Path) -
         run_episodes(policy, "reach", before, make, (str(tmp_path),), out, IDENTITY)
 
 
-def test_the_policy_leaves_the_environments_their_processors(
+def test_the_policy_leaves_the_environments_their_cpus(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strap.evaluation.rollouts.processors", lambda: 5)
+    monkeypatch.setattr("strap.evaluation.rollouts.count_cpus", lambda: 5)
     used, act = [], Policy.act_many
     monkeypatch.setattr(
         Policy,
@@ -199,8 +199,8 @@ def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path
         policy.reset(stream, seed=stream)
     both = [policy.act_many({0: seen(t), 1: seen(9 - t)})[1] for t in range(4)]
     policy.reset(0, seed=1)
-    alone = [policy.act(seen(9 - t)) for t in range(4)]
-    np.testing.assert_allclose(both, alone, atol=1e-4)
+    exclusive_lock = [policy.act(seen(9 - t)) for t in range(4)]
+    np.testing.assert_allclose(both, exclusive_lock, atol=1e-4)
 
 
 def test_looks_are_blended(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,11 +291,11 @@ def test_two_evaluations_are_compared_state_by_state(policy: Policy, tmp_path: P
         run_episodes(policy, "reach", own, make, (str(tmp_path),), tmp_path / name, IDENTITY)
         for name in ("one", "two")
     ]
-    assert "both 1, only the first 0" in in_words(*runs)
-    values = as_json(*runs)
+    assert "both 1, only the first 0" in format_comparison(*runs)
+    values = comparison_to_json(*runs)
     assert (values["rate"], values["against"]["path"]) == (0.5, str(tmp_path / "two"))
     assert (values["comparison"]["both"], values["comparison"]["neither"]) == (1, 1)
-    assert "comparison" not in as_json(runs[0], None)
+    assert "comparison" not in comparison_to_json(runs[0], None)
     short = {**IDENTITY, "horizon": 3}
     less = replace(own, horizon=3)
     third = run_episodes(policy, "reach", less, make, (str(tmp_path),), tmp_path / "three", short)
@@ -332,9 +332,9 @@ def test_rollouts_that_began_elsewhere_are_not_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (5, "'5' is no episode"),
-        (None, "'null' is no episode"),
-        ([], r"'\[\]' is no episode"),
+        (5, "'5' is not an episode"),
+        (None, "'null' is not an episode"),
+        ([], r"'\[\]' is not an episode"),
         ({}, "it has no state"),
         (row_from(1, partial=...), "it has no partial"),
         (row_from(1, success=...), "it has no success"),
@@ -347,7 +347,7 @@ def test_rollouts_that_began_elsewhere_are_not_compared(tmp_path: Path) -> None:
         (row_from(1, partial=1.5), "partial is 1.5, not"),
         (row_from(1, seed="x"), "seed is 'x', not a whole number"),
         (row_from(1, seed=700_001), "seed is 700001, but .* of seed 2 has 200001"),
-        (row_from(0, success=False), "state 0 is on an earlier line too, recorded otherwise"),
+        (row_from(0, success=False), "state 0 is also on an earlier line, with other values"),
     ],
 )
 def test_rows_that_no_rollout_wrote_are_refused(
@@ -355,7 +355,7 @@ def test_rows_that_no_rollout_wrote_are_refused(
 ) -> None:
     out = write_evaluation(tmp_path / "out", [row_from(0), row])
     found = (
-        rf"episodes\.jsonl' is damaged, line 2: {message}.*; put back a copy of it, or remove it"
+        rf"episodes\.jsonl' is damaged, line 2: {message}.*; restore it from a copy, or remove it"
     )
     with pytest.raises(StrapError, match=found):
         open_evaluation(out)
@@ -374,12 +374,12 @@ def test_only_a_last_line_may_be_cut_off(tmp_path: Path) -> None:
         assert sorted(read_records(out, seed=2, required=OUTCOME)) == [0, 1]
     for line in (b'{"state": 3, "succ\n', b"\xff\xfe\n"):
         file.write_bytes(line + whole)
-        with pytest.raises(StrapError, match=r"is damaged, line 1: '.*' is no episode"):
+        with pytest.raises(StrapError, match=r"is damaged, line 1: '.*' is not an episode"):
             read_records(out)
     for about in ("[]", '{"seed": "x"}'):
         (out / "evaluation.json").write_text(about)
         with pytest.raises(
-            StrapError, match=r"evaluation\.json' describes no evaluation: put back"
+            StrapError, match=r"evaluation\.json' does not describe an evaluation: restore"
         ):
             read_description(out)
 

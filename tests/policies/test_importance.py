@@ -104,7 +104,7 @@ def test_importance_from_the_command_line(
     assert main(["train", str(run), "--out", str(tmp_path / "a"), *words]) == 0
     strap = ["--out", str(tmp_path / "b"), "--recipe", "strap"]
     assert main(["train", str(planted.target), *strap, *words]) == 2
-    assert "is no run: --match-weights importance compares" in capsys.readouterr().err
+    assert "is not a run: --match-weights importance needs" in capsys.readouterr().err
     weights = weigh_by_importance(open_run(run))
     (tmp_path / "w.json").write_text(json.dumps(weights))
     words[-1] = str(tmp_path / "w.json")  # the same training: it has finished

@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float image in 0 to 1": (
         {"images": {"front": IMAGE / 255.0}},
         r"camera 'front' gives float64 \(32, 32, 3\) with values 0\S* to 1: give an image of uint8 "
-        r"\[height width 3\], upright; where 1 is white, \(255 \* image\)",
+        r"\[height width 3\], upright; if 1 is white, send \(255 \* image\)",
     ),
     "float image in 0 to 255": (
         {"images": {"front": IMAGE.astype(np.float32)}},
@@ -53,9 +53,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another size": (
         {"images": {"front": np.zeros((64, 48, 3), np.uint8)}},
         r"camera 'front' gives an image of 64×48 \(height×width\): this policy takes 48×64 or "
-        r"32×32, as in its training; set the camera to that, or resize",
+        r"32×32, as in its training; set the camera to that size, or resize",
     ),
-    "ragged image": ({"images": {"front": [[1], [1, 2]]}}, "camera 'front' is no array"),
+    "ragged image": ({"images": {"front": [[1], [1, 2]]}}, "camera 'front' is not an array"),
     "missing camera": ({"images": {}}, "this policy needs camera 'front'; there is: none"),
     "misspelt camera": (
         {"images": {"fromt": IMAGE}},
@@ -63,7 +63,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "extra camera": (
         {"images": {"front": IMAGE, "wrist": IMAGE}},
-        "camera 'wrist' is not looked at by this policy, whose cameras are: front; leave it out",
+        "camera 'wrist' is not an input of this policy, whose cameras are: front; leave it out",
     ),
     "missing proprioception": (
         {"proprioception": {"ee_pos": np.zeros(3)}},
@@ -75,26 +75,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "NaN": (
         {"proprioception": {**STATE, "gripper": np.array([0, np.nan])}},
-        r"proprioception 'gripper' is \[0\.0, nan\]: a policy acts on finite numbers alone; check",
+        r"proprioception 'gripper' is \[0\.0, nan\]: it must hold finite numbers; check",
     ),
     "infinite": (
         {"proprioception": {**STATE, "gripper": np.array([np.inf, 0])}},
-        r"proprioception 'gripper' is \[inf, 0\.0\]: a policy acts on finite numbers alone",
+        r"proprioception 'gripper' is \[inf, 0\.0\]: it must hold finite numbers",
     ),
     "infinite in float32": (
         {"proprioception": {**STATE, "gripper": np.array([1e300, 0])}},
-        r"proprioception 'gripper' is \[1e\+300, 0\.0\]: a policy acts on finite numbers alone",
+        r"proprioception 'gripper' is \[1e\+300, 0\.0\]: it must hold finite numbers",
     ),
-    "no text": ({"instruction": b"pick"}, "the instruction is b'pick', no text: give one as"),
+    "no text": ({"instruction": b"pick"}, "the instruction is b'pick', not text: give an"),
     "no instruction": ({"instruction": None}, "the instruction is None, no text"),
     "endless text": (
         {"instruction": "a" * (MAX_INSTRUCTION + 1)},
-        "the instruction has 4097 characters: 4096 are the most; give one sentence",
+        "the instruction has 4097 characters, more than the maximum of 4096; give one sentence",
     ),
     "another rate": (
         {"rate": 15},
-        "the robot is given 15 actions a second; this policy was trained on data of 20 a second: "
-        "act at that rate, or train on data of 15",
+        "the robot executes 15 actions per second, but this policy was trained on data with 20 per "
+        "second: act at that rate, or train on data with 15",
     ),
     "no rate": ({"rate": 0}, "the rate is 0: it must be a number above 0"),
     "a rate that is none": ({"rate": "fast"}, "the rate is 'fast': it must be a number above 0"),
@@ -142,7 +142,7 @@ def test_a_frame_that_is_far_off_stays_in_no_history(tmp_path: Path, kind: str) 
     far = {"ee_pos": np.full(3, 1e30), "gripper": np.zeros(2)}
     for moment in range(8):
         np.testing.assert_array_equal(policy.act(observe(moment)), other.act(observe(moment)))
-        with pytest.raises(StrapError, match="far from anything it was trained on"):
+        with pytest.raises(StrapError, match="far from its training data"):
             policy.act(observe(9, proprioception=far))
 
 

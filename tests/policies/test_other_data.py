@@ -32,7 +32,7 @@ SMALL = PolicySettings(history=2, chunk=2, layers=1, width=32, heads=2, keypoint
 QUICK = TrainingSettings(recipe="bc", steps=2, batch=2, warmup=2, learning_rate=1e-3)
 WORDS = ["--text-encoder", "words", "--image-size", "32", "--batch", "2", "--device", "cpu"]
 WORDS += ["--history", "2", "--chunk", "2", "--steps", "1"]
-OTHER = "it has other data: files, matches or choices changed since, or are read otherwise"
+OTHER = "it has other data: files, matches or choices have changed, or are read with other options"
 
 
 def test_images_read_upside_down_are_other_frames(
@@ -87,7 +87,9 @@ def test_every_option_of_reading_makes_other_frames(
 
 
 def test_a_run_s_datasets_are_read_as_the_run_read_them(run: Path, planted: Planted) -> None:
-    with pytest.raises(StrapError, match="is a run, whose datasets are read as it read them"):
+    with pytest.raises(
+        StrapError, match="is a run, whose datasets are read with the options of `strap retrieve`"
+    ):
         open_training_data(run, opening=OpenOptions(orientation="upright"))
     assert open_training_data(run, opening=OpenOptions(missing="skip")).retrieved
     with pytest.raises(StrapError, match="is a run, which has its own prior: leave --prior out"):

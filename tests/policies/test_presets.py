@@ -249,7 +249,9 @@ def test_diffusion_begins_with_imagenet(cache: FrameCache, tmp_path: Path) -> No
         train(cache, out, **options, device="cpu", quiet=True)
         return load_checkpoint(out).policy.observation.cameras[0].resnet
 
-    with pytest.raises(StrapError, match="'microsoft/resnet-18', are neither on this machine nor"):
+    with pytest.raises(
+        StrapError, match="'microsoft/resnet-18', are not on this machine and could"
+    ):
         begin(tmp_path / "absent", name)
     made = ResNet18()
     with torch.no_grad():
@@ -289,12 +291,12 @@ def test_options_that_mean_nothing_are_refused(
 ) -> None:
     words = ["train", str(run), "--out", str(tmp_path / "k")]
     assert main([*words, "--kind", "diffusion", "--min-std", "0.1"]) == 2
-    assert "--min-std means nothing with --kind diffusion: leave it out" in capsys.readouterr().err
+    assert "--min-std has no effect with --kind diffusion: leave it out" in capsys.readouterr().err
     assert main([*words, "--vision", "frozen", "--pixels", "unit"]) == 2
-    assert "--pixels means nothing with --vision frozen" in capsys.readouterr().err
+    assert "--pixels has no effect with --vision frozen" in capsys.readouterr().err
     words += ["--kind", "diffusion", "--preset", "paper", "--recipe", "bc", "--image-size", "32"]
     assert main([*words, "--text-encoder", "words", "--steps", "1", "--device", "cpu"]) == 2
-    assert "weights to begin with, 'microsoft/resnet-18', are neither" in capsys.readouterr().err
+    assert "initial ResNet-18 weights, 'microsoft/resnet-18', are not" in capsys.readouterr().err
 
 
 def test_an_evaluation_s_horizon_is_the_preset_s(

@@ -285,9 +285,9 @@ GARBAGE: dict[str, tuple[bytes | str, str]] = {
         msgpack.packb({"prompt": [[{}] * 1000] * 1000}),
         "the message holds more than 256 lists and dictionaries: send flat arrays",
     ),
-    "a list": (msgpack.packb([1, 2]), "the message is list, no dictionary with names"),
+    "a list": (msgpack.packb([1, 2]), "the message is list, not a dictionary with names"),
     "an array": (pack({"a": np.zeros(2)})[3:], "the message is ndarray, no dictionary"),
-    "numbered": (msgpack.packb({b"a": 1}), "no dictionary with names"),
+    "numbered": (msgpack.packb({b"a": 1}), "not a dictionary with names"),
     "unknown key": (
         pack({"prompt": "pick", "observation/front": 1}),
         r"unknown key 'observation/front': .* Known: front, ee_pos, gripper, prompt, reset, rate",
@@ -297,14 +297,17 @@ GARBAGE: dict[str, tuple[bytes | str, str]] = {
     "no text": (pack(as_message(observe(0), prompt=7)), "the instruction is 7, no text"),
     "no reset": (
         pack(as_message(observe(0), reset=1)),
-        "'reset' is 1: send true with an episode's first observation, else leave it out",
+        "'reset' is 1: send true with an episode's first observation, and leave it out otherwise",
     ),
-    "another rate": (pack(as_message(observe(0), rate=5)), "the robot is given 5 actions a second"),
+    "another rate": (
+        pack(as_message(observe(0), rate=5)),
+        "the robot executes 5 actions per second",
+    ),
     "a dictionary for a camera": (
         pack(as_message(observe(0), front={"a": {}})),
         r"camera 'front' gives object \(\): give an image",
     ),
-    "ragged": (pack(as_message(observe(0), ee_pos=[1, [2], 3])), "'ee_pos' is no array"),
+    "ragged": (pack(as_message(observe(0), ee_pos=[1, [2], 3])), "'ee_pos' is not an array"),
 }
 
 
@@ -538,9 +541,12 @@ def test_what_is_described_is_accepted(policy: Policy) -> None:
     ("content", "message"),
     [
         (None, r"cannot read the key in '.*' \(No such file.*: make one with `openssl rand"),
-        (b"\xff\xfe", "it is no text"),
-        (b"short\n", "holds 5 characters that are no key: 8 or more letters and digits"),
-        (b"two words and more", "that are no key"),
+        (b"\xff\xfe", "it is not text"),
+        (
+            b"short\n",
+            "holds 5 characters that are not a key: a key has 8 or more letters and digits",
+        ),
+        (b"two words and more", "that are not a key"),
     ],
 )
 def test_a_file_without_a_key_is_refused(
@@ -563,7 +569,9 @@ def test_another_host_is_warned_about_unless_there_is_a_key(
 ) -> None:
     (tmp_path / "key.txt").write_text(KEY)
     words = ["serve", str(transformer), "--device", "cpu", "--port", "99999"]
-    warning = "strap: note: whoever reaches 0.0.0.0 may let this policy act: give --api-key-file"
+    warning = (
+        "strap: note: everybody who can reach 0.0.0.0 can use this policy: give --api-key-file"
+    )
     for more, is_warned in (
         (["--host", "0.0.0.0"], True),
         (["--host", "0.0.0.0", "--api-key-file", str(tmp_path / "key.txt")], False),

@@ -17,7 +17,7 @@ import strap
 from strap import atomic
 from strap.cli import main
 from strap.errors import StrapError
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
 from strap.policies import frozen as frozen_vision
 from strap.policies.checkpoints import read_tensors
@@ -62,7 +62,7 @@ def test_a_killed_cache_goes_on_and_a_finished_one_is_kept(
     source = open_training_data(run)
     with pytest.raises(KeyboardInterrupt):
         build_cache(source, tmp_path, OPTIONS, progress=interrupt)
-    with pytest.raises(StrapError, match="no finished frame cache"):
+    with pytest.raises(StrapError, match="is not a finished frame cache"):
         open_cache(tmp_path)
     seen: list[int] = []
     made = build_cache(source, tmp_path, OPTIONS, progress=lambda w, done, t: seen.append(done))
@@ -348,7 +348,7 @@ def test_what_does_not_fit_is_said(trained: Path, tmp_path: Path) -> None:
     (good / "config.json").write_text("{")
     with pytest.raises(StrapError, match=r"cannot read .* as JSON"):
         load_policy(good)
-    with pytest.raises(StrapError, match="is no checkpoint"):
+    with pytest.raises(StrapError, match="is not a checkpoint"):
         load_policy(tmp_path / "nowhere")
 
 
@@ -454,7 +454,7 @@ def test_the_best_weights_of_a_killed_training_are_not_those_of_the_next(
 def test_two_processes_do_not_train_into_one_folder(frozen: FrameCache, tmp_path: Path) -> None:
     settings = TrainingSettings(recipe="bc", steps=1, batch=2)
     with (
-        alone(tmp_path / LOCK, "training"),
+        exclusive_lock(tmp_path / LOCK, "training"),
         pytest.raises(StrapError, match="another process is training into"),
     ):
         train(frozen, tmp_path, training=settings, quiet=True)

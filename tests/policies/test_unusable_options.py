@@ -65,18 +65,21 @@ def test_the_target_s_share_holds_with_extreme_weights(cache: FrameCache, weight
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--prior", "PRIOR"], "--prior is given, but the recipe bc makes no use of it: leave it "),
-        (["--match-weights", "cost"], "no use of it: leave it out, or choose --recipe strap"),
-        (["--alpha", "0.5"], "alpha is 0.5: the recipe bc makes no use of it; leave it out, or ch"),
-        (["--pretrain-steps", "2"], "use of it; leave it out, or choose the recipe ft"),
+        (["--prior", "PRIOR"], "--prior is given, but the recipe bc does not use it: leave it out"),
+        (["--match-weights", "cost"], "not use it: leave it out, or choose --recipe strap"),
+        (
+            ["--alpha", "0.5"],
+            "alpha is 0.5: the recipe bc does not use it; leave it out, or choose",
+        ),
+        (["--pretrain-steps", "2"], "not use it; leave it out, or choose the recipe ft"),
         (["--seed", "-1"], "seed is -1: it must be 0 to 9223372036854775807"),
         (["--seed", "9" * 23], f"seed is {'9' * 23}: it must be"),
         (["--image-size", "0"], "image_size is 0: it must be 1 to 8192 pixels"),
         (["--image-size", "100000"], "image_size is 100000: it must be"),
         (["--warmup", "-3"], "warmup is -3: it must be at least 0"),
         (["--min-std", "inf"], "min_std is inf: it must be a number, 0 to"),
-        (["--learning-rate", "inf"], "learning_rate is inf: it must be above 0, finite"),
-        (["--weight-decay", "inf"], "weight_decay is inf: it must be at least 0, finite"),
+        (["--learning-rate", "inf"], "learning_rate is inf: it must be above 0 and finite"),
+        (["--weight-decay", "inf"], "weight_decay is inf: it must be at least 0 and finite"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -98,7 +101,7 @@ def test_options_that_a_training_on_demonstrations_refuses(
 
 
 def test_fine_tuning_has_no_share_of_the_target() -> None:
-    with pytest.raises(StrapError, match=r"alpha is 0\.5: the recipe ft makes no use of it"):
+    with pytest.raises(StrapError, match=r"alpha is 0\.5: the recipe ft does not use it"):
         TrainingSettings(recipe="ft", alpha=0.5)
     for recipe in ("mt", "strap"):
         with pytest.raises(StrapError, match=r"pretrain_steps is 2: the recipe .* the recipe ft"):
@@ -107,7 +110,7 @@ def test_fine_tuning_has_no_share_of_the_target() -> None:
 
 def test_weights_are_of_matches(cache: FrameCache) -> None:
     for recipe in ("bc", "ft", "mt"):
-        with pytest.raises(StrapError, match=f"the recipe {recipe} trains on no matches"):
+        with pytest.raises(StrapError, match=f"the recipe {recipe} does not train on matches"):
             training_windows(cache, recipe, match_weights=[1.0] * 6)
 
 

@@ -22,7 +22,7 @@ from strap.datasets import Dataset
 from strap.embeddings import choose_cameras
 from strap.encoders import PixelEncoder
 from strap.errors import StrapError
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies.checkpoints import read_about, write_tensors
 from strap.representations import (
     Kind,
@@ -120,7 +120,7 @@ def test_another_training_is_not_written_over(pair: Pair, trained: Trained, tmp_
         with pytest.raises(StrapError, match="with other settings or data"):
             train_representation(kind, datasets, made, settings, device="cpu")  # type: ignore[arg-type]
     with (
-        alone(tmp_path / LOCK, "busy"),
+        exclusive_lock(tmp_path / LOCK, "busy"),
         pytest.raises(StrapError, match="another process is training into"),
     ):
         train_representation("br", pair[1:], tmp_path, TINY, device="cpu")

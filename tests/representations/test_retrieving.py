@@ -49,7 +49,7 @@ def test_features_are_learned_from_the_camera_that_is_named(
     assert main([*call, "--out", str(tmp_path / "any")]) == 2
     assert "2 cameras (left, right): name one with --cameras" in capsys.readouterr().err
     assert main([*call, "--cameras", "left", "right", "--out", str(tmp_path / "both")]) == 2
-    assert "method 'br' looks through one camera, and 2 are given" in capsys.readouterr().err
+    assert "method 'br' uses one camera, but 2 are given" in capsys.readouterr().err
     vectors = []
     for camera in ("left", "right"):
         out = tmp_path / camera

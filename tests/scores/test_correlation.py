@@ -25,7 +25,7 @@ def test_ties_share_their_rank() -> None:
     [
         ([1, 2, 3], [1, 2], "3 scores and 2 successes"),
         ([1, 2], [1, 2], "2 cells: a rank correlation needs at least 3"),
-        ([1, 2, float("nan")], [1, 2, 3], "no finite number"),
+        ([1, 2, float("nan")], [1, 2, 3], "is NaN or infinite"),
         ([1, 2, 3], [5, 5, 5], "nothing to rank"),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_damaged_line_is_told(tmp_path: Path, line: str) -> None:
     write_scores(tmp_path / "scores.jsonl", [record()])
     with (tmp_path / "scores.jsonl").open("a") as file:
         file.write(f"{line}\n")
-    with pytest.raises(StrapError, match=r"line 2 of '.*' is no record of scores"):
+    with pytest.raises(StrapError, match=r"line 2 of '.*' is not a record of scores"):
         read_scores(tmp_path / "scores.jsonl")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import strap
 from strap.dtw import best_match
-from strap.dtw.reference import local_costs
+from strap.dtw.metrics import local_costs
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.retrieval import Method
 from strap.runs import Run
@@ -122,7 +122,7 @@ def test_a_store_that_is_gone_is_told(run: Run) -> None:
     stores = {name: f"{place}-gone" for name, place in run.manifest["stores"].items()}
     found = describe(replace(run, manifest={**run.manifest, "stores": stores}), 0)
     assert found["path"] is None
-    assert "is no embedding store" in found["reason"]
+    assert "is not an embedding store" in found["reason"]
 
 
 def test_a_store_that_has_changed_gives_no_path(run: Run) -> None:

@@ -128,7 +128,7 @@ def test_a_changed_dataset_is_told(own_planted: Planted, tmp_path: Path) -> None
 def test_a_query_of_no_demonstration_is_told(run: Run) -> None:
     first = run.matches[0]
     lost = replace(first, query=replace(first.query, trajectory_id="demo_99"))
-    with pytest.raises(StrapError, match="which is no demonstration of"):
+    with pytest.raises(StrapError, match="which is not part of a demonstration in"):
         describe_run(Sources.of(replace(run, matches=Matches((lost,)))))
 
 

@@ -235,6 +235,6 @@ def test_an_unknown_camera_names_the_nearest(trajectory: Trajectory, tmp_path: P
 def test_too_long_a_segment_is_asked_for_in_pieces(tmp_path: Path) -> None:
     long = make_trajectory(tmp_path / "file", length=401, height=8, width=8)
     kept = Films(tmp_path / "films")
-    with pytest.raises(BadRequestError, match="on another sheet"):
+    with pytest.raises(BadRequestError, match="the rest as another sheet"):
         kept.get(long, replace(ALL, stop=401))
     assert kept.get(long, replace(ALL, stop=400)).columns == 20

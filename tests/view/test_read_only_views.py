@@ -140,4 +140,4 @@ def test_what_lies_at_a_path_is_found_by_looking(
 
 def test_what_cannot_be_viewed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["view", str(tmp_path), "--no-browser"]) == 2
-    assert "is no dataset that can be read" in capsys.readouterr().err
+    assert "is not a dataset that can be read" in capsys.readouterr().err

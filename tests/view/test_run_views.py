@@ -163,7 +163,7 @@ def test_a_closed_view_searches_no_more(own_run: Run) -> None:
     view = RunView.open(own_run.path)
     view.close()
     view.prepare()
-    with pytest.raises(StrapError, match="the viewer was ended"):
+    with pytest.raises(StrapError, match="the viewer has ended"):
         view.change("borders", MOVED)
 
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_being_made_is_not_changed(page: TestClient, own_run: Run)
     answer = page.post("/api/choices", json={"reject": [0]})
     assert (answer.status_code, "reload the page" in answer.text) == (409, True)
     answer = page.get("/api/contents")
-    assert (answer.status_code, "no finished run" in answer.text) == (409, True)
+    assert (answer.status_code, "not a finished run" in answer.text) == (409, True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

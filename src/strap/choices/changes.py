@@ -30,7 +30,7 @@ def apply_change(choices: Choices, matches: Matches, change: Mapping[str, Any]) 
     if set(change) not in CHANGES:
         known = "; ".join(" and ".join(sorted(keys)) for keys in CHANGES)
         given = shorten(printable(" and ".join(sorted(map(str, change))))) or "nothing"
-        raise StrapError(f"unknown change of choices '{given}': say one of {known}")
+        raise StrapError(f"unknown change of choices '{given}': give one of {known}")
     if "undo" in change or "redo" in change:
         return _retrace(choices, change)
     step = _keep_effective(choices, _make_step(choices, matches, change))
@@ -142,8 +142,8 @@ def require_weight(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MAX_WEIGHT:
         raise StrapError(
-            f"weight is {shorten(repr(value))}: it must be a number from 0, which rejects, to "
-            f"{MAX_WEIGHT:g}; 1 is as usual"
+            f"weight is {shorten(repr(value))}: it must be a number from 0 (rejected) to "
+            f"{MAX_WEIGHT:g}; 1 is the default"
         )
     return float(value)
 

@@ -13,7 +13,7 @@ from strap.atomic import read_json, write_json
 from strap.choices.changes import apply_change, require_top_k, require_weight
 from strap.choices.marks import Choices, Chosen, Mark, Step, Verdict, fingerprint_matches
 from strap.errors import StrapError, name_some, printable, shorten, unknown
-from strap.locks import locked
+from strap.locks import hold_lock
 from strap.provenance import fingerprint_json
 from strap.types import Match, Matches, Segment
 
@@ -37,7 +37,7 @@ def open_choices(run_path: str | Path) -> Choices:
         return _parse(content)
     except (KeyError, TypeError, ValueError, AttributeError, StrapError) as error:
         raise StrapError(
-            f"'{file}' is damaged ({shorten(printable(str(error)))}): put back a copy of it, or "
+            f"'{file}' is damaged ({shorten(printable(str(error)))}): restore it from a copy, or "
             "remove it to start again"
         ) from error
 
@@ -59,24 +59,24 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
     file = Path(run_path).expanduser() / FILE
     if not choices.is_of(matches):
         warnings.warn(
-            f"'{file}' was made among other matches than the run has: it is not applied; choose "
-            f"again with `strap view`, which keeps it as '{_older(file.parent).name}', or remove "
-            "it",
+            f"'{file}' is of other matches than the run has now: it is not applied; choose again "
+            f"with `strap view`, which keeps the old file as '{_older(file.parent).name}', or "
+            "remove it",
             stacklevel=2,
         )
         choices = Choices()
     if lost := choices.lost_tasks(matches):
         warnings.warn(
             f"'{file}' rejects or weighs {name_some([_quote(task) for task in lost])}, which no "
-            "match of the run has any more: that changes nothing; choose again with `strap view`, "
+            "match of the run has any more: this has no effect; choose again with `strap view`, "
             "where the task has another name now",
             stacklevel=2,
         )
     rows = choices.rows(matches)
     if len(matches) and not rows:
         raise StrapError(
-            f"all {len(matches)} matches of '{run_path}' are rejected: keep some with `strap view`,"
-            " or say --choices ignore"
+            f"all {len(matches)} matches of '{run_path}' are rejected: keep some with `strap "
+            "view`, or give --choices ignore"
         )
     has_choices = choices.matches or choices.tasks or choices.top_k is not None
     return Chosen(
@@ -102,7 +102,7 @@ def change_choices(run_path: str | Path, matches: Matches, change: Mapping[str, 
             {"top_k": number or None}, {"undo": True} or {"redo": True}. Weight 0 rejects.
     """
     run_path = Path(run_path).expanduser()
-    with locked(run_path / LOCK_FILE):
+    with hold_lock(run_path / LOCK_FILE):
         _require_present(run_path, matches)
         before = open_choices(run_path)
         if not before.is_of(matches):
@@ -125,7 +125,7 @@ def carry_over(run_path: str | Path, before: Matches, after: Matches) -> Choices
         after: its matches now.
     """
     run_path = Path(run_path).expanduser()
-    with locked(run_path / LOCK_FILE):
+    with hold_lock(run_path / LOCK_FILE):
         choices = open_choices(run_path)
         if choices.fingerprint is None or not choices.is_of(before):
             return choices
@@ -205,7 +205,7 @@ def _parse(content: Any) -> Choices:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError("it holds no choices")
     if not isinstance(content["matches"], str):
-        raise ValueError("it does not say of which matches")
+        raise ValueError("it does not say for which matches")
     marks = _parse_step(content["choices"])
     undo, redo = (tuple(map(_parse_step, content[name])) for name in ("undo", "redo"))
     top_k = marks.top_k[0] if marks.top_k else None
@@ -222,7 +222,7 @@ def _parse_step(row: Any) -> Step:
 
 def _parse_row(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise ValueError(f"'{text}' is no row")
+        raise ValueError(f"'{text}' is not a row")
     return int(text)
 
 
@@ -231,5 +231,5 @@ def _parse_mark(value: Any) -> Mark:
     if verdict not in get_args(Verdict):
         raise unknown("verdict", verdict, get_args(Verdict))
     if not require_weight(weight):
-        raise ValueError("a weight is 0, which a rejection says")
+        raise ValueError("a weight is 0: it must be above 0")
     return Mark(verdict, float(weight))

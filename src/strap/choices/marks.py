@@ -95,8 +95,8 @@ class Choices:
         """Raise if the choices were made among other matches."""
         if not self.is_of(matches):
             raise StrapError(
-                f"the choices were made among other matches than these {len(matches)}: retrieve as "
-                "before, or remove choices.json"
+                f"the choices are of other matches than these {len(matches)}: retrieve with the "
+                "same options again, or remove choices.json"
             )
         if beyond := [row for row in self.matches if row >= len(matches)]:
             raise StrapError(

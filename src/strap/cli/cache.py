@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from strap.cli.options import Choosing, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
+from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.encoders.language import TEXT_ENCODER
@@ -27,7 +27,7 @@ class Command:
     """one or more datasets, or names of datasets on the hub"""
     out: Path
     """the cache folder; 20,000 frames of two cameras at 128×128 take 2 GB"""
-    choosing: Choosing = field(default_factory=Selection)
+    choosing: SelectionArgument = field(default_factory=Selection)
     vision: Literal["resnet", "frozen"] = "resnet"
     """what to store, for `strap train --vision`: resnet: images; frozen: feature maps"""
     cameras: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Command:
     workers: int | None = None
     """how many threads or processes decode at the same time (default: depends on the number of CPU
     cores)"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     json: Json = False
     """print the outcome as JSON"""
 
@@ -58,7 +58,7 @@ class Command:
             proprioception=self.proprioception,
             language=self.text_encoder,
         )
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             data = open_whole_datasets(self.data, self.opening, self.choosing, progress)
             cache = build_cache(data, self.out, options, workers=self.workers, progress=progress)
         found = {"trajectories": len(cache.clips), "frames": cache.rows}

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import tyro
 
-from strap.cli.options import Choosing, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
+from strap.cli.progress import show_progress
 from strap.conversion import convert, format_of
 from strap.datasets import OpenOptions
 from strap.datasets.base import Codec, Format
@@ -31,20 +31,20 @@ class Command:
     """a .hdf5 file (robomimic) or a new folder (LeRobot v3.0)"""
     to: Format | None = None
     """the format to write (default: chosen by the name of OUT)"""
-    choosing: Choosing = field(default_factory=Selection)
+    choosing: SelectionArgument = field(default_factory=Selection)
     ids: tuple[str, ...] = ()
     """convert only the trajectories with these ids"""
     fps: float | None = None
     """the frame rate to write (default: the dataset's)"""
     codec: Codec = "h264"
     """LeRobot: how video is encoded"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     json: Json = False
     """print the outcome as JSON"""
 
     def run(self) -> None:
         """Convert, then print what was written."""
-        with showing() as progress:
+        with show_progress() as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             out = convert(
                 dataset,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.cli.report import precision as skill_precision
 from strap.cli.report import write_report
 from strap.cli.retrieve import summary
@@ -51,7 +51,7 @@ class Command:
         """Retrieve, write the report, score, and train and compare two policies."""
         target, prior = open_dataset(self._target()), open_dataset(self.sample / "prior")
         options = RetrievalOptions(encoder=self.encoder, top_k=self.top_k)
-        with showing() as progress:
+        with show_progress() as progress:
             run = run_retrieval(
                 target.path,
                 [prior.path],
@@ -80,7 +80,7 @@ class Command:
         if not folder.is_dir():
             raise StrapError(
                 f"no sample data at '{self.sample}': a sample has the folders target and prior; "
-                "without --sample the one that comes with the package is taken"
+                "leave --sample out to use the one that comes with the package"
             )
         names = sorted(path.name for path in folder.iterdir())
         if self.task not in names:
@@ -103,7 +103,7 @@ def compare_policies(run: Path, out: Path, steps: int, *, image_size: int = 128)
     views = data.clips[0].trajectory().cameras
     cameras = tuple(name for name in AGENT_VIEWS if name in views)[:1]
     options = CacheOptions(vision="frozen", cameras=cameras, image_size=image_size)
-    with showing() as progress:
+    with show_progress() as progress:
         cache = build_cache(data, out / "maps", options, progress=progress)
     lines = []
     for recipe in ("bc", "strap"):

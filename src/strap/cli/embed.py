@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import tyro
 
-from strap.cli.options import Choosing, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
+from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.embeddings import Compile, Dtype, Engine, embed
@@ -49,7 +49,7 @@ class Command:
     local folder, or module:name for your own encoder (docs/encoders.md)"""
     out: Path
     """the store's folder: a new one, or a store to resume or extend"""
-    choosing: Choosing = field(default_factory=Selection)
+    choosing: SelectionArgument = field(default_factory=Selection)
     cameras: tuple[str, ...] = ()
     """which cameras (default: the agent view if the dataset has one, else all cameras; a search
     averages them)"""
@@ -66,7 +66,7 @@ class Command:
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """number format in which the model computes; auto: bfloat16 on hardware that multiplies it
     fast"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     batch: int | None = None
     """images per forward pass (default: 256 on a GPU, 32 on a CPU)"""
     workers: int | None = None
@@ -91,7 +91,7 @@ class Command:
     def run(self) -> None:
         """Embed, then print what the store holds."""
         spec = EncoderSpec(self.encoder, self.pooling, self.layer, self.preset, self.precision)
-        with showing() as progress:
+        with show_progress() as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             store = embed(
                 dataset,

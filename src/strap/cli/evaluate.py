@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.cli.run_policies import find_policy
 from strap.errors import StrapError
 from strap.runs import is_run, open_run
@@ -81,7 +81,7 @@ class Command:
     def run(self) -> None:
         """Evaluate, then print the results."""
         from strap.evaluation import EvaluationSettings
-        from strap.evaluation.comparison import as_json, evaluate_pair, in_words
+        from strap.evaluation.comparison import comparison_to_json, evaluate_pair, format_comparison
         from strap.policies.checkpoints import load_config
 
         checkpoint = find_policy(self.checkpoint)
@@ -104,22 +104,25 @@ class Command:
             acting=self.acting,
             blend=self.blend,
         )
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             done = evaluate_pair(checkpoint, settings, self.out, self.against, progress=progress)
         if self.json:
-            print_json(as_json(*done))
+            print_json(comparison_to_json(*done))
         else:
-            print(in_words(*done))
+            print(format_comparison(*done))
 
     def _target_task(self) -> str:
         """Return the instruction of the run's target demonstrations."""
         if not is_run(self.checkpoint):
-            raise StrapError(f"which task is '{self.checkpoint}' to do? say it with --task")
+            raise StrapError(
+                f"'{self.checkpoint}' is not a run, so its task is unknown: name the task with "
+                "--task"
+            )
         target, _ = open_run(self.checkpoint).datasets()
         instructions = {trajectory.instruction for trajectory in target}
         if len(instructions) != 1:
             raise StrapError(
-                f"the target of '{self.checkpoint}' has {len(instructions)} instructions: say "
-                "which task with --task"
+                f"the target of '{self.checkpoint}' has {len(instructions)} instructions: name one "
+                "with --task"
             )
         return instructions.pop()

@@ -125,7 +125,7 @@ class Command:
         if outcome.failed:
             print(
                 f"{len(outcome.failed)} stages failed and {len(outcome.blocked)} wait for them: "
-                "mend what their logs say, then run the same command again"
+                "fix the errors in their logs, then run the same command again"
             )
             return 1
         return 0
@@ -155,8 +155,8 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
             raise StrapError(f"[{stage.kind}]{whose}: {error}") from error
         except SystemExit as error:
             raise StrapError(
-                f"`strap {name}` does not take these options of [{stage.kind}], see above: "
-                "correct the file of the experiment"
+                f"`strap {name}` does not take these options of [{stage.kind}], see above: correct "
+                "the experiment's file"
             ) from error
 
 

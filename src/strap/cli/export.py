@@ -13,10 +13,10 @@ from strap.atomic import write_json
 from strap.augmentation import augment
 from strap.choices import Chosen, Use, choose_matches
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.datasets import Dataset
 from strap.exports import write_filter, write_manifest, write_weights
-from strap.folders import require_apart, require_ending
+from strap.folders import require_ending, require_separate_output
 from strap.runs import RUN_FILES, Run, open_run
 
 Kind = Literal["lerobot", "robomimic", "manifest", "weights", "filter"]
@@ -55,7 +55,7 @@ class Command:
         chosen = choose_matches(run.path, run.matches, self.choices)
         written = [out]
         if self.kind in ("lerobot", "robomimic"):
-            with showing() as progress:
+            with show_progress() as progress:
                 options = run.manifest["arguments"]
                 written = [
                     augment(
@@ -87,9 +87,9 @@ class Command:
         endings = {"filter": (".json",), "robomimic": (".hdf5", ".h5")}
         if self.kind in endings:
             require_ending(out, endings[self.kind])
-        require_apart(out, [dataset.path for dataset in datasets])
-        require_apart(out, [run.path / name for name in RUN_FILES])
-        require_apart(out, run.path.glob("choices-older*.json"))
+        require_separate_output(out, [dataset.path for dataset in datasets])
+        require_separate_output(out, [run.path / name for name in RUN_FILES])
+        require_separate_output(out, run.path.glob("choices-older*.json"))
 
     def _note_choices(self, out: Path, run: Run, chosen: Chosen) -> list[Path]:
         """Write the choices that were used beside the output, or remove those of an older one."""
@@ -100,8 +100,8 @@ class Command:
             return []
         if chosen.n_reweighed and self.kind not in ("manifest", "weights"):
             warnings.warn(
-                f"{chosen.n_reweighed} matches weigh more or less than 1, which '{self.kind}' "
-                "cannot say: export --as weights too, and give those to the trainer",
+                f"{chosen.n_reweighed} matches have a weight other than 1, which '{self.kind}' "
+                "cannot store: export --as weights, too, and give these weights to the trainer",
                 stacklevel=2,
             )
         write_json(note, {"run": str(run.path.resolve()), "as": self.kind, **used})

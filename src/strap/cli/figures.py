@@ -11,7 +11,7 @@ import tyro
 
 from strap.choices import Use, choose_matches
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.datasets import Dataset
 from strap.errors import StrapError
 from strap.runs import Run
@@ -71,7 +71,7 @@ class Command:
             path = view.alignment(numbers[match], 0)["path"]
             return path and [(i, j) for i, j, _ in path]
 
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             files = self._write(run, target, priors, trace=trace, progress=progress)
         if self.json:
             print_json({"files": [str(file) for file in files]})

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import tyro
 
-from strap.cli.options import Choosing, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
+from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.folders import require_ending
@@ -27,10 +27,10 @@ class Command:
     dataset: tyro.conf.Positional[Path]
     """HDF5 (robomimic, LIBERO), LeRobot, RLDS or Zarr: a file or a folder; or the name of a LeRobot
     dataset on the Hugging Face hub, OWNER/NAME[@REVISION]"""
-    choosing: Choosing = field(default_factory=Selection)
+    choosing: SelectionArgument = field(default_factory=Selection)
     sheet: Path | None = None
     """also write a contact sheet of its frames (PNG)"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     json: Json = False
     """print the findings as JSON"""
 
@@ -38,7 +38,7 @@ class Command:
         """Inspect the dataset and print the findings."""
         if self.sheet:
             require_ending(self.sheet, (".png",))
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             found = inspect(dataset)
             if self.sheet:

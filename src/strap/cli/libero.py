@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 import tyro
 
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 
 NOISE = 0.04
 
@@ -51,7 +51,7 @@ class Collect:
         """Collect, then print what was recorded; return 1 if a task lacks demonstrations."""
         from strap.libero import collect
 
-        with showing(self.json) as progress:
+        with show_progress(self.json) as progress:
             done = collect(
                 self.suite,
                 demos=self.demos,
@@ -116,7 +116,7 @@ class Survey:
         """Measure, then print how many tasks the expert solves on at least 80 % of placements."""
         from strap.libero import survey
 
-        with showing(self.json) as progress:
+        with show_progress(self.json) as progress:
             scores = survey(
                 self.suites,
                 attempts=self.attempts,

@@ -46,7 +46,7 @@ def _importance(data: Path) -> list[float]:
 
     if not is_run(data):
         raise StrapError(
-            f"'{data}' is no run: --match-weights importance compares the features that a run of "
-            "`strap retrieve` was made from; train on the run"
+            f"'{data}' is not a run: --match-weights importance needs the features that a run of "
+            "`strap retrieve` compared; train on that run"
         )
     return weigh_by_importance(open_run(data))

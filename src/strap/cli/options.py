@@ -40,7 +40,7 @@ def make_opening(
     return OpenOptions(format, orientation, missing, rlds_camera, rlds_language, rlds_action)
 
 
-Opening: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="", constructor=make_opening)]
+OpenArgument: TypeAlias = Annotated[OpenOptions, tyro.conf.arg(name="", constructor=make_opening)]
 DEFAULT = Segmentation()
 
 
@@ -55,7 +55,9 @@ def make_selection(tasks: tuple[str, ...] = (), episodes: str = "") -> Selection
     return Selection(tasks, episodes)
 
 
-Choosing: TypeAlias = Annotated[Selection, tyro.conf.arg(name="", constructor=make_selection)]
+SelectionArgument: TypeAlias = Annotated[
+    Selection, tyro.conf.arg(name="", constructor=make_selection)
+]
 
 
 def make_segmentation(
@@ -88,7 +90,9 @@ def make_segmentation(
     return Segmentation(segmentation, epsilon, unit, norm, min_length, window, position, boundaries)
 
 
-Cutting: TypeAlias = Annotated[Segmentation, tyro.conf.arg(name="", constructor=make_segmentation)]
+SegmentationArgument: TypeAlias = Annotated[
+    Segmentation, tyro.conf.arg(name="", constructor=make_segmentation)
+]
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ LOG_SECONDS = 10.0
 
 
 @contextmanager
-def showing(quiet: bool = False) -> Iterator[Progress]:
+def show_progress(quiet: bool = False) -> Iterator[Progress]:
     """Yield a progress callback that draws one bar per task, with rate and time left.
 
     Without a terminal (a log file, CI) it prints a line every ten seconds instead.

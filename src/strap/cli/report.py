@@ -11,7 +11,7 @@ import tyro
 
 from strap.choices import choose_matches
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.errors import StrapError
 from strap.progress import Progress
 from strap.runs import REPORT
@@ -25,8 +25,8 @@ from strap.view.single_file import MAX_PAGE_BYTES, SingleFile, write_single_file
 class Command:
     """Write a run's page as one file to keep or to mail: what `strap view` shows, read-only.
 
-    The page needs no server. It holds every match and the choices made among them, and films of the
-    best matches of each query, as many as --megabytes allows.
+    The page needs no server. It holds every match and the choices made among them, and videos of
+    the best matches of each query, as many as --megabytes allows.
     """
 
     EXAMPLES: ClassVar = (
@@ -38,7 +38,7 @@ class Command:
     out: Path | None = None
     """the file (default: RUN/report.html)"""
     megabytes: float = MAX_PAGE_BYTES / 1e6
-    """largest total size of the films"""
+    """largest total size of the videos"""
     json: Json = False
     """print the page's path as JSON"""
 
@@ -47,14 +47,14 @@ class Command:
         if not self.megabytes >= 0:
             raise StrapError(f"megabytes is {self.megabytes}: it must be at least 0")
         view = RunView.open(self.run_folder)
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             page = write_report(view, self.out, megabytes=self.megabytes, progress=progress)
         if self.json:
             print_json(
                 {"report": str(page.path), "matches": page.n_matches, "films": page.n_filmed}
             )
         else:
-            print(f"report: {page.path} (films of {page.n_filmed} of {page.n_matches} matches)")
+            print(f"report: {page.path} (videos of {page.n_filmed} of {page.n_matches} matches)")
 
 
 def write_report(

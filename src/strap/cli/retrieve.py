@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from strap.cli.options import Cutting, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SegmentationArgument, print_json
+from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.datasets.slicing import CHUNK, HISTORY
@@ -76,7 +76,7 @@ class Command:
     """what to search: one or more datasets, OWNER/NAME on the hub, or stores"""
     out: Path
     """the run folder"""
-    segmentation: Cutting
+    segmentation: SegmentationArgument
     encoder: str = ""
     """the model: dinov2-base, clip-vit-b16, efficientnet-lite0, …, pixels (no model), a hub id or a
     local folder (default: the encoder of the priors' stores, if stores are given)"""
@@ -151,7 +151,7 @@ class Command:
     """print how many (query, trajectory) pairs each bound excluded"""
     dtype: Dtype = "float16"
     """number format of the stored embeddings"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     history: int = HISTORY
     """how many frames to keep before a retrieved segment"""
     chunk: int = CHUNK
@@ -188,7 +188,7 @@ class Command:
 
     def run(self) -> None:
         """Retrieve, then print the matches."""
-        with showing() as progress:
+        with show_progress() as progress:
             run = run_retrieval(
                 self.target,
                 self.prior,
@@ -252,7 +252,7 @@ def summary(run: Run) -> str:
     tasks = Counter(match.instruction or "(no instruction)" for match in run.matches)
     lines += [f"{count:6d}  {task}" for task, count in tasks.most_common(20)]
     found = f"{len(run.matches)} matches of {run.manifest['queries']} queries"
-    state = " (nothing had changed: nothing was done)" if run.reused else ""
+    state = " (up to date: nothing to do)" if run.reused else ""
     lines += ["", f"{found} → {run.path}{state}"]
     reasons = run.manifest.get("reasons", {})
     lines += [printable(f"{name}: {reason}") for name, reason in reasons.items()]

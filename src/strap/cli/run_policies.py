@@ -27,8 +27,8 @@ def find_policy(path: Path) -> Path:
     known = load_config(folder).get("matches")
     if known and known != fingerprint_run(path):
         warnings.warn(
-            f"'{folder}' was trained before '{path}' was made anew, on other matches: remove it "
-            f"and run `strap train {path}` again for a policy of these",
+            f"'{folder}' was trained on other matches than '{path}' has now: remove it and run "
+            f"`strap train {path}` again",
             stacklevel=2,
         )
     return folder

@@ -8,8 +8,14 @@ from typing import ClassVar
 
 import tyro
 
-from strap.cli.options import Choosing, Cutting, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import (
+    Json,
+    OpenArgument,
+    SegmentationArgument,
+    SelectionArgument,
+    print_json,
+)
+from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
 from strap.folders import require_ending
@@ -25,18 +31,18 @@ class Command:
     """the target demonstrations: a dataset, or the name of one on the hub"""
     out: Path
     """the JSON file to write"""
-    segmentation: Cutting
-    choosing: Choosing = field(default_factory=Selection)
+    segmentation: SegmentationArgument
+    choosing: SelectionArgument = field(default_factory=Selection)
     plot: Path | None = None
     """also draw movement, threshold and cuts of each demonstration (PNG, PDF or SVG)"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     json: Json = False
     """print the segments as JSON"""
 
     def run(self) -> None:
         """Cut the demonstrations, write the segments, and print them."""
         require_ending(self.out, (".json",))
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             dataset.fetch(cameras=(), progress=progress)
         cuts = cut_dataset(dataset, self.segmentation)

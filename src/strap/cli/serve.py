@@ -47,7 +47,7 @@ class Command:
         """Load the policy and serve it."""
         from strap.errors import printable
         from strap.policies.acting import load_policy
-        from strap.serving.contract import describe_wants
+        from strap.serving.contract import describe_inputs
         from strap.serving.websocket import LOOPBACK, read_key, serve_policy
 
         key = None if self.api_key_file is None else read_key(self.api_key_file)
@@ -55,14 +55,14 @@ class Command:
         policy = load_policy(checkpoint, device=self.device, which=self.which)
         if key is None and self.host not in LOOPBACK:
             warnings.warn(
-                f"whoever reaches {self.host} may let this policy act: give --api-key-file, or "
-                "leave --host out and connect through ssh -L",
+                f"everybody who can reach {self.host} can use this policy: give --api-key-file, "
+                "or leave --host out and connect through ssh -L",
                 stacklevel=1,
             )
 
         def ready(port: int) -> None:
             print(f"serving {checkpoint} at ws://{self.host}:{port} (Ctrl-C ends)")
-            for what, needed in describe_wants(policy).items():
+            for what, needed in describe_inputs(policy).items():
                 print(f"  {what:<15} {printable(needed)}")
             sys.stdout.flush()
 

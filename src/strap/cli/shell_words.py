@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from strap.cli.help import Option, options_of
 from strap.cli.page import list_commands
-from strap.datasets import FORMATS
+from strap.datasets.formats import FORMATS
 from strap.encoders import NAMES
 from strap.encoders.language import TEXT_ENCODERS
 

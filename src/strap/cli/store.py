@@ -9,10 +9,10 @@ from typing import Annotated
 import tyro
 
 from strap.cli.options import Json, print_json
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 from strap.store import open_store
-from strap.store.sketches import Kind, sketch_store
-from strap.store.upkeep import collect_garbage, describe, drop_damaged, merge, verify_path
+from strap.store.sketches import SketchKind, sketch_store
+from strap.store.upkeep import collect_garbage, describe_store, drop_damaged, merge, verify_path
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Verify:
 
     def run(self) -> int:
         """Check the store, and remove what is damaged if `drop` is set."""
-        with showing() as progress:
+        with show_progress() as progress:
             damages = verify_path(self.store, progress)
         if self.json:
             rows = [
@@ -62,7 +62,7 @@ class Info:
 
     def run(self) -> None:
         """Print the store's description."""
-        found = describe(self.store)
+        found = describe_store(self.store)
         if self.json:
             print_json(found)
             return
@@ -101,7 +101,7 @@ class Merge:
 
     def run(self) -> None:
         """Merge, then print what the merged store holds."""
-        with showing() as progress:
+        with show_progress() as progress:
             store = merge(self.stores, self.out, dataset=self.dataset, progress=progress)
         print(f"{store.path}: {len(store)} trajectories, {store.frames} frames")
         if not store.complete:
@@ -151,8 +151,8 @@ class Sketch:
     def run(self) -> None:
         """Write the sketches, then print their sizes."""
         store = open_store(self.store, cameras=self.cameras or None)
-        with showing() as progress:
-            kinds = [Kind.parse(size) for size in self.sizes]
+        with show_progress() as progress:
+            kinds = [SketchKind.parse(size) for size in self.sizes]
             sketches = sketch_store(store, kinds=kinds, progress=progress)
         for sketch in sketches:
             share = sketch.sketcher.size / sketch.sketcher.every / store.dim

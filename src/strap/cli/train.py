@@ -10,8 +10,8 @@ import tyro
 
 from strap.choices import Use
 from strap.cli.match_weights import choose_match_weights
-from strap.cli.options import Choosing, Json, Opening, print_json
-from strap.cli.progress import showing
+from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
+from strap.cli.progress import show_progress
 from strap.cli.run_policies import fingerprint_run
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
@@ -77,7 +77,7 @@ class Command:
     trains in minutes on a CPU (default: what --frames holds, else resnet)"""
     prior: tuple[Path, ...] = ()
     """if DATA is a dataset: other datasets to pre-train on (ft) or to train on as well (mt)"""
-    choosing: Choosing = field(default_factory=Selection)
+    choosing: SelectionArgument = field(default_factory=Selection)
     steps: int | None = None
     """optimiser steps (default: 60000; diffusion 25000, frozen 6000)"""
     batch: int | None = None
@@ -167,7 +167,7 @@ class Command:
     steps or more"""
     device: str = "auto"
     """where training runs: auto, cpu or cuda"""
-    opening: Opening = field(default_factory=OpenOptions)
+    opening: OpenArgument = field(default_factory=OpenOptions)
     json: Json = False
     """print the outcome as JSON"""
 
@@ -180,7 +180,7 @@ class Command:
         choose_device(self.device)  # report errors before frames are decoded
         network = self.network()
         out = self._out()
-        with showing(quiet=self.json) as progress:
+        with show_progress(quiet=self.json) as progress:
             cache, chosen = self._cache(progress)
         vision: Any = "resnet" if cache.has_frames else "frozen"
         policy = policy_preset(self.preset, kind=self.kind, vision=vision)
@@ -231,7 +231,9 @@ class Command:
             return self.out
         if is_run(self.data):
             return self.data / POLICY
-        raise StrapError(f"'{self.data}' is no run: say where the policy goes with --out FOLDER")
+        raise StrapError(
+            f"'{self.data}' is not a run: name a folder for the policy with --out FOLDER"
+        )
 
     def training(self, vision: Any, *, has_matches: bool) -> TrainingSettings:
         """Return the training's settings; raise for options that its recipe does not use."""
@@ -244,8 +246,8 @@ class Command:
         ):
             if given and recipe not in recipes:
                 raise StrapError(
-                    f"{option} is given, but the recipe {recipe} makes no use of it: leave it out, "
-                    f"or choose --recipe {' or '.join(recipes)}"
+                    f"{option} is given, but the recipe {recipe} does not use it: leave it out, or "
+                    f"choose --recipe {' or '.join(recipes)}"
                 )
         preset = training_preset(self.preset, kind=self.kind, vision=vision)
         return replace(
@@ -268,7 +270,7 @@ class Command:
             if unused and kind in (self.kind, self.vision):
                 word = next(iter(unused)).replace("_", "-")
                 option = "--kind" if kind == self.kind else "--vision"
-                raise StrapError(f"--{word} means nothing with {option} {kind}: leave it out")
+                raise StrapError(f"--{word} has no effect with {option} {kind}: leave it out")
         given = self._given("history", "chunk", "normalize") | transformers | resnets
         given |= {"qkv_bias": self.qkv_bias == "on"} if self.qkv_bias else {}
         preset = policy_preset(self.preset, kind=self.kind, vision=self.vision or "resnet")
@@ -325,6 +327,7 @@ class Command:
         words += [] if self.opening == OpenOptions() else ["options of how datasets are read"]
         if words:
             raise StrapError(
-                f"'{self.data}' is a frame cache, which {', '.join(words)} can't change: make one "
-                "of what you want with `strap cache`, or train on the run or the dataset itself"
+                f"'{self.data}' is a frame cache, which is already built, so these have no effect: "
+                f"{', '.join(words)}; build another cache with `strap cache`, or train on the run "
+                "or the dataset itself"
             )

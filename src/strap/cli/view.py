@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from strap.cli.progress import showing
+from strap.cli.progress import show_progress
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Command:
         from strap.view.opening import open_subject
         from strap.view.server import serve
 
-        with showing() as progress:
+        with show_progress() as progress:
             subject = open_subject(self.paths, against=self.against, progress=progress)
 
         def ready(address: str) -> None:

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from strap.datasets.base import Dataset, Reader, natural
+from strap.datasets.formats import find_opener
 from strap.datasets.hub import fetch_snapshot, find_hub_name, find_snapshot
-from strap.datasets.untrusted import reading
+from strap.datasets.untrusted import explain_read_errors
 from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Orientation
 
 __all__ = ["Dataset", "OpenOptions", "Reader", "is_opening", "natural", "open_dataset"]
 
-FORMATS = {
-    "lerobot": ("strap.datasets.lerobot", "is_lerobot", "open_lerobot"),
-    "rlds": ("strap.datasets.rlds", "is_rlds", "open_rlds"),
-    "zarr": ("strap.datasets.zarr", "is_zarr", "open_zarr"),
-    "libero": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
-    "robomimic": ("strap.datasets.hdf5", "is_hdf5", "open_hdf5"),
-}
-"""format name -> (module, detection function, opening function), tried in this order"""
-
-KNOWN_LAYOUTS = (
-    "robomimic or LIBERO HDF5 (a .hdf5 file or a folder of them), LeRobot (a folder with "
-    "meta/info.json), RLDS (a TFDS folder with features.json) or Zarr (data/ and meta/episode_ends)"
-)
 OPENING_ARGUMENTS = {"format", "orientation", "missing", "fields"}
 """arguments of `open_dataset` that change how a dataset is read"""
-MAX_SEARCHED_FOLDERS = 10
-"""the most subfolders that are searched for datasets if the folder itself is not one"""
 
 
 @dataclass(frozen=True)
@@ -138,47 +122,19 @@ def open_dataset(
         raise unknown("orientation", orientation, ("upright", "flipped"))
     if missing not in ("error", "skip"):
         raise unknown("treatment of missing episodes", missing, ("error", "skip"))
-    name, opener = _find_opener(path, format)
+    name, opener = find_opener(path, format)
     options: dict[str, Any] = {"orientation": orientation}
     if "missing" in inspect.signature(opener).parameters:
         options["missing"] = missing
     if fields:
         if "fields" not in inspect.signature(opener).parameters:
             raise StrapError(
-                f"'{path}' is {name}: naming its {', '.join(fields)} field is for RLDS"
+                f"'{path}' is {name}: fields can be named only for RLDS, but {', '.join(fields)} "
+                "was given; leave it out"
             )
         options["fields"] = fields
-    with reading(path, name):
+    with explain_read_errors(path, name):
         found, reader = opener(path, **options)
     if summary := getattr(reader, "summary", ""):
         warnings.warn(f"'{path}': {summary}", stacklevel=2)
     return Dataset(path, found, reader, _changed_arguments(format, orientation, missing, fields))
-
-
-def _find_opener(path: Path, format: str | None) -> tuple[str, Callable[..., tuple[str, Any]]]:
-    """Return the format's name and the function that opens it."""
-    if format is not None and format not in FORMATS:
-        raise unknown("format", format, FORMATS)
-    name = format or _find_format(path)
-    if name is None:
-        if inner := _find_datasets(path):
-            names = ", ".join(dataset.name for dataset in inner)
-            raise StrapError(f"'{path}' is a folder of datasets ({names}): name one, '{inner[0]}'")
-        raise StrapError(f"'{path}' is no dataset that can be read: expected {KNOWN_LAYOUTS}")
-    module, _, opener = FORMATS[name]
-    return name, getattr(import_module(module), opener)
-
-
-def _find_format(path: Path) -> str | None:
-    for name, (module, is_format, _) in FORMATS.items():
-        if getattr(import_module(module), is_format)(path):
-            return name
-    return None
-
-
-def _find_datasets(folder: Path) -> list[Path]:
-    """Return the datasets among the first `MAX_SEARCHED_FOLDERS` subfolders of a folder."""
-    with suppress(OSError):  # the path is a file, or the folder cannot be read
-        inner = sorted(path for path in folder.iterdir() if path.is_dir())[:MAX_SEARCHED_FOLDERS]
-        return [path for path in inner if _find_format(path)]
-    return []

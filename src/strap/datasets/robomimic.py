@@ -12,12 +12,18 @@ from typing import Any
 import h5py
 import numpy as np
 
-from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
+from strap.atomic import (
+    explain_write_errors,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_json,
+)
 from strap.datasets.creation import creating_hdf5
 from strap.datasets.image_arrays import find_pixel_rows
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
-from strap.locks import alone
+from strap.locks import exclusive_lock
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Orientation, Trajectory
@@ -54,7 +60,10 @@ def write_robomimic(
             source and options is not written again.
         progress: called with (what, done, total).
     """
-    with writing(out), alone(out.with_name(f".{out.name}.lock"), f"writing '{out}'"):
+    with (
+        explain_write_errors(out),
+        exclusive_lock(out.with_name(f".{out.name}.lock"), f"writing '{out}'"),
+    ):
         remove_leftovers(out.parent, out.name)
         if source is None:
             return _write(out, trajectories, None, total, masks, metadata, orientation, progress)
@@ -64,7 +73,7 @@ def write_robomimic(
         if not _is_written(out, plan):
             _prepare_parts(parts, plan)
             _write(out, trajectories, parts, total, masks, metadata, orientation, progress)
-        discard(parts)
+        remove_folder(parts)
     return out
 
 
@@ -86,7 +95,7 @@ def _prepare_parts(folder: Path, plan: str) -> None:
     """Keep the finished trajectories of a killed call if it had the same plan; else remove them."""
     file = folder / "plan.json"
     if not file.exists() or read_json(file) != plan:
-        discard(folder)
+        remove_folder(folder)
         write_json(file, plan)
     remove_leftovers(folder)
 
@@ -120,13 +129,13 @@ def _write(
             if trajectory.fps:
                 rates.setdefault(trajectory.fps, trajectory.id)
         if not count:
-            raise StrapError(f"nothing to write to '{out}': there is no trajectory")
+            raise StrapError(f"nothing to write to '{out}': there are no trajectories; choose some")
         _write_metadata(data, metadata or {}, frames, count, orientation, next(iter(rates), None))
         if len(rates) > 1:
             listing = ", ".join(f"{rate:g} Hz ('{key}')" for rate, key in rates.items())
             warnings.warn(
-                f"'{out}' holds trajectories of several frame rates and names the first alone: "
-                f"{listing}",
+                f"'{out}' holds trajectories of several frame rates but stores only the first "
+                f"rate: {listing}",
                 stacklevel=3,
             )
         for name, members in {**(masks or {}), "all": range(count)}.items():
@@ -161,7 +170,11 @@ def _write_metadata(
         try:
             data.attrs[key] = value
         except OSError:  # HDF5 limits attributes to 64 kB
-            warnings.warn(f"'{key}' of the dataset is too large for HDF5, left out", stacklevel=2)
+            warnings.warn(
+                f"'{key}' of the dataset's metadata is left out: it is too large for an HDF5 "
+                "attribute",
+                stacklevel=2,
+            )
     if "env_args" not in metadata:
         data.attrs["env_args"] = json.dumps({"env_name": "", "type": 1, "env_kwargs": {}})
     data.attrs["total"] = frames
@@ -186,7 +199,8 @@ def _write_demo(
     for name, array in trajectory.extras.items():
         if name in demo or name == "obs" or name.startswith("actions/"):
             warnings.warn(
-                f"'{name}' is left out: robomimic's layout has something else there", stacklevel=4
+                f"'{name}' is left out: robomimic's format uses this name for something else",
+                stacklevel=4,
             )
             continue
         rows = find_pixel_rows(name, array.shape[1:], sizes)
@@ -242,7 +256,7 @@ def _write_attributes(demo: h5py.Group, trajectory: Trajectory) -> None:
         if isinstance(value, str) and "\0" in value:
             raise StrapError(
                 f"trajectory '{trajectory.id}': its {key} holds a NUL character, which HDF5 texts "
-                "cannot; mend the dataset, or leave the trajectory out with --ids"
+                "cannot hold; correct the dataset, or leave the trajectory out with --ids"
             )
     for key, value in attributes.items():
         if isinstance(value, str | int | float | np.ndarray):

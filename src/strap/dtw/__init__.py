@@ -1,12 +1,11 @@
 """Exact subsequence DTW on plain arrays.
 
-    api, validation      the public functions, and the checks of their arguments
+    api, validation      the public functions, and the checks of their arguments; types: their data
+    steps, metrics       the step sets, and the local costs of two frames: both are defined here
     reference            the definition in plain NumPy, which every backend must equal
-    steps, types         step sets; METRICS and the dataclasses of inputs and results
     alignment            the compiled recurrence; local_costs: the compiled metrics
     constraints          several matches per trajectory, limits on their length
-    cpu/search           the CPU backend; cpu/candidates decides when a candidate is dropped
-    gpu/search           the GPU backend; gpu/candidates decides when a candidate is dropped
+    cpu/, gpu/           the backends; candidates.py of each decides when a candidate is dropped
     sketches/cascade     lower bounds that rule out trajectories without reading their frames
 
 >>> import numpy as np, strap.dtw
@@ -28,9 +27,9 @@ from strap.dtw.api import (
     stream_blocks,
 )
 from strap.dtw.constraints import search_constrained
+from strap.dtw.metrics import METRICS
 from strap.dtw.steps import STEPS
 from strap.dtw.types import (
-    METRICS,
     Alignment,
     Backend,
     Block,

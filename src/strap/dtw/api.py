@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeAlias
@@ -86,8 +87,8 @@ def best_match(
         path: whether to fill in the alignment's `path`, as the function `path` does.
 
     Returns:
-        Alignment(cost, start, stop), stop exclusive; None when no path fits.
-        Of equal costs, the smaller stop wins, then the larger start.
+        Alignment(cost, start, stop), stop exclusive; None when no path fits. Of equal costs, the
+        smaller stop wins, then the larger start.
     """
     options = SearchOptions(1, steps, metric, backend)
     query, trajectory = _check_pair(query, trajectory, options)
@@ -110,12 +111,12 @@ def path(
 ) -> WarpingPath:
     """Return the warping path of an alignment: its pairs of frames and their local costs.
 
+    Steps and metric are as in the search that found the alignment. All backends find the same path.
+
     Args:
         query: [n d].
         trajectory: [m d], the whole trajectory.
         alignment: the result of `best_match` or `search`; its cost, start and stop are used.
-        steps, metric: as in the search that found the alignment.
-        backend: any; all find the same path.
 
     Returns:
         The cheapest path from (0, start) to (n − 1, stop − 1). Its costs, summed in order, give the
@@ -156,12 +157,9 @@ def align_with(options: SearchOptions) -> Align:
 
 
 def _load_pair_aligner(backend: str) -> ModuleType:
-    """Return the module that aligns a single pair: `reference`, or `cpu.pair_alignment`."""
-    if resolve_backend(backend).name == "reference":
-        return reference
-    from strap.dtw.cpu import pair_alignment  # numba loads here, not with the package
-
-    return pair_alignment
+    """Import the module that aligns a single pair (numba loads here, not with the package)."""
+    is_reference = resolve_backend(backend).name == "reference"
+    return reference if is_reference else import_module("strap.dtw.cpu.pair_alignment")
 
 
 def search(
@@ -179,11 +177,12 @@ def search(
 ) -> list[TopK]:
     """Return the k best matches of each query, by default at most one per trajectory.
 
+    Steps, metric and backend are as in `best_match`.
+
     Args:
         queries: arrays [n d].
         trajectories: arrays [m d]; memory maps are read batch by batch, never all at once.
         k: the number of matches for each query.
-        steps, metric, backend: as in `best_match`.
         exclude: for each query the indices of trajectories that it must not match.
         per_trajectory: the maximum number of matches of a query in one trajectory: the best, then
             the best that does not overlap it, and so on.
@@ -263,7 +262,7 @@ def search_library(
     Args:
         queries: arrays [n d].
         library: the trajectories, and their sketches if there are any.
-        options: the options of the search.
+        options: what to search for.
         exclude, tuning: as in `search`.
     """
     validation.check_options(options, len(queries))
@@ -286,11 +285,5 @@ def _load_search(backend: str, tuning: CpuTuning | None) -> PlainBackend:
     """Import a backend (numba, or torch and triton) and return its search function."""
     if backend == "reference":
         return reference.search
-    if backend == "cpu":
-        from strap.dtw.cpu import search as cpu
-        from strap.dtw.cpu.tuning import CpuTuning
-
-        return partial(cpu.search, tuning=tuning or CpuTuning())
-    from strap.dtw.gpu import search as gpu
-
-    return gpu.search
+    search = partial(import_module(f"strap.dtw.{backend}.search").search)
+    return partial(search, tuning=tuning) if backend == "cpu" else search

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.dtw import reference
 from strap.dtw.llvm import number_of
+from strap.dtw.metrics import unit_vectors
 from strap.dtw.types import Bools, Floats, Frames, Ints, Singles
 from strap.jit import njit
 
@@ -62,7 +62,7 @@ def find_excluded(ids: Ints, exclude: Sequence[Collection[int]]) -> Bools:
 def as_floats(frames: Frames, metric: str) -> Frames:
     """Return frames as float32 or float64, without rounding; under cosine as unit vectors."""
     if metric == "cosine":
-        return reference.unit_vectors(frames)
+        return unit_vectors(frames)
     if frames.dtype in (np.float32, np.float64):
         return np.asarray(frames)
     if frames.dtype != np.float16:

@@ -1,6 +1,6 @@
 """Exact local costs C(n, m) of query and trajectory frames: the compiled metrics.
 
-To give the same bits as `reference.local_costs`, each cost is summed in order of dimension. One
+To give the same bits as `metrics.local_costs`, each cost is summed in order of dimension. One
 such sum is slow, because each addition waits for the one before. So several sums are interleaved:
 for a whole matrix those of one row or column, for single cells those of eight cells.
 """

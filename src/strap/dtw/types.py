@@ -29,8 +29,6 @@ Excluded: TypeAlias = Sequence[Collection[int]] | None
 Lengths: TypeAlias = tuple[int, int]
 """The minimum and the maximum number of frames of a match."""
 
-METRICS = ("l2", "cosine")
-
 
 @dataclass(frozen=True, eq=False)
 class WarpingPath:

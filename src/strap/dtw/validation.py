@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from strap.dtw.metrics import METRICS
 from strap.dtw.steps import STEPS
 from strap.dtw.types import (
-    METRICS,
     Alignment,
     Block,
     Constraints,

@@ -16,7 +16,7 @@ from strap.embeddings.settings import Compile, EmbeddingSettings, Engine, parse_
 from strap.embeddings.work import is_same_place, stamp_trajectory
 from strap.encoders import Encoder, EncoderSpec, resolve_devices
 from strap.errors import StrapError, unknown
-from strap.locks import locked
+from strap.locks import hold_lock
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.ray import require_ray
@@ -170,7 +170,7 @@ def finish_store(
         start: what `begin_embedding` returned.
         checked: the trajectories whose vectors are known to be current; by default the dataset's.
     """
-    with locked(out / "lock"):
+    with hold_lock(out / "lock"):
         found = read_manifest(out)  # written by another process, if there is one
         (out / "manifest.json").unlink(missing_ok=True)  # so that dropped trajectories are read
         store = open_store(out)
@@ -211,8 +211,8 @@ def open_or_create(out: Path, config: StoreConfig, dataset: Dataset) -> Embeddin
         old, new = getattr(store.config, name), getattr(config, name)
         if old != new:
             raise StrapError(
-                f"store '{out}' was made with {name} {_short(old)}, not {_short(new)}; "
-                "choose another output folder, or delete that store to make it again"
+                f"store '{out}' was made with {name} {_short(old)}, not {_short(new)}; choose "
+                "another output folder, or delete that store to create it again"
             )
     if not is_same_place(store.dataset, dataset.name):
         raise StrapError(

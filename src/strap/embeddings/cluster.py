@@ -21,12 +21,12 @@ import numpy as np
 from strap.datasets.base import Dataset
 from strap.embeddings.batches import Packer
 from strap.embeddings.settings import EmbeddingSettings
-from strap.embeddings.work import EmbeddingJob, Work, stamp_trajectory
+from strap.embeddings.work import EmbeddingJob, EmbeddingQueue, stamp_trajectory
 from strap.encoders import Encoder, EncoderSpec
 from strap.errors import StrapError
 from strap.progress import Progress
 from strap.ray import RETRIES, connect, get_result
-from strap.store import Begun, Session
+from strap.store import PendingTrajectory, Session
 from strap.store.layout import SHARD_BYTES
 from strap.types import Array
 
@@ -98,15 +98,15 @@ class GroupEmbedder:
     def wait(self) -> None:
         """Return, which the actor can do only when it has a place on the cluster."""
 
-    def embed(self, begun: Sequence[Begun]) -> list[EmbeddedTrajectory]:
+    def embed(self, begun: Sequence[PendingTrajectory]) -> list[EmbeddedTrajectory]:
         """Return the trajectories' vectors; raise if this machine has other files."""
         trajectories = tuple(self._dataset[one.id] for one in begun)
         stamps = tuple(one.stamp for one in begun)
         for trajectory, stamp in zip(trajectories, stamps, strict=True):
             if stamp_trajectory(trajectory) != stamp:
                 raise StrapError(
-                    f"trajectory '{trajectory.id}' of '{self._dataset.path}' lies on machine "
-                    f"'{platform.node()}' in files of other sizes or times: copy the dataset there "
+                    f"the files of trajectory '{trajectory.id}' of '{self._dataset.path}' have "
+                    f"other sizes or times on machine '{platform.node()}': copy the dataset there "
                     "again, with the files' times (rsync -a)"
                 )
         job = EmbeddingJob(trajectories, stamps, (0,) * len(self._cameras))
@@ -125,7 +125,7 @@ def embed_on_ray(
 ) -> None:
     """Embed what the store lacks on a cluster; other processes can write the store as well."""
     config = session.config
-    work = Work(dataset, session, config.cameras, part=settings.part, resume=False)
+    work = EmbeddingQueue(dataset, session, config.cameras, part=settings.part, resume=False)
     shared = (dataset, encoder, config.cameras, config.dtype, batch)
     done = 0
     try:
@@ -162,7 +162,7 @@ def start_embedders(ray: Any, settings: EmbeddingSettings, arguments: Sequence[A
 class _Group:
     """Trajectories that are embedded together."""
 
-    begun: Sequence[Begun]
+    begun: Sequence[PendingTrajectory]
     n_lost: int = 0
     """how many actors were lost while they embedded the group"""
 
@@ -172,14 +172,15 @@ class _Group:
             first, last = self.begun[0].id, self.begun[-1].id
             raise StrapError(
                 f"trajectories '{first}' to '{last}': {RETRIES + 1} workers were lost while they "
-                "embedded them; if memory is short there, give fewer --workers or a smaller --batch"
+                "embedded them; if they ran out of memory, give fewer --workers or a smaller "
+                "--batch"
             )
         return _Group(self.begun, self.n_lost + 1)
 
 
 def _embed_groups(
-    ray: Any, actors: Sequence[Any], groups: Iterable[Sequence[Begun]]
-) -> Iterator[tuple[Sequence[Begun], list[EmbeddedTrajectory]]]:
+    ray: Any, actors: Sequence[Any], groups: Iterable[Sequence[PendingTrajectory]]
+) -> Iterator[tuple[Sequence[PendingTrajectory], list[EmbeddedTrajectory]]]:
     """Yield each group with its vectors, in the order in which they are done.
 
     An actor gets groups only after it has answered `wait`, at its start and after it was lost. So

@@ -23,9 +23,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from strap.cpus import share_cpus
 from strap.datasets.base import Dataset
 from strap.embeddings.frames import FrameSpan, read_frames
-from strap.processors import share
 from strap.types import Array
 from strap.workers import Worker, WorkerError, serve
 
@@ -41,7 +41,7 @@ def has_videos(dataset: Dataset) -> bool:
     return any(file.suffix in VIDEOS for file in dataset[dataset.ids[0]].source.files)
 
 
-def pays(images: int, workers: int) -> bool:
+def is_worth_processes(images: int, workers: int) -> bool:
     """Return whether processes read about `images` images of videos faster than threads."""
     return hasattr(os, "memfd_create") and workers >= 4 and images >= MIN_IMAGES
 
@@ -124,7 +124,7 @@ def _move_all(move: Callable[..., int], memory: int, array: Array) -> None:
 
 def _serve_frames(line: Connection, memory: int, count: int) -> None:
     """Decode in a worker; answer each request with the shape and dtype of the images in memory."""
-    share(count)
+    share_cpus(count)
     dataset: Dataset
 
     def answer(request: tuple[bytes | None, str, str, int, int]) -> tuple[tuple[int, ...], str]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from strap.cpus import count_cpus
 from strap.datasets.base import Dataset
 from strap.embeddings import decoding
 from strap.embeddings.batches import Packer
 from strap.embeddings.decoding import Images
 from strap.embeddings.frames import read_frames
 from strap.embeddings.settings import EmbeddingSettings
-from strap.embeddings.work import EmbeddingJob, Work
+from strap.embeddings.work import EmbeddingJob, EmbeddingQueue
 from strap.encoders import Encoder
-from strap.processors import processors
 from strap.progress import Progress
 from strap.store import Session
 from strap.store.layout import SHARD_BYTES
@@ -30,7 +30,7 @@ second)"""
 class StoreSink:
     """A sink that writes the rows to the session's shard."""
 
-    def __init__(self, session: Session, work: Work, progress: Progress) -> None:
+    def __init__(self, session: Session, work: EmbeddingQueue, progress: Progress) -> None:
         self._session, self._work, self._progress = session, work, progress
         self._job: EmbeddingJob | None = None
         self._fingerprints: dict[tuple[int, int], Callable[[], str]] = {}
@@ -90,16 +90,16 @@ def embed_here(
     cameras = session.config.cameras
     batch, workers = settings.batch_for(encoder), settings.workers
     encoder = settings.tune(encoder, dataset, len(cameras))
-    work = Work(dataset, session, cameras, part=settings.part)
+    work = EmbeddingQueue(dataset, session, cameras, part=settings.part)
     sink = StoreSink(session, work, progress)
     try:
         with ExitStack() as stack:
             images: Images = read_frames
-            count = workers or min(MAX_PROCESSES, processors() // 2)
-            if decoding.pays(work.expected, count) and decoding.has_videos(dataset):
+            count = workers or min(MAX_PROCESSES, count_cpus() // 2)
+            if decoding.is_worth_processes(work.expected, count) and decoding.has_videos(dataset):
                 images = stack.enter_context(decoding.decoder_processes(count))(dataset)
             else:
-                count = workers or min(MAX_THREADS, processors())
+                count = workers or min(MAX_THREADS, count_cpus())
             for jobs in work.rounds():
                 Packer(encoder, cameras, batch, sink).run(jobs, count, images)
     finally:

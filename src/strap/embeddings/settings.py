@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, get_args
 
+from strap.cpus import count_cpus
 from strap.datasets.base import Dataset
 from strap.encoders import Encoder
 from strap.errors import StrapError, unknown
-from strap.processors import processors
 
 Engine = Literal["local", "ray"]
 Compile = Literal["auto", "on", "off"]
@@ -45,7 +45,7 @@ class EmbeddingSettings:
     @property
     def n_workers(self) -> int:
         """The number of workers: as given, or else one for each core, at most MAX_WORKERS."""
-        return self.workers or min(MAX_WORKERS, processors())
+        return self.workers or min(MAX_WORKERS, count_cpus())
 
     def batch_for(self, encoder: Encoder) -> int:
         """Return the batch size for an encoder."""

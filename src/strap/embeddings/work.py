@@ -14,7 +14,7 @@ from pathlib import Path
 
 from strap.datasets.base import Dataset
 from strap.errors import StrapError
-from strap.store import Begun, Entry, Partial, Session
+from strap.store import Entry, PartialShard, PendingTrajectory, Session
 from strap.types import Trajectory
 
 GROUP_IMAGES = 2048
@@ -29,14 +29,14 @@ class EmbeddingJob:
     stamps: tuple[str, ...]
     done: tuple[int, ...]
     """rows that exist already, for each camera"""
-    partial: Partial | None = None
+    partial: PartialShard | None = None
     """the unfinished shard with these rows; None if there is none"""
 
     @property
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[PendingTrajectory]:
         """The trajectories as records of the store's journal."""
         pairs = zip(self.trajectories, self.stamps, strict=True)
-        return [Begun(t.id, t.length, t.instruction, stamp) for t, stamp in pairs]
+        return [PendingTrajectory(t.id, t.length, t.instruction, stamp) for t, stamp in pairs]
 
 
 def stamp_trajectory(trajectory: Trajectory) -> str:
@@ -44,7 +44,7 @@ def stamp_trajectory(trajectory: Trajectory) -> str:
     return f"{trajectory.source.stamp()} {trajectory.orientation}"
 
 
-class Work:
+class EmbeddingQueue:
     """Finds the trajectories that a store lacks and claims them, shared with other processes."""
 
     def __init__(
@@ -152,13 +152,16 @@ class Work:
                 trajectories, tuple(one.stamp for one in partial.begun), done, partial
             )
 
-    def _find_unchanged(self, begun: Sequence[Begun]) -> tuple[Trajectory, ...] | None:
+    def _find_unchanged(self, begun: Sequence[PendingTrajectory]) -> tuple[Trajectory, ...] | None:
         """Return the journal's trajectories; None if one of them is gone or has changed."""
         known = set(self.dataset.ids)
         if not all(one.id in known for one in begun):
             return None
         trajectories = tuple(self.dataset[one.id] for one in begun)
-        now = [Begun(t.id, t.length, t.instruction, stamp_trajectory(t)) for t in trajectories]
+        now = [
+            PendingTrajectory(t.id, t.length, t.instruction, stamp_trajectory(t))
+            for t in trajectories
+        ]
         return trajectories if now == list(begun) else None
 
     def _is_current(self, trajectory: Trajectory) -> bool:

@@ -59,7 +59,7 @@ class EncoderSpec:
             raise StrapError("the store names no encoder: name the dataset instead of the store")
         if name.partition("@")[0] not in NAMES and not Path(name).expanduser().is_dir():
             raise StrapError(
-                f"the store's encoder '{name}' is loaded only when you ask for it: --encoder {name}"
+                f"the store's encoder '{name}' is loaded only on request: give --encoder {name}"
             )
         settings = config if "source" in config else {}  # only transformers have these settings
         squashed = config.get("preprocessing", {}).get("squash") is not None

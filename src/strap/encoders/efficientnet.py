@@ -159,7 +159,9 @@ def load_efficientnet(
     the images are not larger: LIBERO's have 128×128 pixels, and enlarging them adds no detail.
     """
     if size < 32 or size % 32:
-        raise StrapError(f"efficientnet-lite0 takes sizes that 32 divides (128, 224), not {size}")
+        raise StrapError(
+            f"efficientnet-lite0 takes multiples of 32 as its size (128, 224), not {size}"
+        )
     model = read_network()
     # (x − 127) / 128 for pixel values 0…255, as in the network's training.
     preprocessing = Preprocessing(

@@ -90,8 +90,8 @@ def _embed_by_transformer(source: str, instructions: Sequence[str]) -> Floats:
     except (OSError, ValueError) as error:
         if source == CLIP:
             raise StrapError(
-                f"CLIP ViT-L/14, which embeds the instructions ('{CLIP}'), is neither on this "
-                "machine nor can it be downloaded: give its folder with --text-encoder FOLDER, or "
+                f"CLIP ViT-L/14, which embeds the instructions ('{CLIP}'), is not on this machine "
+                "and could not be downloaded: give its folder with --text-encoder FOLDER, or "
                 "choose another encoder: --text-encoder minilm"
             ) from error
         raise StrapError(

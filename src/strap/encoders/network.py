@@ -169,7 +169,9 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise StrapError(f"device '{name}' was requested, but torch sees no GPU: use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise StrapError(f"device '{name}': there are {torch.cuda.device_count()} GPUs here")
+        raise StrapError(
+            f"device '{name}': there are {torch.cuda.device_count()} GPUs on this machine"
+        )
     return device
 
 

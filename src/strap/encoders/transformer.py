@@ -113,9 +113,9 @@ def _load(name: str, source: str) -> tuple[Any, Any]:
             reason = str(error).splitlines()[0]
             raise StrapError(f"cannot load a vision model from '{source}': {reason}") from error
         raise StrapError(
-            f"the weights of encoder '{name}' are not here and could not be fetched: on a machine "
-            f"with network run `hf download {source}`, or give a local folder that holds them "
-            "(--encoder FOLDER)"
+            f"the weights of encoder '{name}' are not on this machine and could not be downloaded: "
+            f"run `hf download {source}` on a machine with network, or give a local folder that "
+            "holds them (--encoder FOLDER)"
         ) from error
     return model, processor
 

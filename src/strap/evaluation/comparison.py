@@ -11,8 +11,8 @@ from strap.evaluation.results import (
     EvaluationSettings,
     compare,
     evaluate,
+    format_table,
     open_evaluation,
-    table,
 )
 from strap.progress import Progress, silent
 
@@ -30,7 +30,7 @@ def evaluate_pair(
     return first, None if against is None else _evaluate_other(against, settings, progress)
 
 
-def in_words(first: Evaluation, second: Evaluation | None) -> str:
+def format_comparison(first: Evaluation, second: Evaluation | None) -> str:
     """Format an evaluation, and the one to compare it with, for a terminal."""
     lines = [str(first), f"records: {first.path}"]
     if second is not None:
@@ -38,13 +38,16 @@ def in_words(first: Evaluation, second: Evaluation | None) -> str:
     return "\n".join(lines)
 
 
-def as_json(first: Evaluation, second: Evaluation | None) -> dict[str, Any]:
+def comparison_to_json(first: Evaluation, second: Evaluation | None) -> dict[str, Any]:
     """Return an evaluation, and the one to compare it with, as JSON-able values."""
     low, high = first.interval
     rates = {"rate": first.rate, "low": low, "high": high, "partial": first.partial}
     values = {"path": str(first.path), **rates, "episodes": list(first.records)}
     if second is not None:
-        values |= {"against": as_json(second, None), "comparison": asdict(compare(first, second))}
+        values |= {
+            "against": comparison_to_json(second, None),
+            "comparison": asdict(compare(first, second)),
+        }
     return values
 
 
@@ -55,7 +58,7 @@ def _format_comparison(first: Evaluation, second: Evaluation) -> str:
         f"on the same states: both {pair.both}, only the first {pair.first_only}, only the second "
         f"{pair.second_only}, neither {pair.neither}; McNemar's exact p = {pair.p_value:.3g}"
     )
-    return f"{words}\n\n{table([('first', first), ('second', second)])}"
+    return f"{words}\n\n{format_table([('first', first), ('second', second)])}"
 
 
 def _evaluate_other(against: Path, settings: EvaluationSettings, progress: Progress) -> Evaluation:

@@ -55,18 +55,18 @@ def read_records(
         try:
             if not isinstance(value, dict):
                 raise ValueError(
-                    f"'{_shown(line.decode(errors='backslashreplace'))}' is no episode"
+                    f"'{_shown(line.decode(errors='backslashreplace'))}' is not an episode"
                 )
             _check_row(value, seed, required)
             known = rows.setdefault(value["state"], value)
             if {**known, "seconds": 0} != {**value, "seconds": 0}:
                 raise ValueError(
-                    f"state {value['state']} is on an earlier line too, recorded otherwise"
+                    f"state {value['state']} is also on an earlier line, with other values"
                 )
         except ValueError as error:
             raise StrapError(
-                f"'{file}' is damaged, line {number}: {error}; put back a copy of it, or remove it "
-                "and evaluate again"
+                f"'{file}' is damaged, line {number}: {error}; restore it from a copy, or remove "
+                "it and evaluate again"
             ) from error
     return rows
 
@@ -77,7 +77,7 @@ def _read_lines(file: Path) -> list[bytes]:
         return file.read_bytes().split(b"\n") if file.is_file() else []
     except OSError as error:
         raise StrapError(
-            f"cannot read '{file}' ({error.strerror}): make it readable, or put back a copy of it"
+            f"cannot read '{file}' ({error.strerror}): make it readable, or restore it from a copy"
         ) from error
 
 
@@ -117,8 +117,8 @@ def read_description(out: Path) -> dict[str, Any]:
     about = read_json(file)
     if not isinstance(about, dict) or type(about.get("seed", 0)) is not int:
         raise StrapError(
-            f"'{file}' describes no evaluation: put back a copy of it, or remove '{out}' and "
-            "evaluate again"
+            f"'{file}' does not describe an evaluation: restore it from a copy, or remove '{out}' "
+            "and evaluate again"
         )
     return about
 
@@ -131,5 +131,5 @@ def require_same_task(first: Path, second: Path) -> None:
             raise StrapError(
                 f"'{first}' and '{second}' differ in {key} ({one.get(key, 'none')}, "
                 f"{two.get(key, 'none')}): only evaluations of the same task from the same initial "
-                "states can be compared; evaluate one of them like the other"
+                "states can be compared; evaluate one of them again with the other's options"
             )

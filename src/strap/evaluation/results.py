@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.atomic import remove_leftovers, write_json, writing
+from strap.atomic import explain_write_errors, remove_leftovers, write_json
 from strap.errors import StrapError
 from strap.evaluation.records import (
     DESCRIPTION,
@@ -36,7 +36,7 @@ from strap.evaluation.simulators import (
     make_libero,
 )
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies.acting import Policy, load_policy
 from strap.policies.checkpoints import WEIGHT_FILES, Which
 from strap.policies.settings import Acting, Interface
@@ -179,8 +179,8 @@ def run_episodes(
             f"horizon={settings.horizon}: each must be at least 1"
         )
     if settings.first < 0:
-        raise StrapError(f"the first initial state is {settings.first}: they count from 0")
-    with alone(out / LOCK, f"rolling out into '{out}'"):
+        raise StrapError(f"the first initial state is {settings.first}: it must be at least 0")
+    with exclusive_lock(out / LOCK, f"rolling out into '{out}'"):
         for folder in (out, out / "videos"):
             remove_leftovers(folder)
         _describe_or_compare(out, identity)
@@ -246,7 +246,7 @@ def check_interface(policy: Policy) -> None:
 def fingerprint(path: Path) -> str:
     """Return a hash of a file's content."""
     if not (found := fingerprint_content(path)):
-        raise StrapError(f"'{path}' is not there: check the path")
+        raise StrapError(f"'{path}' does not exist: check the path")
     return found
 
 
@@ -290,7 +290,7 @@ def _make_recorder(out: Path, videos: bool) -> Callable[[Episode], None]:
             name = f"videos/{episode.state:03d}-{outcome}.mp4"
             write_video(out / name, episode.frames)
             row["video"] = name
-        with writing(out), (out / "episodes.jsonl").open("a") as stream:
+        with explain_write_errors(out), (out / "episodes.jsonl").open("a") as stream:
             stream.write(json.dumps(row) + "\n")
 
     return record
@@ -312,7 +312,7 @@ def write_video(path: Path, frames: Any) -> None:
     encode(path, iter([frames]), Encoding("h264", Fraction(FPS), height, width, crf=23, gop=FPS))
 
 
-def table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
+def format_table(evaluations: Sequence[tuple[str, Evaluation]]) -> str:
     """Return a Markdown table: name, successes, rate with interval, sub-goals."""
     lines = ["| policy | successes | rate (95 % interval) | sub-goals |", "|---|---|---|---|"]
     for name, evaluation in evaluations:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from strap.cpus import count_cpus
 from strap.errors import StrapError
 from strap.evaluation.records import rollout_seed
 from strap.evaluation.simulators import HORIZON, Maker, TimeStep, serve_simulator
 from strap.policies.acting import Policy
 from strap.policies.inputs import Observation
-from strap.processors import processors
 from strap.progress import Progress, silent
 from strap.types import Array
 from strap.workers import Assignment, Supervisor, Worker, WorkerError
@@ -101,7 +101,7 @@ def _spare_cpus(environments: int) -> Iterator[None]:
     many times slower than fewer threads.
     """
     threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, min(threads, processors() - environments)))
+    torch.set_num_threads(max(1, min(threads, count_cpus() - environments)))
     try:
         yield
     finally:

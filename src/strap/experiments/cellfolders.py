@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strap.atomic import discard, read_json, replacing, write_json, writing
+from strap.atomic import explain_write_errors, read_json, remove_folder, replacing, write_json
 from strap.errors import StrapError
 from strap.evaluation.records import DESCRIPTION, OUTCOME, read_description, read_records
 from strap.experiments.cells import Cell, describe_difference
@@ -110,8 +110,8 @@ def keep_matches(stage: Stage, planner: Planner, stages: Mapping[str, Stage]) ->
             source = other.output / MATCHES
             if not source.is_file():
                 raise StrapError(
-                    f"'{source}' is gone, which '{planner.policy(stage.cell)}' was trained on: "
-                    "put it back, or remove that policy to train it again"
+                    f"'{planner.policy(stage.cell)}' was trained on '{source}', which is gone: "
+                    "restore it from a copy, or remove that policy to train it again"
                 )
             with replacing(file) as temporary:
                 table = relative_matches(pq.read_table(source), planner.data.path)
@@ -120,7 +120,7 @@ def keep_matches(stage: Stage, planner: Planner, stages: Mapping[str, Stage]) ->
 
 def drop_weights(cell: Cell, planner: Planner) -> None:
     """Remove the policy of a finished cell."""
-    discard(planner.policy(cell))
+    remove_folder(planner.policy(cell))
     (planner.work / cell.folder / "train.json").unlink(missing_ok=True)
 
 
@@ -136,12 +136,14 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
     manifest = read_json(file)
     identity = manifest.get("identity") if isinstance(manifest, dict) else None
     if not isinstance(identity, dict) or not isinstance(manifest.get("data"), dict):
-        raise StrapError(f"'{file}' is no manifest of a cell: put back a copy, or remove '{place}'")
+        raise StrapError(
+            f"'{file}' is not the manifest of a cell: restore it from a copy, or remove '{place}'"
+        )
     _check_costs(file, manifest)
     if difference := describe_difference(identity, cell.identity):
         raise StrapError(
-            f"'{place}' was made otherwise than the experiment says: {difference}; choose another "
-            "folder, or undo the change"
+            f"'{place}' differs from the experiment's file: {difference}; choose another folder, "
+            "or undo the change"
         )
     _check_data(place, manifest["data"], cell)
     successes, partial = _read_successes(place, cell)
@@ -156,7 +158,7 @@ def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:
     is_used = all(any(fits_pattern(name, pattern) for name in used) for pattern in named)
     if not (is_named and is_used):
         raise StrapError(
-            f"'{place}' was made from the datasets {', '.join(used)}, and the experiment "
+            f"'{place}' was made from the datasets {', '.join(used)}, but the experiment's file "
             f"says {', '.join(named)}: choose another folder, or undo the change"
         )
 
@@ -166,14 +168,14 @@ def _check_costs(file: Path, manifest: Mapping[str, Any]) -> None:
     for name in ("seconds", "versions"):
         if not isinstance(manifest.get(name, {}), dict):
             raise StrapError(
-                f"'{file}': {name} is {manifest[name]!r}, not an object: put back a copy, or "
-                f"remove '{file.parent}'"
+                f"'{file}': {name} is {manifest[name]!r}, not an object: restore it from a copy, "
+                f"or remove '{file.parent}'"
             )
     for kind, spent in manifest.get("seconds", {}).items():
         if type(spent) not in (int, float) or not 0 <= spent < math.inf:
             raise StrapError(
-                f"'{file}': seconds.{kind} is {spent!r}, not a number from 0 on: put back a copy, "
-                f"or remove '{file.parent}'"
+                f"'{file}': seconds.{kind} is {spent!r}, not a number from 0 on: restore it from a "
+                f"copy, or remove '{file.parent}'"
             )
 
 
@@ -186,7 +188,7 @@ def _read_successes(place: Path, cell: Cell) -> tuple[dict[int, bool], float]:
     if missing:
         raise StrapError(
             f"'{place / 'episodes.jsonl'}' lacks {len(missing)} of {stop - first} episodes "
-            f"(initial state {missing[0]}, …): put back a copy of it, or remove '{place}'"
+            f"(initial state {missing[0]}, …): restore it from a copy, or remove '{place}'"
         )
     chosen = [rows[state] for state in range(first, stop)]
     partial = sum(float(row["partial"]) for row in chosen) / len(chosen)
@@ -205,8 +207,8 @@ def _check_evaluation(place: Path, cell: Cell) -> None:
         found["task"] = expected["task"]
     if difference := describe_difference(found, expected):
         raise StrapError(
-            f"'{place / DESCRIPTION}' is of another cell than '{cell.name}': {difference}; put "
-            f"back a copy of '{place}', or remove it"
+            f"'{place / DESCRIPTION}' is of another cell than '{cell.name}': {difference}; restore "
+            f"'{place}' from a copy, or remove it"
         )
 
 
@@ -221,7 +223,10 @@ def copy_cell(cell: Cell, source: Path, destination: Path) -> bool:
     for name in KEPT:
         file = source / cell.folder / name
         if file.is_file():
-            with writing(destination), replacing(destination / cell.folder / name) as temporary:
+            with (
+                explain_write_errors(destination),
+                replacing(destination / cell.folder / name) as temporary,
+            ):
                 shutil.copyfile(file, temporary)
     return True
 

@@ -61,7 +61,8 @@ def open_data(experiment: Experiment, folder: Path, *, must_exist: bool = True) 
 def _find(folder: Path, pattern: str, must_exist: bool) -> list[str]:
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
         raise StrapError(
-            f"dataset '{pattern}' is not below the data folder: name it relative to it"
+            f"dataset '{pattern}' is not below the data folder: give its path relative to that "
+            "folder"
         )
     found = sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))
     if not found and must_exist:

@@ -105,7 +105,7 @@ def read_experiment(path: str | Path, known: KnownOptions | None = None) -> Expe
     except FileNotFoundError as error:
         raise StrapError(f"no such file: '{path}'; check the path") from error
     except (OSError, ValueError) as error:
-        raise StrapError(f"cannot read '{path}' as TOML ({error}): mend that line") from error
+        raise StrapError(f"cannot read '{path}' as TOML ({error}): correct that line") from error
     try:
         return _read(raw, known)
     except StrapError as error:
@@ -169,7 +169,7 @@ def _method(entry: Any, raw: dict[str, Any], known: KnownOptions | None) -> Meth
     if (train == "strap") != (retrieval is not None):
         raise StrapError(
             f"method {name} has train = '{train}' and retrieval = {retrieval!r}: train = 'strap' "
-            "needs a retrieval, the others have none"
+            "needs a retrieval, and the others must not have one"
         )
     if retrieval is None:
         for key in ("top_k", "encoder", "retrieve_options"):
@@ -203,8 +203,8 @@ def _pretrained(entry: dict[str, Any], name: str, train: str) -> bool:
         raise StrapError(f"pretrained of method {name} is {pretrained!r}: give true or false")
     if "pretrained" in entry and train != "strap":
         raise StrapError(
-            f"method {name} has pretrained and train = '{train}': only train = 'strap' may choose "
-            "it, ft always begins with the prior and the others never"
+            f"method {name} has pretrained and train = '{train}': remove it, because only train = "
+            "'strap' can set it (ft always starts from a policy of the prior, the others never do)"
         )
     return pretrained
 
@@ -225,10 +225,10 @@ def _options(given: Any, stage: str, known: KnownOptions | None) -> dict[str, An
 
 
 def _check_option(key: str, value: Any, command: str, known: Mapping[str, bool]) -> None:
-    words = {f"--{dashed(key)}", f"--no-{dashed(key)}"} & set(known)
+    words = {f"--{option_name(key)}", f"--no-{option_name(key)}"} & set(known)
     if words and isinstance(value, bool) and not any(known[word] for word in words):
         raise StrapError(
-            f"'{key}' is {str(value).lower()}, but --{dashed(key)} of strap {command} takes a "
+            f"'{key}' is {str(value).lower()}, but --{option_name(key)} of strap {command} takes a "
             "value: give it as a text or a number"
         )
     if not words:
@@ -267,7 +267,7 @@ def parse_states(text: Any) -> tuple[int, int]:
     return int(found[1] or 0), int(found[2])
 
 
-def dashed(key: str) -> str:
+def option_name(key: str) -> str:
     """Return an option's name as on the command line, without the leading dashes."""
     return key.replace("_", "-")
 

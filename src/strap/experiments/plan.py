@@ -23,7 +23,7 @@ from typing import Any, Literal
 from strap.atomic import read_json
 from strap.experiments.cells import Cell
 from strap.experiments.datafolder import DataFolder
-from strap.experiments.description import KnownOptions, Options, dashed, folder_name
+from strap.experiments.description import KnownOptions, Options, folder_name, option_name
 from strap.provenance import fingerprint_json
 
 Kind = Literal["cache", "pretrain", "retrieve", "train", "evaluate"]
@@ -248,10 +248,10 @@ def format_options(options: Options, known: Iterable[str]) -> list[str]:
     words: list[str] = []
     for key, value in options.items():
         if isinstance(value, bool):
-            flag = f"--{dashed(key)}" if value else f"--no-{dashed(key)}"
+            flag = f"--{option_name(key)}" if value else f"--no-{option_name(key)}"
             words += [flag] if flag in known else []
         elif isinstance(value, list):
-            words += [f"--{dashed(key)}", *map(str, value)]
+            words += [f"--{option_name(key)}", *map(str, value)]
         else:
-            words += [f"--{dashed(key)}", str(value)]
+            words += [f"--{option_name(key)}", str(value)]
     return words

@@ -130,9 +130,9 @@ def _require_same_commands(stages: Iterable[Stage], planner: Planner) -> None:
     if wrong:
         places_of_others = "".join(f", '{output}'" for output, _ in wrong[1:])
         raise StrapError(
-            f"'{wrong[0][0]}'{places_of_others}: trained by other options or on other data than "
-            f"the experiment says (the first by {wrong[0][1]}): remove these folders to train "
-            "them again, choose another --out, or undo the change"
+            f"'{wrong[0][0]}'{places_of_others}: trained with other options or on other data than "
+            f"the experiment's file says (the first by {wrong[0][1]}): remove these folders to "
+            "train them again, choose another --out, or undo the change"
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from strap.atomic import writing
+from strap.atomic import explain_write_errors
 from strap.errors import StrapError, printable
 from strap.experiments.plan import Stage
 from strap.locks import Lock, try_lock
@@ -162,7 +162,7 @@ class Scheduler:
         return True
 
     def _start(self, stage: Stage, lock: Lock) -> _Running:
-        with writing(stage.log), stage.log.open("ab") as log:
+        with explain_write_errors(stage.log), stage.log.open("ab") as log:
             log.write(f"$ {shlex.join(stage.command)}\n".encode())
             log.flush()
             process = subprocess.Popen(

@@ -105,7 +105,7 @@ def _learn_features(
 
     if len(options.cameras) > 1:
         raise StrapError(
-            f"method '{kind}' looks through one camera, and {len(options.cameras)} are given "
+            f"method '{kind}' uses one camera, but {len(options.cameras)} are given "
             f"({', '.join(options.cameras)}): name one with --cameras"
         )
     settings = RepresentationSettings(camera=next(iter(options.cameras), None))

@@ -28,7 +28,7 @@ from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
 from strap.positions import positions
 from strap.provenance import fingerprint_json
-from strap.store import Begun, EmbeddingStore, Entry, Session, StoreConfig, slug
+from strap.store import EmbeddingStore, Entry, PendingTrajectory, Session, StoreConfig, slug
 from strap.types import Array, Trajectory
 
 Floats = npt.NDArray[np.float64]
@@ -253,7 +253,7 @@ def _add_fused(
 ) -> None:
     entry, columns = store.entry(trajectory.id), _columns(trajectory, scales)
     vectors = np.concatenate([np.asarray(store[entry.id], np.float32), columns], axis=1)
-    begun = Begun(entry.id, entry.length, entry.instruction, stamp)
+    begun = PendingTrajectory(entry.id, entry.length, entry.instruction, stamp)
     session.add(begun, [vectors], entry.fingerprint)
 
 

@@ -65,8 +65,9 @@ def choose_fusion(
     pairs = _pair_by_instruction(queries, datasets[0])
     if not pairs:
         raise StrapError(
-            "--fuse auto searches each demonstration in the others of its task, but the target has "
-            "no two of one instruction: name the features, as in --fuse gripper=0.5 language=0.5"
+            "--fuse auto searches each demonstration in the others of its task, but no two of the "
+            "target's demonstrations have the same instruction: name the features, as in --fuse "
+            "gripper=0.5 language=0.5"
         )
     ratios, missing = _measure_ratios(stores, datasets, language)
     judged = [name for name in JUDGED if name in ratios]

@@ -45,12 +45,12 @@ class FeatureOptions:
             return
         rule = None
         if len(self.fuse) > 1:
-            rule = f"stands alone, without {' '.join(text for text in self.fuse if text != AUTO)}"
+            rule = f"cannot be combined with {' '.join(text for text in self.fuse if text != AUTO)}"
         elif METHODS[method].features == "none":
             rule = f"chooses features to compare, but method '{method}' compares none"
         elif segmentation == "full":
-            rule = "searches segments of demonstrations, but the queries are whole ones"
+            rule = "searches segments of demonstrations, but the queries are whole demonstrations"
         elif metric != "l2":
-            rule = f"judges by l2, but the metric is {metric}"
+            rule = f"uses the metric l2, but the metric is {metric}"
         if rule:
             raise StrapError(f"--fuse auto {rule}: name what to fuse, as in --fuse gripper=0.5")

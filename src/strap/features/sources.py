@@ -41,8 +41,8 @@ class RetrievalInput:
         store = open_store(path)
         if not Path(store.dataset).exists():
             raise StrapError(
-                f"store '{path}' holds the embeddings of '{store.dataset}', which is not there: "
-                f"name the dataset where it is now, with --stores '{path.parent}' beside it"
+                f"store '{path}' holds the embeddings of '{store.dataset}', which does not exist: "
+                f"give the dataset's new path, with --stores '{path.parent}'"
             )
         return cls(selection.apply(_open_as_embedded(store, opening, progress)), store)
 
@@ -79,8 +79,8 @@ def _require_same(store: EmbeddingStore, option: str, requested: Any, used: Any)
         requested, used = (" ".join(v) if isinstance(v, list) else v for v in (requested, used))
         raise StrapError(
             f"store '{store.path}' was made with {f'{option} {used}' if used else f'no {option}'}, "
-            f"not {requested}: leave {option} out (the dataset of a store is read as it was for "
-            f"the store), or name the dataset '{store.dataset}' in place of the store"
+            f"not {requested}: leave {option} out (the dataset of a store is read as it was then), "
+            f"or name the dataset '{store.dataset}' in place of the store"
         )
 
 
@@ -131,8 +131,8 @@ class _Encoder:
                 place = self.store.path if self.store else ""
                 raise StrapError(
                     f"store '{place}' was made by '{self.config['name']}' with other "
-                    f"{', '.join(keys) or 'settings'} than the one that is installed here: embed "
-                    "the target where that one is, and name its store (--target STORE)"
+                    f"{', '.join(keys) or 'settings'} than the installed encoder has: embed the "
+                    "target on a machine with that encoder, and give the store (--target STORE)"
                 )
             self.loaded = encoder
         return self.loaded
@@ -158,11 +158,14 @@ def find_encoder(
     kinds = {fingerprint_json(dict(store.config.encoder)): store for store in stores}
     if len(kinds) > 1:
         which = ", ".join(f"'{s.path}' ({s.config.encoder.get('name')})" for s in kinds.values())
-        raise StrapError(f"the stores are by different encoders ({which}): say --encoder NAME")
+        raise StrapError(
+            f"the stores were made with different encoders ({which}): choose one with --encoder "
+            "NAME"
+        )
     if not kinds:
         raise StrapError(
-            "no encoder is named, and there is no store of the priors that names one: give one "
-            "with --encoder (dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
+            "no encoder is named, and no prior is a store that names one: give one with --encoder "
+            "(dinov2-base, clip-vit-b16, efficientnet-lite0, …)"
         )
     store = next(iter(kinds.values()))
     return _Encoder(store.config.encoder, device, store=store)
@@ -271,8 +274,8 @@ def _require_same_view(
             both = ", ".join(sorted(first & other))
             raise StrapError(
                 f"target '{pair[0].path}' has camera {', '.join(cameras[0])} to compare and prior "
-                f"'{pair[1].path}' has {', '.join(chosen)}: name with --cameras what both have "
-                f"({both or 'they share no name'}), or embed each by its own (`strap embed "
+                f"'{pair[1].path}' has {', '.join(chosen)}: name with --cameras those that both "
+                f"have ({both or 'they share no name'}), or embed each with its own (`strap embed "
                 "--cameras`) and give the stores as --target and --prior"
             )
 

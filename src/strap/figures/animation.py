@@ -65,7 +65,7 @@ def write_moving_picture(
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in MOVIE_SUFFIXES:
-        raise unknown("kind of moving picture", path.suffix or path.name, MOVIE_SUFFIXES)
+        raise unknown("kind of animation", path.suffix or path.name, MOVIE_SUFFIXES)
     if not len(run.matches):
         raise StrapError(f"'{run.path}' has no matches to show")
     rows = _collect(run, target, priors, queries, ranks, trace)

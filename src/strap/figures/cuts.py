@@ -40,7 +40,7 @@ def write_cuts_figure(path: str | Path, dataset: Dataset, cuts: Cuts) -> Path:
     """
     path = Path(path).expanduser()
     if path.suffix.lower() not in FIGURE_SUFFIXES:
-        raise unknown("kind of picture", path.suffix or path.name, FIGURE_SUFFIXES)
+        raise unknown("kind of image file", path.suffix or path.name, FIGURE_SUFFIXES)
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -22,6 +22,6 @@ except (AttributeError, ImportError, OSError, RuntimeError) as error:
         raise
     raise StrapError(
         f"MuJoCo cannot load the OpenGL backend that MUJOCO_GL={name} names ({error}): set it to "
-        f"egl or osmesa, and install that: {INSTALL_OPENGL}; or unset MUJOCO_GL, then one that "
-        "works is looked for"
+        f"egl or osmesa, and install that: {INSTALL_OPENGL}; or unset MUJOCO_GL, so that strap "
+        "looks for a backend that works"
     ) from error

@@ -82,8 +82,8 @@ def find_task(suite: str, task: str | int) -> Task:
     if len(partial) > 1:
         names = ", ".join(entry.name for entry in partial[:4])
         raise StrapError(
-            f"'{task}' fits {len(partial)} tasks of {suite} ({names}, ...): "
-            "give more of the name or the index"
+            f"'{task}' matches {len(partial)} tasks of {suite} ({names}, ...): give more of the "
+            "name or the index"
         )
     if not partial:
         raise unknown(f"task of {suite}", task, [entry.name for entry in tasks])

@@ -199,8 +199,8 @@ class Policy:
 def _require_finite(numbers: Tensor, limit: float) -> None:
     if not (numbers.abs() < limit).all():
         raise StrapError(
-            "the policy's action is not finite: its weights are damaged, or what it sees is far "
-            "from anything it was trained on; train again, or check what goes in"
+            "the policy's action is not finite: its weights are damaged, or its inputs are far "
+            "from its training data; train again, or check the inputs"
         )
 
 

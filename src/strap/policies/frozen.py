@@ -63,7 +63,7 @@ class FrozenVision:
         ).to(self.device)
         if pixels.shape[1] % CELL or pixels.shape[2] % CELL:
             raise StrapError(
-                f"frozen vision takes images whose sides {CELL} divides, not "
+                f"frozen vision takes images whose sides are multiples of {CELL}, not "
                 f"{pixels.shape[1]}×{pixels.shape[2]}: choose another --image-size"
             )
         x = (pixels.permute(0, 3, 1, 2).float() - 127) / 128

@@ -59,7 +59,7 @@ def _as_array(what: str, value: object) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise StrapError(f"{what} is no array: give one of numbers") from error
+        raise StrapError(f"{what} is not an array: give an array of numbers") from error
 
 
 def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
@@ -70,7 +70,7 @@ def _require_cameras(images: Mapping[str, Array], interface: Interface) -> None:
     if extra := [str(name) for name in images if name not in interface.cameras]:
         known = ", ".join(interface.cameras) or "none"
         raise StrapError(
-            f"camera '{printable(shorten(extra[0]))}' is not looked at by this policy, whose "
+            f"camera '{printable(shorten(extra[0]))}' is not an input of this policy, whose "
             f"cameras are: {known}; leave it out, or train with it"
         )
 
@@ -82,8 +82,8 @@ def _require_image(name: str, image: Array, interface: Interface) -> None:
     if image.dtype.kind == "f" and image.size:
         spread = f"values {np.min(image):g} to {np.max(image):g}"
         raise StrapError(
-            f"{given} with {spread}: {FORMAT}; where 1 is white, (255 * image).round().astype("
-            "'uint8') is one"
+            f"{given} with {spread}: {FORMAT}; if 1 is white, send (255 * "
+            "image).round().astype('uint8')"
         )
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise StrapError(f"{given}: {FORMAT}")
@@ -92,7 +92,8 @@ def _require_image(name: str, image: Array, interface: Interface) -> None:
         sizes = " or ".join(f"{height}×{width}" for height, width in allowed)
         raise StrapError(
             f"camera '{name}' gives an image of {image.shape[0]}×{image.shape[1]} (height×width): "
-            f"this policy takes {sizes}, as in its training; set the camera to that, or resize"
+            f"this policy takes {sizes}, as in its training; set the camera to that size, or "
+            "resize the image"
         )
 
 
@@ -107,21 +108,21 @@ def _require_state(key: str, values: Array, size: int) -> None:
         is_finite = values.dtype.kind in "fiub" and np.isfinite(values.astype(np.float32)).all()
     if not is_finite:
         raise StrapError(
-            f"proprioception '{key}' is {shorten(str(values.tolist()))}: a policy acts on finite "
-            "numbers alone; check that sensor, or hold its last good reading"
+            f"proprioception '{key}' is {shorten(str(values.tolist()))}: it must hold finite "
+            "numbers; check that sensor, or send its last good reading"
         )
 
 
 def _require_instruction(text: object) -> None:
     if not isinstance(text, str):
         raise StrapError(
-            f"the instruction is {shorten(repr(text))}, no text: give one as the policy was "
-            "trained with, as 'put the mug on the plate'"
+            f"the instruction is {shorten(repr(text))}, not text: give an instruction like those "
+            "in training, as 'put the mug on the plate'"
         )
     if len(text) > MAX_INSTRUCTION:
         raise StrapError(
-            f"the instruction has {len(text)} characters: {MAX_INSTRUCTION} are the most; give one "
-            "sentence"
+            f"the instruction has {len(text)} characters, more than the maximum of "
+            f"{MAX_INSTRUCTION}; give one sentence"
         )
 
 
@@ -131,12 +132,12 @@ def _require_rate(rate: object, fps: float | None) -> None:
     is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not is_number or not math.isfinite(rate) or rate <= 0:  # type: ignore[arg-type, operator]
         raise StrapError(
-            f"the rate is {shorten(repr(rate))}: it must be a number above 0, the actions a second "
-            "that the robot is given; or leave it out"
+            f"the rate is {shorten(repr(rate))}: it must be a number above 0, the robot's actions "
+            "per second; or leave it out"
         )
     if fps and abs(rate - fps) > RATE_TOLERANCE * fps:  # type: ignore[operator]
         given = f"{round(rate, 2):g}"  # type: ignore[call-overload]
         raise StrapError(
-            f"the robot is given {given} actions a second; this policy was trained on data of "
-            f"{fps:g} a second: act at that rate, or train on data of {given}"
+            f"the robot executes {given} actions per second, but this policy was trained on data "
+            f"with {fps:g} per second: act at that rate, or train on data with {given}"
         )

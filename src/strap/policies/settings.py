@@ -144,10 +144,12 @@ class PolicySettings:
             elif name != "channels" and type(value) is not type(
                 cls.__dataclass_fields__[name].default
             ):
-                raise StrapError(f"{name} is {value!r:.60}: another kind of value belongs there")
+                raise StrapError(f"{name} is {value!r:.60}: it has the wrong type")
         channels = values.get("channels", cls.channels)
         if not isinstance(channels, list | tuple) or not 1 <= len(channels) <= MAX_LEVELS:
-            raise StrapError(f"channels is {channels!r:.60}: a list of 1 to {MAX_LEVELS} numbers")
+            raise StrapError(
+                f"channels is {channels!r:.60}: it must be a list of 1 to {MAX_LEVELS} numbers"
+            )
         for width in channels:
             _require_integer(width, "channels", 1, MAX_WIDTH)
         return cls(**{**values, "channels": tuple(channels)})
@@ -185,7 +187,7 @@ class Interface:
         if not isinstance(proprioception, Mapping):
             raise StrapError(f"proprioception is {proprioception!r:.60}: it must be name -> size")
         if not all(isinstance(name, str) for name in (*cameras, *proprioception)):
-            raise StrapError("the name of a camera or of proprioception is no text")
+            raise StrapError("the name of a camera or of proprioception is not text")
         for name, most in (("image_size", MAX_SIDE), ("action_size", MAX_WIDTH)):
             _require_integer(values[name], name, 1, most)
         _require_integer(values["language_size"], "language_size", 0, MAX_WIDTH)

@@ -35,7 +35,7 @@ def require_weights(tensors: Mapping[str, Tensor], policy: nn.Module, file: Path
     if odd := [name for name in found if name not in expected]:
         raise StrapError(
             f"'{file}' does not fit the policy in config.json: it has '{printable(odd[0])}', which "
-            f"that policy has not; {REMEDY}"
+            f"that policy does not have; {REMEDY}"
         )
 
 
@@ -55,7 +55,7 @@ def require_numbers(tensors: Mapping[str, Tensor], file: Path) -> None:
         if bad:
             raise StrapError(
                 f"'{file}': '{printable(name)}' holds {bad} of {tensor.numel()} values that are "
-                f"not finite (NaN or infinite): a policy with it can't act; {REMEDY}"
+                f"not finite (NaN or infinite): a policy cannot act with them; {REMEDY}"
             )
 
 

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from strap.atomic import read_json
 from strap.datasets.base import Dataset
-from strap.datasets.untrusted import describe
+from strap.datasets.untrusted import describe_error
 from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
-from strap.embeddings.work import EmbeddingJob, Work
+from strap.embeddings.work import EmbeddingJob, EmbeddingQueue
 from strap.encoders.network import choose_device, weights_fingerprint
 from strap.errors import StrapError, unknown
 from strap.policies.checkpoints import read_tensors
@@ -103,7 +103,7 @@ class Representation:
         start = begin_embedding(store, dataset)
         session = Session(out, config)
         dataset.fetch([camera], progress)
-        work = Work(dataset, session, (camera,), resume=False)
+        work = EmbeddingQueue(dataset, session, (camera,), resume=False)
         done = 0
         try:
             for jobs in work.rounds():
@@ -176,7 +176,7 @@ def open_representation(path: str | Path, *, device: str = "auto") -> Representa
         require_whole(config["action_size"], "action_size", 0, MAX_ACTION_SIZE)
         losses = tuple(dict(row) for row in config["losses"])
     except (AttributeError, KeyError, TypeError, ValueError, StrapError) as error:
-        wrong = error if isinstance(error, StrapError) else describe(error)
+        wrong = error if isinstance(error, StrapError) else describe_error(error)
         raise StrapError(
             f"'{path / CONFIG}' is damaged ({wrong}): copy it again, or train again"
         ) from error
@@ -194,6 +194,6 @@ def _load_weights(model: RepresentationVAE, file: Path) -> None:
         model.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
         raise StrapError(
-            f"'{file}' does not fit its {CONFIG} ({describe(error)}): copy both again, or train "
-            "again"
+            f"'{file}' does not fit its {CONFIG} ({describe_error(error)}): copy both again, or "
+            "train again"
         ) from error

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strap.cpus import count_cpus
 from strap.datasets.base import Dataset
 from strap.embeddings import choose_cameras
 from strap.errors import StrapError
 from strap.policies.images import resize_square
-from strap.processors import processors
 from strap.progress import Progress
 from strap.representations.flow import optical_flow
 from strap.representations.settings import Kind, RepresentationSettings
@@ -109,7 +109,7 @@ def read_trajectories(
     def read(trajectory: Trajectory) -> Samples:
         return read_trajectory(trajectory, camera, kind, settings)
 
-    with ThreadPoolExecutor(min(MAX_THREADS, processors())) as threads:
+    with ThreadPoolExecutor(min(MAX_THREADS, count_cpus())) as threads:
         yield from threads.map(read, trajectories)
 
 

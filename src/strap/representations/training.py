@@ -15,10 +15,10 @@ from torch import Tensor
 from strap.atomic import read_json, remove_leftovers, write_json
 from strap.cuda_graphs import RecordedStep
 from strap.datasets.base import Dataset
-from strap.datasets.untrusted import describe
+from strap.datasets.untrusted import describe_error
 from strap.encoders.network import choose_device
 from strap.errors import StrapError, unknown
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies.checkpoints import read_about, read_tensors, write_tensors
 from strap.policies.learning_state import collect_learning, restore_learning
 from strap.progress import Progress, silent
@@ -72,7 +72,7 @@ def train_representation(
     torch_device = choose_device(device)
     identity = _identity(kind, datasets, settings)
     if not _is_trained(out, identity):
-        with alone(out / LOCK, f"training into '{out}'"):
+        with exclusive_lock(out / LOCK, f"training into '{out}'"):
             remove_leftovers(out)
             _require_same_training(out, identity)
             samples = read_samples(kind, datasets, settings, progress)
@@ -215,7 +215,8 @@ class _Trainer:
             self.step, self.losses = int(about["step"]), list(about["losses"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise StrapError(
-                f"'{file}' is damaged ({describe(error)}): remove it to train again from step 0"
+                f"'{file}' is damaged ({describe_error(error)}): remove it to train again "
+                "from step 0"
             ) from error
 
     @torch.no_grad()

@@ -126,7 +126,7 @@ def retrieve_matches(
         searcher: the function that searches the stores; None: `search_stores`.
     """
     if not queries:
-        raise StrapError("there is no query: segment the target dataset first")
+        raise StrapError("there are no queries: segment the target dataset first")
     demonstrations = as_catalogue(target)
     _require_frames(queries, demonstrations)
     catalogues = [as_catalogue(prior) for prior in priors]
@@ -149,8 +149,8 @@ def _require_frames(queries: Sequence[Segment], target: Catalogue) -> None:
         entry = target.trajectories.get(query.trajectory_id)
         if entry is None:
             raise StrapError(
-                f"target '{target.dataset}' has no trajectory '{query.trajectory_id}', of which "
-                f"{query} is a query: segment and embed the same dataset"
+                f"query {query} is part of trajectory '{query.trajectory_id}', which target "
+                f"'{target.dataset}' does not have: segment and embed the same dataset"
             )
         if query.stop > entry.length:
             raise StrapError(

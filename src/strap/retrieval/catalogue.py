@@ -158,7 +158,9 @@ class Problem:
         """Return the stores of the target and of the priors; raise if their encoders differ."""
         target, *priors = (catalogue.store for catalogue in (self.target, *self.priors))
         if target is None or None in priors:
-            raise StrapError(f"method '{self.options.method}' compares features: embed both first")
+            raise StrapError(
+                f"method '{self.options.method}' compares features: embed target and prior first"
+            )
         found = [store for store in priors if store is not None]
         for prior in found:
             _require_same_encoder(target, prior)
@@ -217,6 +219,6 @@ def _require_same_encoder(target: EmbeddingStore, prior: EmbeddingStore) -> None
     target_encoder, prior_encoder = target.config.encoder, prior.config.encoder
     if target_encoder != prior_encoder or target.dim != prior.dim:
         raise StrapError(
-            f"store '{prior.path}' was made with encoder {dict(prior_encoder)}, but the "
-            f"target's store '{target.path}' with {dict(target_encoder)}: embed both with one"
+            f"store '{prior.path}' was made with encoder {dict(prior_encoder)}, but the target's "
+            f"store '{target.path}' with {dict(target_encoder)}: embed both with the same encoder"
         )

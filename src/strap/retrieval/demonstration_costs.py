@@ -42,8 +42,9 @@ def demonstration_limits(
         ]
         if not others:
             raise StrapError(
-                f"top_k is auto, which compares demonstrations of one task, but '{instruction}' "
-                f"has '{query.trajectory_id}' alone: say how many to keep, as in --top-k 100"
+                "top_k is auto, which compares demonstrations of one task, but "
+                f"'{query.trajectory_id}' is the only one of '{instruction}': give a number, as in "
+                "--top-k 100"
             )
         allowed = lengths[number] if lengths else None
         found = [align(vectors[number], frames[key], allowed) for key in others]

@@ -83,20 +83,20 @@ class MatchOptions:
         amounts = {"top_k": self.top_k, "fraction": self.fraction, "threshold": self.threshold}
         given = [name for name, value in amounts.items() if value is not None]
         if len(given) != 1:
-            said = " and ".join(given) or "none of top_k, fraction and threshold"
-            raise StrapError(f"how much to keep is said by {said}: give exactly one of the three")
+            said = " and ".join(given) or "none of them"
+            raise StrapError(f"give exactly one of top_k, fraction and threshold, not {said}")
         if self.top_k == "auto":
             if self.method not in ("strap", "d-t"):
                 raise StrapError(
-                    f"top_k is auto, which compares costs of warping: method '{self.method}' has "
-                    "none; say how many to keep"
+                    f"top_k is auto, which compares DTW costs, but method '{self.method}' has "
+                    "none: give a number"
                 )
         elif self.top_k is not None and not (isinstance(self.top_k, int) and self.top_k >= 1):
             raise StrapError(f"top_k is {self.top_k}: it must be at least 1, or auto")
         if self.fraction is not None and not 0 < self.fraction <= 1:
             raise StrapError(f"fraction is {self.fraction}: it must be above 0 and at most 1")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise StrapError(f"threshold is {self.threshold}: it must lie between 0 and 1")
+            raise StrapError(f"threshold is {self.threshold}: it must be between 0 and 1")
         if self.max_cost is not None and not self.max_cost >= 0:
             raise StrapError(f"max_cost is {self.max_cost}: it must be at least 0")
         if self.seed < 0:
@@ -107,7 +107,7 @@ class MatchOptions:
             )
         if self.padding < 1:
             raise StrapError(f"padding is {self.padding}: it must be at least 1 frame")
-        require_use(self)
+        require_used_options(self)
 
     @classmethod
     def of(cls, options: Any) -> MatchOptions:
@@ -115,7 +115,7 @@ class MatchOptions:
         return cls(**{field.name: getattr(options, field.name) for field in fields(cls)})
 
 
-def require_use(options: Any) -> None:
+def require_used_options(options: Any) -> None:
     """Raise if an option is given that the method does not use.
 
     Args:
@@ -128,6 +128,6 @@ def require_use(options: Any) -> None:
             word = WORDS.get(name, f"--{name.replace('_', '-')}")
             shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
             raise StrapError(
-                f"{name} is {shown}, but method '{options.method}' makes no use of it: leave "
-                f"{word} out, or choose --method {' or '.join(methods)}"
+                f"{name} is {shown}, but method '{options.method}' does not use it: leave {word} "
+                f"out, or choose --method {' or '.join(methods)}"
             )

@@ -18,7 +18,7 @@ def retrieve_random(problem: Problem) -> Retrieved:
     """
     top_k = problem.options.top_k
     if not isinstance(top_k, int):
-        raise StrapError("method 'random' has no costs: say how many to draw with --top-k")
+        raise StrapError("method 'random' has no costs: give the number of matches with --top-k")
     rng = np.random.default_rng(problem.options.seed)
     trajectories = [
         (number, key) for number, prior in enumerate(problem.priors) for key in prior.trajectories
@@ -29,7 +29,9 @@ def retrieve_random(problem: Problem) -> Retrieved:
     for index, (query, excluded) in enumerate(pairs):
         allowed = [name for name in trajectories if name not in excluded]
         if not allowed:
-            raise StrapError("no prior trajectory may be drawn from: all are the target's own")
+            raise StrapError(
+                "there is no prior trajectory to draw from: all are also in the target"
+            )
         for rank in range(1, each + (index < remainder) + 1):
             number, key = allowed[int(rng.integers(len(allowed)))]
             frames = problem.priors[number].trajectories[key].length

@@ -98,7 +98,7 @@ def choose_states(comparison: _Comparison, frames: PriorFrames, options: MatchOp
     """Return the prior frames to keep under the options, with exact costs, cheapest first."""
     count = len(frames.frame)
     if not count:
-        raise StrapError("no prior trajectory may be compared: all are the target's own")
+        raise StrapError("there is no prior trajectory to compare with: all are also in the target")
     low, high = frames.squared - frames.error, frames.squared + frames.error
     if options.threshold is not None:
         # Only these frames can be the cheapest or the most expensive, by their bounds.

@@ -140,13 +140,13 @@ def length_limits(frames: int, ratio: tuple[float, float]) -> tuple[int, int]:
     if not 0 < least <= most:
         raise StrapError(
             f"the length ratio is {least} to {most}: both must be above 0, the first no more than "
-            "the second (1 1.5: from the query's own length to half as much again)"
+            "the second (1 1.5: from the query's length to 1.5 times its length)"
         )
     low, high = max(1, math.ceil(least * frames - 1e-9)), math.floor(most * frames + 1e-9)
     if low > high:
         raise StrapError(
-            f"no whole number of frames is {least} to {most} times the {frames} of a query: widen "
-            "the length ratio"
+            f"{least} to {most} times a query of {frames} frames contains no whole number of "
+            "frames: widen the length ratio"
         )
     return low, high
 
@@ -175,8 +175,8 @@ def _report_shortfalls(
         return
     if top_k is not None and available < top_k:
         warnings.warn(
-            f"top_k is {top_k}, but there are only {available} matches of an allowed length and "
-            "number for each query and prior trajectory: all of them are kept",
+            f"top_k is {top_k}, but there are only {available} matches within the limits on their "
+            "length and on their number per trajectory: all of them are kept",
             stacklevel=4,
         )
     if top_k is not None and top_k < len(costs):

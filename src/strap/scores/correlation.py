@@ -42,7 +42,7 @@ def rank_correlation(scores: Sequence[float], successes: Sequence[float]) -> Ran
         raise StrapError(f"{len(scores)} cells: a rank correlation needs at least 3")
     values = np.array([scores, successes], np.float64)
     if not np.isfinite(values).all():
-        raise StrapError("a score or success is no finite number: leave that cell out")
+        raise StrapError("a score or success is NaN or infinite: leave that cell out")
     if (values == values[:, :1]).all(axis=1).any():
         raise StrapError("all scores, or all successes, are the same: there is nothing to rank")
     found = spearmanr(values[0], values[1])

@@ -80,8 +80,8 @@ def read_scores(path: Path) -> list[ScoreRecord]:
             records.append(ScoreRecord.from_json(json.loads(text)))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StrapError(
-                f"line {number} of '{path}' is no record of scores ({error!r}): remove the line, "
-                "and score that retrieval again"
+                f"line {number} of '{path}' is not a record of scores ({error!r}): remove the "
+                "line, and score that retrieval again"
             ) from error
     return records
 

@@ -146,7 +146,7 @@ def find_machines(ray: Any, corpus: Corpus) -> list[Machine]:
     }
     up = {name: cpus for name, cpus in up.items() if cpus > 0}
     if not up:
-        raise StrapError("the Ray cluster has no processors: add a machine to it")
+        raise StrapError("the Ray cluster has no CPUs: add a machine to it")
     if len(up) == 1:
         ((name, cpus),) = up.items()
         return [Machine(name, cpus, frozenset(corpus.shards))]

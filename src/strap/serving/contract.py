@@ -52,7 +52,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
     }
 
 
-def describe_wants(policy: Policy) -> dict[str, str]:
+def describe_inputs(policy: Policy) -> dict[str, str]:
     """Describe the inputs of the policy in words, for the person who starts the server."""
     interface = policy.interface
     cameras = [
@@ -75,8 +75,8 @@ def require_distinct_names(interface: Interface) -> None:
     names = [*interface.cameras, *interface.proprioception, *MESSAGE_KEYS]
     if double := [name for name in names if names.count(name) > 1]:
         raise StrapError(
-            f"this policy's '{double[0]}' is the name of two things in a message: train it with "
-            f"cameras and proprioception of different names, none of them {', '.join(MESSAGE_KEYS)}"
+            f"this policy's '{double[0]}' is the name of two things in a message: train with "
+            f"different names for cameras and proprioception, not {', '.join(MESSAGE_KEYS)}"
         )
 
 
@@ -102,7 +102,7 @@ def read_request(message: Mapping[str, Any], interface: Interface) -> Request:
     if not isinstance(is_first, bool):
         raise StrapError(
             f"'reset' is {shorten(repr(is_first))}: send true with an episode's first observation, "
-            "else leave it out"
+            "and leave it out otherwise"
         )
     images = {name: message[name] for name in interface.cameras if name in message}
     state = {key: message[key] for key in interface.proprioception if key in message}

@@ -58,7 +58,7 @@ def unpack(data: bytes | str) -> dict[str, Any]:
         ) from error
     if not isinstance(message, dict) or not all(isinstance(name, str) for name in message):
         raise StrapError(
-            f"the message is {type(message).__name__}, no dictionary with names: send one as "
+            f"the message is {type(message).__name__}, not a dictionary with names: send one as "
             '{"prompt": "…", camera: image}'
         )
     return message
@@ -68,7 +68,7 @@ def _describe_array(value: Any) -> dict[bytes, Any]:
     if isinstance(value, np.ndarray) and NUMBERS.fullmatch(value.dtype.str):
         shape, dtype = value.shape, value.dtype.str
         return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": dtype, b"shape": shape}
-    raise TypeError(f"{type(value).__name__} has no form in a message")
+    raise TypeError(f"{type(value).__name__} cannot be sent in a message")
 
 
 def _restore_array(value: dict[Any, Any]) -> Any:
@@ -85,8 +85,8 @@ def _restore_array(value: dict[Any, Any]) -> Any:
 def _read_array(dtype: object, shape: object, data: object) -> Array:
     if not isinstance(dtype, str) or not NUMBERS.fullmatch(dtype):
         raise StrapError(
-            f"an array has dtype {printable(shorten(repr(dtype)))}: arrays of numbers are read, "
-            "none of objects or text; send uint8 images and float32 proprioception"
+            f"an array has dtype {printable(shorten(repr(dtype)))}: arrays must hold numbers, not "
+            "objects or text; send uint8 images and float32 proprioception"
         )
     if not _is_shape(shape):
         raise StrapError(

@@ -191,13 +191,13 @@ def read_key(file: Path) -> str:
     try:
         key = file.expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise StrapError(
             f"cannot read the key in '{file}' ({reason}): make one with `openssl rand -hex 16`"
         ) from error
     if len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key:
         raise StrapError(
-            f"'{file}' holds {len(key)} characters that are no key: {MIN_KEY_LENGTH} or more "
-            "letters and digits are one, as `openssl rand -hex 16` writes"
+            f"'{file}' holds {len(key)} characters that are not a key: a key has {MIN_KEY_LENGTH} "
+            "or more letters and digits, as `openssl rand -hex 16` writes"
         )
     return key

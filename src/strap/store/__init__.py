@@ -21,15 +21,15 @@ from strap.store.layout import (
     create_store,
     slug,
 )
-from strap.store.partial import Begun, Partial
+from strap.store.partial import PartialShard, PendingTrajectory
 from strap.store.reading import EmbeddingStore, average, is_store, open_store
 from strap.store.writing import Session
 
 __all__ = [
-    "Begun",
     "EmbeddingStore",
     "Entry",
-    "Partial",
+    "PartialShard",
+    "PendingTrajectory",
     "Session",
     "Shard",
     "StoreConfig",

@@ -52,13 +52,13 @@ def parse_line(raw: object) -> Line:
     line = parse_object(raw, "a line")
     parse_texts(line.get("claim", []), "claim")
     for one in parse_list(line.get("begin", []), "begin"):
-        parse_object(one, "a begun trajectory")
-        require_keys(one, ("id", "length", "instruction", "stamp"), "a begun trajectory")
+        parse_object(one, "a started trajectory")
+        require_keys(one, ("id", "length", "instruction", "stamp"), "a started trajectory")
         parse_number(one["length"], "a length", least=1)
         for name in ("id", "instruction", "stamp"):
             parse_text(one[name], name)
     rows = parse_list(line.get("rows", [0, 0, 0, 0]), "rows")
-    if len([parse_number(value, "a number of rows") for value in rows]) != 4:
+    if len([parse_number(value, "an item of rows") for value in rows]) != 4:
         raise ValueError("rows are not camera, first row, count and checksum")
     if "entry" in line:
         checksums = parse_list(parse_object(line["entry"], "entry").get("checksums"), "checksums")

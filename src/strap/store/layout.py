@@ -15,7 +15,7 @@ import numpy as np
 from strap.atomic import read_json, write_json
 from strap.datasets import is_opening
 from strap.errors import StrapError, printable
-from strap.locks import locked
+from strap.locks import hold_lock
 from strap.store.parsing import (
     parse_list,
     parse_number,
@@ -111,8 +111,10 @@ def begin_store(path: Path, config: StoreConfig, source: StoreSource) -> None:
     if (path / "store.json").is_file():
         return
     if _has_other_files(path):
-        raise StrapError(f"'{path}' exists and is no embedding store; choose another output folder")
-    with locked(path / "lock"):  # another writer might be creating it at the same moment
+        raise StrapError(
+            f"'{path}' exists and is not an embedding store; choose another output folder"
+        )
+    with hold_lock(path / "lock"):  # another writer might be creating it at the same moment
         if not (path / "store.json").is_file():
             for leftover in path.glob(".*.tmp"):
                 leftover.unlink()
@@ -137,13 +139,14 @@ def read_identity(path: Path) -> tuple[StoreConfig, StoreSource]:
         parse_object(raw, "it")
         if raw.get("format") != "strap-store" or raw.get("version") != STORE_VERSION:
             raise StrapError(
-                f"'{path}' is a store of version {raw.get('version')!r}; this strap reads "
-                f"{STORE_VERSION}: embed again into a new folder, or use the strap that made it"
+                f"'{path}' is a store of version {raw.get('version')!r}, but this version of strap "
+                f"reads {STORE_VERSION}: embed again into a new folder, or use the version of "
+                "strap that made it"
             )
         return _parse_config(raw), _parse_source(raw)
     except ValueError as error:
         raise StrapError(
-            f"'{file}' is damaged ({error}): put back a copy of that file, or embed again into a "
+            f"'{file}' is damaged ({error}): restore that file from a copy, or embed again into a "
             "new folder"
         ) from error
 
@@ -153,10 +156,10 @@ def _parse_config(raw: Mapping[str, Any]) -> StoreConfig:
         if name not in raw:
             raise ValueError(f"it has no '{name}'")
     if raw["dtype"] not in DTYPES:
-        raise ValueError(f"dtype is none of {', '.join(DTYPES)}")
+        raise ValueError(f"dtype is not one of {', '.join(DTYPES)}")
     cameras = parse_texts(raw["cameras"], "cameras")
     if not cameras or len(set(map(slug, cameras))) < len(cameras):
-        raise ValueError("cameras are none, or the same")
+        raise ValueError("it has no cameras, or the same one twice")
     encoder = parse_object(raw["encoder"], "encoder")
     return StoreConfig(encoder, raw["dtype"], parse_number(raw["dim"], "dim", least=1), cameras)
 
@@ -207,13 +210,13 @@ def read_shard(file: Path, config: StoreConfig) -> Shard:
     except ValueError as error:
         raise StrapError(
             f"shard '{file}' is damaged ({error}): delete that file and embed again; only that "
-            "shard is made anew"
+            "shard is embedded again"
         ) from error
 
 
 def _parse_shard(raw: Mapping[str, Any], name: str, config: StoreConfig) -> Shard:
     if raw["name"] != name:
-        raise ValueError("it is called by another name inside")
+        raise ValueError("it holds the name of another shard")
     files = parse_texts(raw["files"], "files")
     if files != shard_files(name, config):
         raise ValueError(f"its files are not {', '.join(shard_files(name, config))}")
@@ -262,11 +265,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
             parse_texts(manifest.get(name, []), name)
         for name in parse_texts(manifest.get("shards", []), "shards"):
             if not re.fullmatch("[0-9]+", name):  # it becomes part of a path
-                raise ValueError("a shard's name is no number")
+                raise ValueError("a shard's name is not a number")
         parse_text(manifest.get("dataset", ""), "dataset")
     except ValueError as error:
         raise StrapError(
-            f"'{file}' is damaged ({error}): delete it and embed again; no vector is made twice"
+            f"'{file}' is damaged ({error}): delete it and embed again; no vector is computed twice"
         ) from error
     return manifest
 

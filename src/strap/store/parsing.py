@@ -16,11 +16,11 @@ MAX_NUMBER = 2**48
 def parse_text(value: object, name: str) -> str:
     """Return a text that UTF-8 can encode."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {_short(value)}, not a text")
+        raise ValueError(f"{name} is {_short(value)}, not text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name} is {_short(value)}, which is no valid text") from error
+        raise ValueError(f"{name} is {_short(value)}, which is not valid text") from error
     return value
 
 

@@ -28,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from strap.atomic import writing
+from strap.atomic import explain_write_errors
 from strap.errors import StrapError
 from strap.locks import Lock, try_lock
 from strap.store.journal import Line, pack, read_journal, unpack
@@ -50,7 +50,7 @@ from strap.types import Array
 
 
 @dataclass(frozen=True)
-class Begun:
+class PendingTrajectory:
     """The description of a trajectory whose rows are being written."""
 
     id: str
@@ -59,14 +59,14 @@ class Begun:
     stamp: str
 
 
-class Partial:
+class PartialShard:
     """An unfinished shard, locked by this process."""
 
     def __init__(self, store: Path, config: StoreConfig, name: str, lock: Lock) -> None:
         self.store, self.config, self.name = store, config, name
         self.folder = store / PARTIAL / name
         self.entries: list[Entry] = []
-        self.begun: list[Begun] = []
+        self.begun: list[PendingTrajectory] = []
         """the trajectories of the current group that are not complete"""
         self.done = [0] * len(config.cameras)
         """the number of rows written, for each camera"""
@@ -77,7 +77,7 @@ class Partial:
         self._journal: IO[bytes] | None = None
 
     @classmethod
-    def create(cls, store: Path, config: StoreConfig) -> Partial:
+    def create(cls, store: Path, config: StoreConfig) -> PartialShard:
         """Create a new shard; the caller holds the store's lock."""
         name = next_name(store)
         lock = try_lock(store / PARTIAL / name / "lock")
@@ -87,7 +87,7 @@ class Partial:
         return partial
 
     @classmethod
-    def take_over(cls, store: Path, config: StoreConfig, name: str) -> Partial | None:
+    def take_over(cls, store: Path, config: StoreConfig, name: str) -> PartialShard | None:
         """Take over the unfinished shard of a dead writer; return None if its writer is alive.
 
         None is also returned for a shard that was published already. The caller holds the store's
@@ -122,7 +122,7 @@ class Partial:
         """Record that this writer embeds these trajectories."""
         self._log({"claim": list(ids)})
 
-    def begin(self, group: Sequence[Begun]) -> None:
+    def begin(self, group: Sequence[PendingTrajectory]) -> None:
         """Begin the next trajectories, whose rows follow each other."""
         self._begin(list(group))
         self._log({"begin": [asdict(one) for one in group]})
@@ -131,7 +131,7 @@ class Partial:
         """Append the next rows [n d] of a camera; they can belong to several trajectories."""
         data = self._convert(camera, vectors).reshape(-1).view(np.uint8).data
         first, count = self.done[camera], len(vectors)
-        with writing(self._file(camera)):
+        with explain_write_errors(self._file(camera)):
             _write_all(self._data[camera], data)
         self._add_to_checksums(camera, data)
         self._log({"rows": [camera, first, count, zlib.crc32(data)]})
@@ -168,7 +168,7 @@ class Partial:
             self.drop_group()
         names = shard_files(self.name, self.config)
         shard = Shard(self.name, names, self.rows, tuple(self.entries))
-        with writing(self.store / SHARDS):
+        with explain_write_errors(self.store / SHARDS):
             (self.store / SHARDS).mkdir(exist_ok=True)
             for camera, handle in enumerate(self._data):
                 handle.seek(0)
@@ -196,7 +196,7 @@ class Partial:
         return self.folder / f"{slug(self.config.cameras[camera])}.npy"
 
     def _open(self, *, journal_end: int) -> None:
-        with writing(self.folder):
+        with explain_write_errors(self.folder):
             for camera in range(len(self.config.cameras)):
                 descriptor = os.open(self._file(camera), os.O_RDWR | os.O_CREAT, 0o666)
                 handle = os.fdopen(descriptor, "r+b", buffering=0)
@@ -243,7 +243,7 @@ class Partial:
     def _apply_line(self, line: Line, data: Sequence[memoryview]) -> bool:
         """Apply a line of the journal; return False if the data files contradict it."""
         if "begin" in line:
-            group = [Begun(**one) for one in line["begin"]]
+            group = [PendingTrajectory(**one) for one in line["begin"]]
             known = {entry.id for entry in self.entries}
             if self.begun or len({one.id for one in group} - known) < len(group):
                 return False
@@ -271,7 +271,7 @@ class Partial:
         """The row after the last begun trajectory."""
         return self.rows + sum(one.length for one in self.begun)
 
-    def _begin(self, group: list[Begun]) -> None:
+    def _begin(self, group: list[PendingTrajectory]) -> None:
         self.begun = group
         self._checksums = [[0] * len(group) for _ in self.config.cameras]
 
@@ -317,7 +317,7 @@ class Partial:
 
     def _log(self, line: Line) -> None:
         assert self._journal is not None
-        with writing(self.folder / "journal"):
+        with explain_write_errors(self.folder / "journal"):
             _write_all(self._journal, memoryview(pack([line])))
 
 
@@ -328,8 +328,8 @@ def _explain_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StrapError(
-            f"cannot go on with the unfinished shard '{folder}' ({error}): delete that folder and "
-            "embed again; only that shard is made anew"
+            f"cannot continue the unfinished shard '{folder}' ({error}): delete that folder and "
+            "embed again; only that shard is embedded again"
         ) from error
 
 

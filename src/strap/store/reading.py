@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from strap.cpus import count_cpus
 from strap.datasets.base import natural
 from strap.errors import StrapError, unknown
-from strap.processors import processors
 from strap.store.layout import (
     SHARDS,
     Entry,
@@ -188,7 +188,7 @@ class EmbeddingStore:
     def _check_all(self, shard: Shard, camera: str) -> None:
         """Verify all current entries, in threads; it takes a fraction of the time to read them."""
         current = self.current_entries(shard)
-        with ThreadPoolExecutor(min(4, processors())) as threads:
+        with ThreadPoolExecutor(min(4, count_cpus())) as threads:
             list(threads.map(lambda entry: self._check(shard, camera, entry), current))
 
     def _check(self, shard: Shard, camera: str, entry: Entry) -> None:
@@ -218,8 +218,8 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     path = Path(path).expanduser()
     if not is_store(path):
         raise StrapError(
-            f"'{path}' is no embedding store (it has no store.json): make one with "
-            "`strap embed DATASET --out STORE`"
+            f"'{path}' is not an embedding store (it has no store.json): make one with `strap "
+            "embed DATASET --out STORE`"
         )
     config, source = read_identity(path)
     for camera in cameras or ():

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strap.atomic import read_json, write_array, write_json, writing
+from strap.atomic import explain_write_errors, read_json, write_array, write_json
 from strap.dtw.sketches.sketcher import SAMPLE_FRAMES, SketchBlock, Sketcher
 from strap.dtw.types import Ints
 from strap.errors import StrapError, printable
@@ -46,7 +46,7 @@ _opened: dict[int, tuple[Mapping[Path, tuple[int, int]], list[StoreSketches]]] =
 """id(store), while the store is in use -> its sketches, and the times of their files"""
 
 
-class Kind(NamedTuple):
+class SketchKind(NamedTuple):
     """The size of sketches, and the number of frames that each one stands for."""
 
     size: int
@@ -56,22 +56,22 @@ class Kind(NamedTuple):
         return f"{self.size}x{self.every}"
 
     @classmethod
-    def parse(cls, text: str) -> Kind:
+    def parse(cls, text: str) -> SketchKind:
         """Return the kind with a name such as `64x4` or `64`."""
         try:
             return cls(*map(int, text.split("x", 1)))
         except ValueError as error:
             raise StrapError(
-                f"'{text}' is no kind of sketch: give numbers in a sketch, or numbers and the "
-                "frames that it stands for, as in 64x4"
+                f"'{text}' is not a kind of sketch: give its size in numbers, as in 64, or its "
+                "size and the number of frames that it summarises, as in 64x4"
             ) from error
 
 
-def usual_kinds(dim: int) -> list[Kind]:
+def usual_kinds(dim: int) -> list[SketchKind]:
     """Return the three usual kinds for vectors of `dim` numbers; the longest has about 0.4·dim."""
     middle = max(2, min(MIDDLE_SIZE, 2 ** ((dim // 3).bit_length() - 1 if dim >= 3 else 1)))
     long = max(middle, min(LONGEST_SIZE, round(0.4 * dim / SIZE_STEP) * SIZE_STEP))
-    return [Kind(max(2, middle // 4), 4), Kind(middle, 2), Kind(long)]
+    return [SketchKind(max(2, middle // 4), 4), SketchKind(middle, 2), SketchKind(long)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class StoreSketches:
 def sketch_store(
     store: EmbeddingStore,
     *,
-    kinds: Sequence[Kind | tuple[int, int]] = (),
+    kinds: Sequence[SketchKind | tuple[int, int]] = (),
     progress: Progress = silent,
 ) -> list[StoreSketches]:
     """Make the sketches that a store lacks.
@@ -153,13 +153,13 @@ def sketch_store(
             remain each time; fewer numbers for vectors of less than 1,280.
         progress: called with (what, shards done, total).
     """
-    wanted = [Kind(*kind) for kind in kinds] or usual_kinds(store.dim)
+    wanted = [SketchKind(*kind) for kind in kinds] or usual_kinds(store.dim)
     for kind in wanted:
         if not 2 <= kind.size <= store.dim:
             raise StrapError(f"size is {kind.size}: it must be at least 2 and at most {store.dim}")
         if not 1 <= kind.every <= MAX_EVERY:
             raise StrapError(
-                f"a sketch can't stand for {kind.every} frames: at least 1, at most {MAX_EVERY}"
+                f"a sketch cannot summarise {kind.every} frames: give 1 to {MAX_EVERY}"
             )
     if not len(store):
         raise StrapError(f"store '{store.path}' is empty: embed a dataset into it first")
@@ -167,7 +167,7 @@ def sketch_store(
     longest: Sketcher | None = None
     for turn, kind in enumerate(sorted(wanted, reverse=True)):
         folder = store.path / "sketches" / f"{kind}-{_hash_cameras(store)}"
-        with writing(folder):
+        with explain_write_errors(folder):
             sketcher = _find_sketcher(store, folder, kind, longest)
             longest, directions = longest or sketcher, _checksum_directions(sketcher)
             for done, shard in enumerate(shards):
@@ -223,7 +223,7 @@ def _hash_cameras(store: EmbeddingStore) -> str:
 
 
 def _find_sketcher(
-    store: EmbeddingStore, folder: Path, kind: Kind, longer: Sketcher | None
+    store: EmbeddingStore, folder: Path, kind: SketchKind, longer: Sketcher | None
 ) -> Sketcher:
     """Return the folder's sketcher; if it has none, shorten a longer one, or fit a new one."""
     known = _read_sketcher(folder, store.dim)
@@ -280,7 +280,7 @@ def _load_sketcher(folder: Path, dim: int, *_stamps: tuple[int, int]) -> Sketche
         )
     if mean.dtype != np.float64 or basis.dtype != np.float32:
         return None
-    return Sketcher(mean, basis, Kind.parse(folder.name.split("-")[0]).every)
+    return Sketcher(mean, basis, SketchKind.parse(folder.name.split("-")[0]).every)
 
 
 def _identify_rows(shard: Shard) -> Mapping[str, object]:
@@ -338,5 +338,6 @@ def _checksum(array: Array, before: int = 0) -> int:
 def _damage_message(path: Path, why: str) -> str:
     return (
         f"sketches '{path}' are damaged ({printable(why[:200])}): delete the folder "
-        f"'{path.parent}', without which searches find the same, and run `strap store sketch` again"
+        f"'{path.parent}' (searches return the same matches without it) and run `strap store "
+        "sketch` again"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from strap.atomic import write_json
 from strap.errors import StrapError
-from strap.locks import is_held, locked
+from strap.locks import hold_lock, is_held
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
 from strap.store.journal import read_journal, unpack
@@ -29,7 +29,7 @@ from strap.store.layout import (
     read_shard,
     write_shard,
 )
-from strap.store.partial import Begun
+from strap.store.partial import PendingTrajectory
 from strap.store.reading import EmbeddingStore, is_store, open_store
 from strap.store.verification import Damage, verify_shard
 from strap.store.writing import Session
@@ -47,7 +47,7 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
     found: list[Damage] = []
     files = list_shards(path)
     for name in missing_shards(read_manifest(path), (file.stem for file in files)):
-        message = f"shard '{path / SHARDS / name}.json' is gone: embed again, which makes it anew"
+        message = f"shard '{path / SHARDS / name}.json' is gone: embed again to create it again"
         found.append(Damage(name, None, message))
     for done, file in enumerate(files):
         progress("verifying", done, len(files))
@@ -61,7 +61,7 @@ def verify_path(path: str | Path, progress: Progress = silent) -> list[Damage]:
 
 def drop_damaged(path: Path, damages: Sequence[Damage]) -> None:
     """Remove damaged trajectories and shards, so that the next `strap embed` embeds them again."""
-    with locked(path / "lock"):
+    with hold_lock(path / "lock"):
         for name in dict.fromkeys(damage.shard for damage in damages):
             damaged = [damage.entry for damage in damages if damage.shard == name]
             file = path / SHARDS / f"{name}.json"
@@ -96,7 +96,7 @@ class Unfinished:
     """the number of rows written, of the camera with the most"""
 
 
-def unfinished(path: Path) -> list[Unfinished]:
+def list_unfinished(path: Path) -> list[Unfinished]:
     """Return the unfinished shards of a store."""
     found = []
     for name in list_partials(path):
@@ -112,7 +112,7 @@ def _rows(lines: Sequence[Any]) -> Iterator[tuple[int, int, int, int]]:
     return (tuple(line["rows"]) for line in lines if "rows" in line)
 
 
-def describe(path: str | Path) -> dict[str, Any]:
+def describe_store(path: str | Path) -> dict[str, Any]:
     """Return a summary of a store as JSON values: what `strap store info` prints."""
     store = open_store(path)
     config = store.config
@@ -133,7 +133,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         "bytes": store.frames * width,
         "replaced_trajectories": sum(len(s.entries) for s in store.shards.values()) - n_current,
         "replaced_bytes": sum(_replaced_rows(store, s) for s in store.shards.values()) * width,
-        "unfinished": [vars(shard) for shard in unfinished(store.path)],
+        "list_unfinished": [vars(shard) for shard in list_unfinished(store.path)],
     }
 
 
@@ -142,7 +142,7 @@ def _replaced_rows(store: EmbeddingStore, shard: Shard) -> int:
 
 
 @dataclass(frozen=True)
-class Cleared:
+class GarbageReport:
     """The result of `collect_garbage`: what it removed, or would remove."""
 
     files: tuple[str, ...]
@@ -153,7 +153,7 @@ class Cleared:
     """bytes"""
 
 
-def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
+def collect_garbage(path: str | Path, *, dry_run: bool = False) -> GarbageReport:
     """Remove data that no reader needs, and join small shards.
 
     Such data are files of killed writers, and trajectories that later shards replace or that the
@@ -178,7 +178,7 @@ def collect_garbage(path: str | Path, *, dry_run: bool = False) -> Cleared:
             file.unlink(missing_ok=True)
         _rewrite(store, untidy)
     names = tuple(file.relative_to(path).as_posix() for file in leftovers)
-    return Cleared(names, tuple(sorted(shard.name for shard in untidy)), freed)
+    return GarbageReport(names, tuple(sorted(shard.name for shard in untidy)), freed)
 
 
 def _leftovers(path: Path) -> list[Path]:
@@ -210,7 +210,7 @@ def _copy(
         progress(f"merging {source.path.name}", done, len(ids))
         entry = source.entry(key)
         rows = [source.of_camera(key, camera) for camera in source.config.cameras]
-        begun = Begun(entry.id, entry.length, entry.instruction, entry.stamp)
+        begun = PendingTrajectory(entry.id, entry.length, entry.instruction, entry.stamp)
         session.add(begun, rows, entry.fingerprint)
         if session.nbytes > SHARD_BYTES:
             session.flush()
@@ -262,8 +262,10 @@ def merge(
 
 
 def _require_unwritten(path: Path) -> None:
-    if any(shard.alive for shard in unfinished(path)):
-        raise StrapError(f"store '{path}' is being written to: go on when that has ended")
+    if any(shard.alive for shard in list_unfinished(path)):
+        raise StrapError(
+            f"another process is writing to store '{path}': wait until it has ended, then try again"
+        )
 
 
 def _one_dataset(stores: Sequence[EmbeddingStore], dataset: str | None) -> str:
@@ -282,7 +284,7 @@ def _require_same_config(store: EmbeddingStore, config: StoreConfig, other: Path
         if theirs != ours:
             raise StrapError(
                 f"store '{store.path}' differs from '{other}' in its {field} ({theirs} against "
-                f"{ours}): vectors of different kinds are never mixed"
+                f"{ours}): only stores with the same encoder, dtype and cameras can be merged"
             )
 
 
@@ -295,8 +297,8 @@ def _require_same_content(stores: Sequence[EmbeddingStore]) -> None:
             known, holder = first.setdefault(key, (fingerprint, store))
             if known != fingerprint:
                 raise StrapError(
-                    f"trajectory '{key}' of store '{store.path}' was embedded from other content "
-                    f"than that of '{holder.path}': leave one of the stores out, or embed it again"
+                    f"trajectory '{key}' of store '{store.path}' was embedded from other data than "
+                    f"in '{holder.path}': leave one of the stores out, or embed it again"
                 )
 
 

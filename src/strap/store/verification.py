@@ -48,14 +48,14 @@ def damage_message(path: Path, config: StoreConfig, shard: Shard, camera: str, e
     file = shard.files[config.cameras.index(camera)]
     return (
         f"store '{path}': '{file}' is damaged at trajectory '{entry.id}' (rows {entry.offset} to "
-        f"{entry.stop - 1}): run `strap store verify {path} --drop` and embed again; only what is "
-        "damaged is made anew"
+        f"{entry.stop - 1}): run `strap store verify {path} --drop` and embed again; only the "
+        "damaged vectors are computed again"
     )
 
 
 def load_rows(file: Path, frames: int, config: StoreConfig) -> Array:
     """Return a shard's file as a memory map [frames dim]; check its header and size."""
-    remedy = "delete the .json beside it and embed again; only that shard is made anew"
+    remedy = "delete the .json beside it and embed again; only that shard is embedded again"
     try:
         with file.open("rb") as handle:
             header, size = handle.read(HEADER_BYTES), file.stat().st_size

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from strap.locks import locked
+from strap.locks import hold_lock
 from strap.store.journal import claims
 from strap.store.layout import (
     PARTIAL,
@@ -23,7 +23,7 @@ from strap.store.layout import (
     read_shard,
     write_shard,
 )
-from strap.store.partial import Begun, Partial
+from strap.store.partial import PartialShard, PendingTrajectory
 from strap.types import Array
 
 
@@ -32,7 +32,7 @@ class Session:
 
     def __init__(self, path: Path, config: StoreConfig) -> None:
         self.path, self.config = path, config
-        self.partial: Partial | None = None
+        self.partial: PartialShard | None = None
         self.places: dict[str, Entry] = {}
         """the complete trajectories of the store and of this writer's unfinished shards"""
         self._shards: dict[str, Shard] = {}
@@ -40,13 +40,13 @@ class Session:
         """ids claimed by this writer that are not complete yet, in order"""
         self._stamps: dict[Entry, str] = {}
         """new stamps of entries whose files changed, but not their content"""
-        self._adopted: list[Partial] = []
+        self._adopted: list[PartialShard] = []
         """unfinished shards of dead writers"""
         self.refresh()
 
     def hold(self) -> AbstractContextManager[None]:
         """Return the store's lock."""
-        return locked(self.path / "lock")
+        return hold_lock(self.path / "lock")
 
     def refresh(self) -> None:
         """Read the JSON files of new shards, and update `places`."""
@@ -58,10 +58,10 @@ class Session:
         self.places = {e.id: e for s in self._shards.values() for e in s.entries}
         self.places |= {e.id: e for partial in self._unpublished() for e in partial.entries}
 
-    def _unpublished(self) -> list[Partial]:
+    def _unpublished(self) -> list[PartialShard]:
         return [*self._adopted, *([self.partial] if self.partial else [])]
 
-    def adopt(self) -> list[Partial]:
+    def adopt(self) -> list[PartialShard]:
         """Take over the unfinished shards of dead writers, and publish their complete trajectories.
 
         Return the shards that also have begun trajectories, locked: the caller must `switch` to
@@ -70,7 +70,7 @@ class Session:
         begun = []
         with self.hold():
             for name in list(list_partials(self.path)):
-                partial = Partial.take_over(self.path, self.config, name)
+                partial = PartialShard.take_over(self.path, self.config, name)
                 if partial is None:
                     continue
                 if partial.begun:
@@ -83,7 +83,7 @@ class Session:
         self._outstanding |= dict.fromkeys(one.id for partial in begun for one in partial.begun)
         return begun
 
-    def discard(self, partial: Partial) -> None:
+    def discard(self, partial: PartialShard) -> None:
         """Publish the complete trajectories of an adopted shard, and delete the begun ones."""
         for one in partial.begun:
             self._outstanding.pop(one.id, None)
@@ -115,17 +115,17 @@ class Session:
         names = [name for name in list_partials(self.path) if name != ours]
         return set().union(*(claims(self.path / PARTIAL / name / "journal") for name in names))
 
-    def _current(self) -> Partial:
+    def _current(self) -> PartialShard:
         if self.partial is None:
-            self.partial = Partial.create(self.path, self.config)
+            self.partial = PartialShard.create(self.path, self.config)
         return self.partial
 
-    def switch(self, partial: Partial) -> None:
+    def switch(self, partial: PartialShard) -> None:
         """Finish the current shard and continue with an adopted one."""
         self._adopted.remove(partial)
         self.flush(successor=partial)
 
-    def begin(self, group: Sequence[Begun]) -> None:
+    def begin(self, group: Sequence[PendingTrajectory]) -> None:
         """Begin the next trajectories, whose rows follow each other."""
         if self.partial is None:
             with self.hold():
@@ -145,7 +145,7 @@ class Session:
         self.places[entry.id] = entry
         self._outstanding.pop(entry.id, None)
 
-    def add(self, one: Begun, vectors: Sequence[Array], fingerprint: str) -> None:
+    def add(self, one: PendingTrajectory, vectors: Sequence[Array], fingerprint: str) -> None:
         """Write one trajectory: vectors [t d] for each camera, in the store's order."""
         self.begin([one])
         for camera, rows in enumerate(vectors):
@@ -157,7 +157,7 @@ class Session:
         """The size in bytes of the complete trajectories in the current shard."""
         return self.partial.nbytes if self.partial else 0
 
-    def flush(self, *, successor: Partial | None = None) -> None:
+    def flush(self, *, successor: PartialShard | None = None) -> None:
         """Publish the current shard; remaining claims move to the next shard."""
         old, self.partial = self.partial, successor
         if old is not None:

@@ -172,8 +172,8 @@ def open_cache(path: str | Path) -> FrameCache:
     path = Path(path).expanduser()
     if not (path / "manifest.json").is_file():
         raise StrapError(
-            f"'{path}' is no finished frame cache (it has no manifest.json): `strap train` builds "
-            "one, and resumes an interrupted one"
+            f"'{path}' is not a finished frame cache (it has no manifest.json): `strap train` "
+            "builds one, and resumes an interrupted one"
         )
     return read_content(path)
 
@@ -182,7 +182,7 @@ def read_content(path: Path) -> FrameCache:
     """Read content.json, even if the arrays are not complete yet."""
     content: Mapping[str, Any] = read_json(path / "content.json")
     if content.get("format") != FORMAT:
-        raise StrapError(f"'{path}' is no frame cache")
+        raise StrapError(f"'{path}' is not a frame cache")
     return FrameCache(
         path,
         Interface.from_json(content["interface"]),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from numpy.lib.format import open_memmap
 
-from strap.atomic import read_json, remove_leftovers, write_array, write_json, writing
+from strap.atomic import explain_write_errors, read_json, remove_leftovers, write_array, write_json
 from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
-from strap.locks import LOCK, locked
+from strap.locks import LOCK, hold_lock
 from strap.policies.settings import MAX_SIDE, Interface, Vision
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json, versions
@@ -75,9 +75,9 @@ def build_cache(
     out = Path(out).expanduser()
     identity = fingerprint_json([FORMAT, data.fingerprint(), asdict(options)])
     if not _is_built(out, identity):
-        with writing(out):
+        with explain_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
-        with locked(out / LOCK):  # if two trainings need one cache, the second waits
+        with hold_lock(out / LOCK):  # if two trainings need one cache, the second waits
             if not _is_built(out, identity):
                 _build(data, out, options, identity, workers, progress)
     return open_cache(out)
@@ -204,7 +204,7 @@ def place_clips(
 
 def _reserve(file: Path, shape: tuple[int, ...], dtype: str) -> None:
     """Create an array with all its disk space allocated, so that writing cannot fill the disk."""
-    with writing(file):
+    with explain_write_errors(file):
         file.unlink(missing_ok=True)  # a training can still read the old file
         open_memmap(file, mode="w+", dtype=dtype, shape=shape).flush()
         with file.open("r+b") as handle:

@@ -126,9 +126,9 @@ def _describe_missing(
     held = ", ".join(dict.fromkeys(clip.dataset for clip in cache.clips))
     if missing:
         return StrapError(
-            f"the cache '{cache.path}' lacks {len(missing)} of the clips that are trained on: "
-            f"{ids} of {', '.join(names)}; it holds {held}: decode what is missing too with "
-            "`strap cache`, or leave --frames out"
+            f"the cache '{cache.path}' lacks {len(missing)} of the clips to train on: {ids} of "
+            f"{', '.join(names)}; it holds {held}: decode these, too, with `strap cache`, or leave "
+            "--frames out"
         )
     return StrapError(
         f"{len(changed)} trajectories of {', '.join(names)} ({ids}) were changed, or are read with "

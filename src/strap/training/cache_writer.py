@@ -10,9 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from strap.atomic import writing
+from strap.atomic import explain_write_errors
+from strap.cpus import count_cpus
 from strap.datasets.base import Dataset
-from strap.embeddings.decoding import Images, decoder_processes, has_videos, pays
+from strap.embeddings.decoding import Images, decoder_processes, has_videos, is_worth_processes
 from strap.embeddings.frames import (
     SPAN_BYTES,
     SPAN_FRAMES,
@@ -24,7 +25,6 @@ from strap.embeddings.frames import (
 from strap.embeddings.work import EmbeddingJob
 from strap.errors import StrapError
 from strap.policies.images import resize_square
-from strap.processors import processors
 from strap.training.cache import FrameCache
 from strap.training.data import Clip, TrainingData
 from strap.types import Array, short_name
@@ -75,22 +75,25 @@ class ClipWriter:
             groups.append((dataset, is_video, group))
             if is_video:
                 n_images += sum(self.cache.clips[number].length for number in group)
-        count = workers or processors()
+        count = workers or count_cpus()
         with ExitStack() as stack:
             by_processes: Callable[[Dataset], Images] | None = None
-            if pays(n_images * len(self.cache.interface.cameras), count):
+            if is_worth_processes(n_images * len(self.cache.interface.cameras), count):
                 by_processes = stack.enter_context(decoder_processes(count))
             for dataset, is_video, group in groups:
                 if by_processes and is_video:
                     yield from self._write_clips(group, by_processes(dataset), count)
                 else:
-                    n_threads = workers or min(MAX_THREADS, processors())
+                    n_threads = workers or min(MAX_THREADS, count_cpus())
                     yield from self._write_clips(group, read_frames, n_threads)
 
     def flush(self) -> None:
         """Force written rows onto the disk."""
         for name in self.layouts:
-            with writing(self.cache.path / name), (self.cache.path / name).open("r+b") as file:
+            with (
+                explain_write_errors(self.cache.path / name),
+                (self.cache.path / name).open("r+b") as file,
+            ):
                 os.fsync(file.fileno())
 
     def _write_clips(self, numbers: Sequence[int], decode: Images, count: int) -> Iterator[int]:
@@ -137,7 +140,10 @@ class ClipWriter:
         trajectory = clip.trajectory()
         actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
         if not np.isfinite(actions).all():
-            raise StrapError(f"trajectory '{clip.id}' has actions that are not finite; mend it")
+            raise StrapError(
+                f"trajectory '{clip.id}' has actions that are NaN or infinite; correct it, or "
+                "leave it out"
+            )
         self._write_rows("actions.npy", rows, actions, clip.id)
         names = {short_name(key): key for key in trajectory.proprioception}
         states = [
@@ -152,10 +158,10 @@ class ClipWriter:
         expected = (rows.stop - rows.start, *layout.shape[1:])
         if values.shape != expected:
             raise StrapError(
-                f"trajectory '{trajectory}' gives {list(values.shape)} values where '{name}' takes "
-                f"{list(expected)}: check the dataset with `strap inspect`"
+                f"trajectory '{trajectory}' has values of shape {list(values.shape)} for '{name}', "
+                f"not {list(expected)}: check the dataset with `strap inspect`"
             )
-        with writing(path), path.open("r+b") as file:
+        with explain_write_errors(path), path.open("r+b") as file:
             file.seek(layout.offset + rows.start * layout.strides[0])
             file.write(np.ascontiguousarray(values, layout.dtype).data)
 

@@ -44,7 +44,8 @@ def require_same_features(
         if sizes.get(short_name(key)) != size:
             raise StrapError(
                 f"trajectory '{trajectory.id}' has no proprioception '{short_name(key)}' of size "
-                f"{size} as '{first.id}' has: choose those they share with --proprioception"
+                f"{size}, which '{first.id}' has: choose with --proprioception those that they "
+                "share"
             )
 
 

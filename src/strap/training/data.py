@@ -133,8 +133,8 @@ def _require_no_overrides(prior: Sequence[str | Path], opening: OpenOptions, wha
         )
     if replace(opening, missing="error") != OpenOptions():
         raise StrapError(
-            f"{what}, whose datasets are read as it read them: leave --format, --orientation and "
-            "--rlds-… out, or give them to `strap retrieve`"
+            f"{what}, whose datasets are read with the options of `strap retrieve`: leave "
+            "--format, --orientation and --rlds-… out, or retrieve again with them"
         )
 
 
@@ -167,11 +167,11 @@ def _read_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
         if whole_prior:
             raise StrapError(
                 f"datasets of '{path}' are gone ({', '.join(arguments['prior'])}): this recipe "
-                "trains on all of the prior; put them back, or use --recipe strap"
+                "trains on all of the prior; restore them, or use --recipe strap"
             )
         if run.augmented is None:
             raise StrapError(
-                f"datasets of '{path}' are gone and it holds no augmented dataset: put them back "
+                f"datasets of '{path}' are gone and it holds no augmented dataset: restore them "
                 f"({', '.join([arguments['target'], *arguments['prior']])})"
             )
         return _with_choices(_read_augmented(open_dataset(run.augmented)), chosen)
@@ -194,8 +194,8 @@ def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
     """
     if len(data.retrieved) != chosen.total:
         raise StrapError(
-            f"the augmented dataset holds {len(data.retrieved)} segments, matches.parquet "
-            f"{chosen.total}: it was made of other matches; run `strap retrieve` again"
+            f"the augmented dataset holds {len(data.retrieved)} segments, but matches.parquet has "
+            f"{chosen.total}: it was made from other matches; run `strap retrieve` again"
         )
     spans = [data.retrieved[row] for row in chosen.rows]
     kept = {span.clip for span in spans}
@@ -256,7 +256,8 @@ def _locate_matches(matches: Matches, clips: Sequence[Clip]) -> tuple[RetrievedS
         ]
         if not holding:
             raise StrapError(
-                f"match {segment} is in no prior dataset of the run: were they changed since?"
+                f"match {segment} is not in any prior dataset of the run: if the datasets were "
+                "changed, run `strap retrieve` again"
             )
         location = (holding[0], segment.start, segment.stop, match.cost)
         query = match.query
@@ -296,7 +297,7 @@ def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
     if values.size != trajectory.length or values.dtype.kind not in "biu":
         raise StrapError(
             f"'{trajectory.source.path}', {trajectory.id}: '{name}' does not have one flag per "
-            "frame: the augmented dataset is damaged; make it again"
+            "frame: the augmented dataset is damaged; create it again"
         )
     return values.ravel().astype(np.bool_)
 
@@ -305,7 +306,7 @@ def _require_any(frames: npt.NDArray[np.int64], trajectory: Trajectory) -> npt.N
     if not frames.size:
         raise StrapError(
             f"'{trajectory.source.path}', {trajectory.id}: it has no frame to train on: the "
-            "augmented dataset is damaged; make it again"
+            "augmented dataset is damaged; create it again"
         )
     return frames
 
@@ -315,8 +316,8 @@ def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
         return float(origin["cost"])
     except (TypeError, ValueError) as error:
         raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is no number: the "
-            "augmented dataset is damaged; make it again"
+            f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is not a number: "
+            "the augmented dataset is damaged; create it again"
         ) from error
 
 
@@ -327,8 +328,8 @@ def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int,
         return str(origin["query_trajectory"]), *bounds
     except (KeyError, TypeError, ValueError) as error:
         raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: it does not say which query it was "
-            "found for: the augmented dataset is damaged; make it again"
+            f"'{trajectory.source.path}', {trajectory.id}: it does not name the query of its "
+            "match: the augmented dataset is damaged; create it again"
         ) from error
 
 

@@ -83,9 +83,9 @@ def locate_imagenet(source: str | Path) -> Path:
         found = cached_file(str(path) if path.is_dir() else str(source), "model.safetensors")
     except (OSError, ValueError) as error:
         raise StrapError(
-            f"the ResNet-18 weights to begin with, '{source}', are neither on this machine nor can "
-            "they be downloaded: give a file of torchvision, timm or transformers with --imagenet, "
-            "or train from scratch with --preset fixed"
+            f"the initial ResNet-18 weights, '{source}', are not on this machine and could not be "
+            "downloaded: give a file of torchvision, timm or transformers with --imagenet, or "
+            "train from scratch with --preset fixed"
         ) from error
     return Path(str(found))
 
@@ -121,14 +121,14 @@ def load_initial_weights(
     config = load_config(folder)
     if wrong := _difference(cache, settings, config):
         raise StrapError(
-            f"cannot begin with '{folder}': this training has {wrong} as that checkpoint has; "
-            "train with its data's features and its settings, or without --init"
+            f"cannot start from '{folder}': this training has {wrong} as in that checkpoint; train "
+            "with that checkpoint's inputs and settings, or without --init"
         )
     initial = load_checkpoint(folder, policy=policy)
     if projection is not None and not _same_projection(projection, initial.projection):
         raise StrapError(
-            f"cannot begin with '{folder}': its feature maps are projected on other directions "
-            "than those of this cache; train both with --frames and one cache of `strap cache`"
+            f"cannot start from '{folder}': its feature maps were projected differently from those "
+            "of this cache; train both with --frames and the same cache of `strap cache`"
         )
 
 

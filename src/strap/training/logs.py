@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strap.atomic import replacing, writing
+from strap.atomic import explain_write_errors, replacing
 
 
 class Log:
@@ -38,7 +38,7 @@ class Log:
             values["steps_per_second"] = round((step - at) / max(now - before, 1e-9), 2)
             self._last = (now, step)
         row = {"step": step, **values, "time": round(time.time(), 3)}
-        with writing(self.file), self.file.open("a") as stream:
+        with explain_write_errors(self.file), self.file.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         self._add_to_tensorboard(row)
         if not self.quiet:
@@ -47,7 +47,7 @@ class Log:
     def flush(self) -> None:
         """Write TensorBoard's buffered rows to disk."""
         if self._writer is not None:
-            with writing(self.file):
+            with explain_write_errors(self.file):
                 self._writer.flush()
 
     def pause(self) -> None:
@@ -57,13 +57,13 @@ class Log:
     def close(self) -> None:
         """Close TensorBoard's file."""
         if self._writer is not None:
-            with writing(self.file):
+            with explain_write_errors(self.file):
                 self._writer.close()
 
     def _add_to_tensorboard(self, row: Mapping[str, Any]) -> None:
         if self._writer is None:
             return
-        with writing(self.file):
+        with explain_write_errors(self.file):
             for name, value in row.items():
                 if name not in ("step", "time"):
                     self._writer.add_scalar(name, value, row["step"], walltime=row.get("time"))
@@ -93,6 +93,6 @@ def _tensorboard(folder: Path) -> Any:
         return None
     for old in folder.glob("events.out.tfevents.*"):
         old.unlink()
-    with writing(folder):
+    with explain_write_errors(folder):
         writer: Any = SummaryWriter(str(folder))
     return writer

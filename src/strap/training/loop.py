@@ -16,7 +16,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from strap.atomic import remove_leftovers
 from strap.encoders.network import choose_device
 from strap.errors import StrapError
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.policies.checkpoints import (
     WEIGHT_FILES,
     Checkpoint,
@@ -116,7 +116,7 @@ def train(
     folder = Path(out).expanduser()
     trainer = _Trainer(cache, folder, policy, training, choose_device(device), about)
     with (
-        alone(trainer.out / LOCK, f"training into '{trainer.out}'"),
+        exclusive_lock(trainer.out / LOCK, f"training into '{trainer.out}'"),
         avoid_onednn_on_arm(trainer.device, policy),
     ):
         remove_leftovers(trainer.out)
@@ -151,7 +151,7 @@ class _Trainer:
         """Create windows, network and optimiser; restore the state of an interrupted training."""
         settings, cache = self.settings, self.cache
         if init is not None and imagenet is not None:
-            raise StrapError("--init and --imagenet both say what to begin with: give one")
+            raise StrapError("--init and --imagenet both name the initial weights: give one")
         if match_weights == "cost":
             match_weights = weigh_by_cost(cache.retrieved)
         require_context(cache, settings.recipe, self.policy_settings)

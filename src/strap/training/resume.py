@@ -20,7 +20,7 @@ IRRELEVANT = ("eval_every", "save_every", "log_every", "graphs", "compile")
 """settings that may change while a training is interrupted"""
 DIFFERENCES = {  # part of the identity -> how it is named in an error
     "settings": "other settings",
-    "data": "other data: files, matches or choices changed since, or are read otherwise",
+    "data": "other data: files, matches or choices have changed, or are read with other options",
 }
 
 
@@ -57,8 +57,8 @@ def require_same_training(out: Path, held: Any, identity: dict[str, str]) -> Non
     """
     if not isinstance(held, dict):
         raise StrapError(
-            f"'{out}' holds a training of an older strap, which cannot be resumed: choose another "
-            "--out, or remove it"
+            f"'{out}' holds a training of an older version of strap, which cannot be resumed: "
+            "choose another --out, or remove it"
         )
     wrong = [DIFFERENCES[name] for name in identity if held.get(name) != identity[name]]
     if wrong:

@@ -85,17 +85,23 @@ class TrainingSettings:
         if not 0 <= self.seed <= MAX_SEED:
             raise StrapError(f"seed is {self.seed}: it must be 0 to {MAX_SEED}")
         if not 0 <= self.weight_decay < math.inf:
-            raise StrapError(f"weight_decay is {self.weight_decay}: it must be at least 0, finite")
+            raise StrapError(
+                f"weight_decay is {self.weight_decay}: it must be at least 0 and finite"
+            )
         if not 0 < self.learning_rate < math.inf:
-            raise StrapError(f"learning_rate is {self.learning_rate}: it must be above 0, finite")
+            raise StrapError(
+                f"learning_rate is {self.learning_rate}: it must be above 0 and finite"
+            )
         for name, recipes in USED_BY.items():
             if getattr(self, name) and self.recipe not in recipes:
                 raise StrapError(
-                    f"{name} is {getattr(self, name)}: the recipe {self.recipe} makes no use of "
-                    f"it; leave it out, or choose the recipe {' or '.join(recipes)}"
+                    f"{name} is {getattr(self, name)}: the recipe {self.recipe} does not use it; "
+                    f"leave it out, or choose the recipe {' or '.join(recipes)}"
                 )
         if self.alpha is not None and not 0 < self.alpha < 1:
-            raise StrapError(f"alpha is {self.alpha}: the target's share lies between 0 and 1")
+            raise StrapError(
+                f"alpha is {self.alpha}: the target's share must be above 0 and below 1"
+            )
         if self.pretrain_steps is not None and not 0 < self.pretrain_steps < self.steps:
             raise StrapError(
                 f"pretrain_steps is {self.pretrain_steps}: it must be above 0 and below the "

@@ -117,8 +117,8 @@ def training_windows(
         raise unknown("recipe", recipe, get_args(Recipe))
     if match_weights is not None and recipe != "strap":
         raise StrapError(
-            f"match weights are given, but the recipe {recipe} trains on no matches: leave them "
-            "out, or choose the recipe strap"
+            f"match weights are given, but the recipe {recipe} does not train on matches: leave "
+            "them out, or choose the recipe strap"
         )
     parts = [
         _clip_windows(cache, index, 1.0)

@@ -68,7 +68,7 @@ def describe_alignment(sources: Sources, features: Features, row: int) -> dict[s
     """
     if not 0 <= row < len(sources.run.matches):
         raise NotThereError(
-            f"there is no match {row}: there are {len(sources.run.matches)}, from 0 on"
+            f"there is no match {row}: there are {len(sources.run.matches)}, counted from 0"
         )
     match = sources.run.matches[row]
     prior = sources.run.matches.locate(sources.priors)[match.dataset]

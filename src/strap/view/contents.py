@@ -111,7 +111,7 @@ def _describe_queries(sources: Sources) -> dict[str, Any]:
     for index, query in enumerate(sources.queries):
         if query.trajectory_id not in numbers:
             raise StrapError(
-                f"'{sources.run.path}' has a query {query}, which is no demonstration of "
+                f"'{sources.run.path}' has query {query}, which is not part of a demonstration in "
                 f"'{target.path}': run `strap retrieve` again"
             )
         number = numbers[query.trajectory_id]

@@ -165,8 +165,8 @@ def require_drawable(trajectory: Trajectory, request: FilmRequest) -> None:
     shown = request.stop - request.start if request.count is None else request.count
     if not 1 <= shown <= MAX_FRAMES:
         raise BadRequestError(
-            f"{shown} frames are requested: a sheet has 1 to {MAX_FRAMES}; ask for fewer, or for "
-            "the rest on another sheet"
+            f"{shown} frames are requested: a sheet has 1 to {MAX_FRAMES}; request fewer, or the "
+            "rest as another sheet"
         )
 
 

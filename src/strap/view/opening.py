@@ -56,7 +56,7 @@ def open_subject(
     try:
         dataset = open_dataset(given[0])
     except StrapError as error:
-        raise StrapError(f"'{given[0]}' is no run and no evaluation, and {error}") from error
+        raise StrapError(f"'{given[0]}' is neither a run nor an evaluation, and {error}") from error
     return DatasetView.open(dataset, films)
 
 

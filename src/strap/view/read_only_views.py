@@ -61,7 +61,9 @@ class ComparisonView:
 
     def _view(self, run: int) -> RunView:
         if run >= len(self.views):
-            raise NotThereError(f"there is no run {run}: there are {len(self.views)}, from 0 on")
+            raise NotThereError(
+                f"there is no run {run}: there are {len(self.views)}, counted from 0"
+            )
         return self.views[run]
 
     def video(self, evaluation: int, state: int) -> Path:  # noqa: ARG002
@@ -102,7 +104,7 @@ class EvaluationView:
 
     def film(self, request: FilmRequest) -> FilmSheet:  # noqa: ARG002
         """Raise: rollouts are videos."""
-        raise NotThereError("an evaluation has no films: its episodes are videos")
+        raise NotThereError("an evaluation has no sheets of frames: request an episode's video")
 
     def alignment(self, match: int, run: int) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: rollouts are not aligned."""
@@ -113,7 +115,7 @@ class EvaluationView:
         if evaluation >= len(self.paths):
             count = len(self.paths)
             raise NotThereError(
-                f"there is no evaluation {evaluation}: there are {count}, from 0 on"
+                f"there is no evaluation {evaluation}: there are {count}, counted from 0"
             )
         try:
             return find_video(self.paths[evaluation], state)
@@ -165,7 +167,7 @@ class DatasetView:
 
     def video(self, evaluation: int, state: int) -> Path:  # noqa: ARG002
         """Raise: a dataset has no rollouts."""
-        raise NotThereError("a dataset has no rollouts: ask for films")
+        raise NotThereError("a dataset has no rollouts: request frames of an episode")
 
     def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: datasets are never changed."""

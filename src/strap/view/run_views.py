@@ -196,7 +196,9 @@ class RunView:
 
     def _move_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         if set(wanted) != {"demonstration", "boundaries"}:
-            raise BadRequestError('borders are {"demonstration": number, "boundaries": [frames]}')
+            raise BadRequestError(
+                'send borders as {"demonstration": number, "boundaries": [frames]}'
+            )
         key = self._demonstration(wanted["demonstration"])
         before = self._shown.draft
         boundaries = {**(before.boundaries if before else {}), key: wanted["boundaries"]}
@@ -211,13 +213,13 @@ class RunView:
 
     def _require_open(self, *_: object) -> None:
         if self._is_closed.is_set():
-            raise StrapError("the viewer was ended")
+            raise StrapError("the viewer has ended")
 
     def _demonstration(self, number: Any) -> str:
         ids = self._saved.sources.target.ids
         if type(number) is not int or not 0 <= number < len(ids):
             raise BadRequestError(
-                f"demonstration is {shorten(repr(number))}: there are {len(ids)}, from 0 on"
+                f"demonstration is {shorten(repr(number))}: there are {len(ids)}, counted from 0"
             )
         return ids[number]
 

@@ -20,8 +20,8 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from strap.cpus import count_cpus
 from strap.errors import StrapError
-from strap.processors import processors
 from strap.view.films import FilmRequest
 from strap.view.guards import MAX_BODY, Guard, TooLargeError
 from strap.view.parameters import Parameters
@@ -128,7 +128,7 @@ class Endpoints:
         self._subject = subject
         # Films have their own threads: each keeps its video files open, and no film waits for an
         # alignment.
-        self._threads = ThreadPoolExecutor(processors() + 1, thread_name_prefix="films")
+        self._threads = ThreadPoolExecutor(count_cpus() + 1, thread_name_prefix="films")
 
     async def page(self, request: Request) -> Response:
         """Respond with a file of the page."""
@@ -201,7 +201,7 @@ def _parse_object(body: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRequestError("the body is no JSON") from error
+        raise BadRequestError("the body is not JSON") from error
     if not isinstance(found, dict):
         raise BadRequestError('the body must be a JSON object, as in {"undo": true}')
     return found

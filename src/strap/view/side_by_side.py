@@ -178,7 +178,7 @@ def find_video(path: Path, state: int) -> Path:
         raise StrapError(f"'{path}' has no episode from initial state {state}")
     file = _video(path, row)
     if file is None:
-        raise StrapError(f"the episode from initial state {state} of '{path}' was not filmed")
+        raise StrapError(f"the episode from initial state {state} of '{path}' has no video")
     return file
 
 
@@ -193,8 +193,8 @@ def _read(path: Path) -> dict[int, Mapping[str, Any]]:
                 raise TypeError(f"goals {row['goals']!r}")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StrapError(
-            f"'{path / 'episodes.jsonl'}' is damaged ({printable(repr(error))[:80]}): put back a "
-            "copy of it, or evaluate again"
+            f"'{path / 'episodes.jsonl'}' is damaged ({printable(repr(error))[:80]}): restore it "
+            "from a copy, or evaluate again"
         ) from error
     return rows
 

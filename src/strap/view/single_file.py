@@ -68,7 +68,7 @@ def write_single_file(
     contents |= {"read_only": True, "draft": None, "cameras": contents["cameras"][:1]}
     responses, n_filmed = _collect(subject, contents, max_bytes, progress)
     n_matches = len(contents["matches"]["query"])
-    filmed = ("films in this file", f"of {n_filmed} of {n_matches} matches, the best first")
+    filmed = ("videos in this file", f"of {n_filmed} of {n_matches} matches, the best first")
     contents["facts"] = [*contents["facts"], *map(list, (*facts, filmed))]
     path = Path(path).expanduser()
     with replacing(path) as temporary:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from strap.atomic import discard, read_json, replacing, write_json
+from strap.atomic import read_json, remove_folder, replacing, write_json
 from strap.datasets.lerobot.encoding import Encoding, encode
 from strap.datasets.lerobot.features import NumericColumn, camera_key, columns_of, to_arrow
 from strap.datasets.lerobot.statistics import ImageStats, Stats, number_stats
@@ -55,13 +55,13 @@ class Workspace:
         plan_file = self.root / "plan.json"
         if plan_file.exists() and read_json(plan_file) != plan:
             warnings.warn(
-                f"'{self.root}' holds an unfinished dataset that was begun from other data or with "
-                "other options: it is removed and begun afresh",
+                f"'{self.root}' holds an unfinished dataset that was started from other data or "
+                "with other options: it is removed and written again",
                 stacklevel=3,
             )
-            discard(self.root)
+            remove_folder(self.root)
         elif not plan_file.exists():
-            discard(self.root)
+            remove_folder(self.root)
         self.episodes.mkdir(parents=True, exist_ok=True)
         self.dataset.mkdir(exist_ok=True)
         for leftover in self.root.rglob(".*.tmp"):  # of a run that was killed while writing
@@ -88,7 +88,7 @@ class Workspace:
     def finish(self, out: Path) -> None:
         """Move the finished dataset to its place."""
         self.dataset.rename(out)
-        discard(self.root)
+        remove_folder(self.root)
 
 
 def partial_folder(out: Path) -> Path:
@@ -107,8 +107,8 @@ def find_finished(
     if not is_same or record["first"] != first or record["task"] != task:
         raise StrapError(
             f"'{workspace.root}' holds an unfinished dataset whose episode {index} was made from "
-            f"another '{record['id']}' than '{trajectory.id}' of "
-            f"'{trajectory.source.path}': remove that folder to start afresh"
+            f"another trajectory ('{record['id']}') than '{trajectory.id}' of "
+            f"'{trajectory.source.path}': remove that folder to start again"
         )
     return FinishedEpisode(index, trajectory.length, task, first, record["sizes"])
 
@@ -188,8 +188,8 @@ def _write_table(
     for name, values in arrays.items():
         if len(values) != trajectory.length:
             raise StrapError(
-                f"trajectory '{trajectory.id}': '{name}' has {len(values)} rows, the trajectory "
-                f"{trajectory.length} frames"
+                f"trajectory '{trajectory.id}': '{name}' has {len(values)} rows but the trajectory "
+                f"has {trajectory.length} frames"
             )
     table = pa.table({n: to_arrow(v, shapes.get(n, (1,))) for n, v in arrays.items()})
     with replacing(file, sweep=False) as temporary:

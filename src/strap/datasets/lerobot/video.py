@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from strap.cpus import count_cpus
 from strap.datasets.lerobot.containers import container_format
 from strap.datasets.untrusted import MAX_IMAGE_PIXELS
 from strap.errors import StrapError
-from strap.processors import processors
 from strap.types import Array
 
 OPEN_FILES = 8
@@ -110,10 +110,10 @@ class Decoder:
     def _prepare(self, av: ModuleType) -> None:
         context = self._stream.codec_context
         context.thread_type = "AUTO"
-        n_processors = processors()
+        n_cpus = count_cpus()
         affordable = MAX_THREAD_PIXELS // max(1, context.width * context.height)
-        n_threads = max(1, min(MAX_THREADS, n_processors + 1, affordable))
-        context.thread_count = n_threads if n_processors > 1 else 1
+        n_threads = max(1, min(MAX_THREADS, n_cpus + 1, affordable))
+        context.thread_count = n_threads if n_cpus > 1 else 1
         # With "explode" a damaged image raises an error instead of being filled with grey.
         context.options = {"err_detect": "explode", "max_pixels": FFMPEG_OPTIONS["max_pixels"]}
         self._tick = Fraction(self._stream.time_base)
@@ -230,7 +230,7 @@ class Decoder:
             if frame.pts is None:
                 continue
             if frame.is_corrupt:
-                raise ValueError(f"the picture at {float(frame.pts * self._tick):.4f} s is damaged")
+                raise ValueError(f"the image at {float(frame.pts * self._tick):.4f} s is damaged")
             self.decoded += 1
             yield frame
 
@@ -283,7 +283,9 @@ class DecoderPool:
                 "with missing='skip' (--missing skip) to leave its episodes out"
             ) from error
         if not stat.S_ISREG(found.st_mode):
-            raise StrapError(f"'{path}' is no file but a folder, pipe or device; download it again")
+            raise StrapError(
+                f"'{path}' is not a file but a folder, pipe or device; download it again"
+            )
         key = (path, found.st_mtime_ns, found.st_size)
         with self._lock:
             if key not in self._open:

@@ -10,7 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from strap.atomic import discard, read_json, remove_leftovers, write_json, writing
+from strap.atomic import (
+    explain_write_errors,
+    read_json,
+    remove_folder,
+    remove_leftovers,
+    write_json,
+)
 from strap.datasets.base import Codec
 from strap.datasets.labels import Label, labels_of, write_labels
 from strap.datasets.lerobot.data_files import CHUNKS_SIZE, DATA_PATH, write_data_files
@@ -32,7 +38,7 @@ from strap.datasets.lerobot.finished_episodes import (
 from strap.datasets.lerobot.layout import rational_fps
 from strap.datasets.lerobot.reading import episode_id
 from strap.errors import StrapError
-from strap.locks import alone
+from strap.locks import exclusive_lock
 from strap.progress import Progress, silent
 from strap.provenance import fingerprint_json
 from strap.types import Trajectory
@@ -87,7 +93,7 @@ def write_lerobot(
     stream = iter(trajectories)
     first = next(stream, None)
     if first is None:
-        raise StrapError(f"nothing to write to '{out}': there is no trajectory")
+        raise StrapError(f"nothing to write to '{out}': there are no trajectories; choose some")
     if total is None and isinstance(trajectories, Sized):
         total = len(trajectories)
     rate = _choose_fps(first, fps)
@@ -101,10 +107,13 @@ def write_lerobot(
         "data_mb": data_files_size_in_mb,
         "video_mb": video_files_size_in_mb,
     }
-    with writing(out), alone(out.with_name(f".{out.name}.lock"), f"writing '{out}'"):
+    with (
+        explain_write_errors(out),
+        exclusive_lock(out.with_name(f".{out.name}.lock"), f"writing '{out}'"),
+    ):
         remove_leftovers(out.parent, out.name)
         if _is_written(out, plan):
-            discard(partial_folder(out))
+            remove_folder(partial_folder(out))
             return out
         workspace = Workspace(out, plan)
         writer = _Writer(
@@ -196,7 +205,8 @@ class _Writer:
         columns, dropped = _common_columns(self.workspace, self.episodes)
         if dropped:
             warnings.warn(
-                f"{', '.join(dropped)}: not alike in all trajectories, left out of the dataset",
+                f"left out of the dataset, because not all trajectories have the same: "
+                f"{', '.join(dropped)}",
                 stacklevel=3,
             )
         placements = {
@@ -243,8 +253,8 @@ class _Writer:
         if self._require_same_fps and rate is not None and rational_fps(rate) != self.fps:
             raise StrapError(
                 f"trajectory '{trajectory.id}' runs at {rate:g} Hz, the first at "
-                f"{float(self.fps):g}: LeRobot keeps one rate; write robomimic's format, or say "
-                "one for all (strap convert --fps)"
+                f"{float(self.fps):g}: a LeRobot dataset has one frame rate; write robomimic's "
+                "format, or give one rate for all trajectories (strap convert --fps)"
             )
         sizes = {key: trajectory.camera(name).shape[1:3] for key, name in cameras.items()}
         for key, e in self.encodings.items():
@@ -264,7 +274,8 @@ def _differs(
     fault = f"has '{name}' of shape {shape}" if shape else f"lacks '{name}'"
     return StrapError(
         f"trajectory '{trajectory.id}' {fault}, the first one has {first} per frame: LeRobot "
-        "keeps the same features for all episodes; leave it out, or choose the cameras to write"
+        "datasets have the same features in all episodes; leave it out, or choose the cameras to "
+        "write"
     )
 
 
@@ -272,7 +283,8 @@ def _choose_fps(first: Trajectory, fps: float | None) -> Fraction:
     rate = fps if fps is not None else first.fps
     if rate is None or not 0 < rate < 1e5:
         raise StrapError(
-            f"trajectory '{first.id}' has frame rate {rate}: give the recording's (--fps)"
+            f"trajectory '{first.id}' has frame rate {rate}: give the frame rate of the recording "
+            "(--fps)"
         )
     return rational_fps(rate)
 

@@ -19,6 +19,7 @@ from importlib import import_module
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from strap.cpus import count_cpus
 from strap.dtw.batching import cut_batches, find_excluded
 from strap.dtw.cpu.candidates import CandidateSearch
 from strap.dtw.cpu.tiled_bounds import TileBounds, bound_batch, choose_bounds
@@ -36,7 +37,6 @@ from strap.dtw.types import (
     SearchResult,
     SearchStatistics,
 )
-from strap.processors import processors
 
 SHORTLIST_EXTRA = 6  # candidates in each shortlist in addition to a multiple of k
 
@@ -46,14 +46,15 @@ def search(
     library: Library,
     options: SearchOptions,
     exclude: Excluded,
-    tuning: CpuTuning,
+    tuning: CpuTuning | None = None,
 ) -> SearchResult:
     """Return each query's k best matches in a library.
 
     With sketches, only the frames of trajectories that they don't rule out are read.
     """
     # The pool's threads are the only ones: each runs its BLAS products by itself.
-    with ThreadPoolExecutor(processors()) as pool, _blas().limit(limits=1, user_api="blas"):
+    with ThreadPoolExecutor(count_cpus()) as pool, _blas().limit(limits=1, user_api="blas"):
+        tuning = tuning or CpuTuning()
         return _Search(queries, library, options, exclude, tuning, pool).run()
 
 

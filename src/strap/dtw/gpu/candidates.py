@@ -17,13 +17,13 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from strap.cpus import count_cpus
 from strap.dtw.batching import find_excluded
 from strap.dtw.cpu.pair_alignment import best_match
 from strap.dtw.gpu.bound_kernels import MAX_QUERY_FRAMES
 from strap.dtw.gpu.exact import ExactAligner, LocatedFrames
 from strap.dtw.gpu.queries import DeviceQueries, SearchRequest
 from strap.dtw.types import Floats, Ints, TopK
-from strap.processors import processors
 
 Locate: TypeAlias = Callable[[Ints], Iterator[LocatedFrames]]
 """Ascending positions of trajectories -> their frames' addresses on the device, in chunks."""
@@ -209,7 +209,7 @@ class TopKSelector:
             match = align_pair(request.queries[q], frames)
             return (np.inf, 0, 0) if match is None else (match.cost, match.start, match.stop)
 
-        with ThreadPoolExecutor(processors()) as pool:
+        with ThreadPoolExecutor(count_cpus()) as pool:
             found = np.array(list(pool.map(align, query, position)))
         self._add(query, position, found[:, 0], *found[:, 1:].T.astype(np.int64))
 

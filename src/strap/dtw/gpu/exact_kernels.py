@@ -45,7 +45,7 @@ def compute_local_costs(
     """Write costs[first_columns[p] + m, n] = |query frame n − trajectory frame m| of pair p.
 
     Squared differences are summed in order of dimension, without fused operations, to give the bits
-    of `reference.local_costs`.
+    of `metrics.local_costs`.
     """
     pair = tl.program_id(0)
     M, N = tl.load(lengths + pair), tl.load(query_lengths + pair)

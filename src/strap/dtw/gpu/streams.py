@@ -21,9 +21,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import torch
 
+from strap.cpus import count_cpus
 from strap.dtw.batching import TrajectoryBatch
 from strap.dtw.types import Frames
-from strap.processors import processors
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -148,7 +148,7 @@ Upload: TypeAlias = tuple[TrajectoryBatch, SentFrames]
 
 def upload_batches(batches: Iterable[TrajectoryBatch], device: torch.device) -> Iterator[Upload]:
     """Send batches to a device; a thread reads, copies and sends the next ones in advance."""
-    with ThreadPoolExecutor(min(MAX_COPY_THREADS, processors())) as pool:
+    with ThreadPoolExecutor(min(MAX_COPY_THREADS, count_cpus())) as pool:
         pinned = ((batch, pin_frames(batch.frames, device, pool)) for batch in batches)
         yield from send_ahead(pinned, device)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from strap.cpus import count_cpus
 from strap.dtw.batching import as_doubles
 from strap.dtw.cpu.int16_bounds import Int16Bounds
 from strap.dtw.cpu.query_stack import QueryStack
@@ -15,7 +16,6 @@ from strap.dtw.cpu.rounding import subtract_rounding
 from strap.dtw.sketches.sketcher import SketchBlock, Sketcher
 from strap.dtw.steps import StepSet, count_path_cells
 from strap.dtw.types import Bools, Floats, Frames, Ints
-from strap.processors import processors
 
 
 class SketchBounds:
@@ -57,7 +57,7 @@ def prepare_bounds(
     """Return bounds for each sketcher; sketchers that share directions share a projection."""
     frames = np.concatenate([as_doubles(query) for query in queries])
     borders = np.cumsum([0, *map(len, queries)])
-    parts = np.array_split(frames, processors())  # few products of many rows: small ones are slow
+    parts = np.array_split(frames, count_cpus())  # few products of many rows: small ones are slow
     sketched: dict[int, list[tuple[Floats, Floats]]] = {}
     longest: Sketcher | None = None
     for i in sorted(range(len(sketchers)), key=lambda i: -sketchers[i].size):

@@ -32,7 +32,7 @@ from strap.libero.environment import LiberoEnv
 from strap.libero.expert.attempts import DEFAULT_NOISE, solve
 from strap.libero.rendering.backend import select_backend
 from strap.libero.tasks import Task, select_tasks
-from strap.locks import LOCK, alone
+from strap.locks import LOCK, exclusive_lock
 from strap.progress import Progress, silent
 from strap.workers import run_each
 
@@ -113,17 +113,19 @@ def collect(
             f"demos={demos}, workers={workers}: demos goes from 1 to {SEED_STRIDE}, workers from 1"
         )
     if noise < 0 or noise > 0.3:
-        raise StrapError(f"noise {noise}: the expert recovers from 0 to 0.3; try {DEFAULT_NOISE}")
+        raise StrapError(
+            f"noise is {noise}: the expert can recover from 0 to 0.3; try {DEFAULT_NOISE}"
+        )
     if not 0 <= arm_noise <= 0.1:
         raise StrapError(
-            f"arm noise {arm_noise}: joints may vary by 0 to 0.1 radians; try {DEFAULT_ARM_NOISE}"
+            f"arm noise is {arm_noise}: it must be 0 to 0.1 radians; try {DEFAULT_ARM_NOISE}"
         )
     select_backend()  # once, before the workers start
     start = time.monotonic()
     folder, settings = Path(out), Settings(seed, noise, size, antialias, arm_noise, labels)
     chosen = select_tasks(suite, tasks)
     total = demos * len(chosen)
-    with alone(folder / LOCK, f"collecting into '{folder}'"):
+    with exclusive_lock(folder / LOCK, f"collecting into '{folder}'"):
         remove_leftovers(folder)
         missing = {task: _prepare_missing(task, folder, settings, demos) for task in chosen}
         kept = total - sum(len(slots) for slots in missing.values())

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from strap.atomic import discard, read_json, write_json
+from strap.atomic import read_json, remove_folder, write_json
 from strap.datasets.creation import creating_hdf5
 from strap.errors import StrapError
 from strap.libero.distribution import import_libero
@@ -126,7 +126,7 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
     final, folder = out / task.file_name, parts_folder(out, task)
     parts = sorted(folder.glob("[0-9]*.hdf5"))
     if not parts:
-        discard(folder)
+        remove_folder(folder)
         return final if final.exists() else None
     with creating_hdf5(final) as file:
         data = file.create_group("data")
@@ -137,7 +137,7 @@ def assemble(task: Task, out: Path, settings: Settings) -> Path | None:
                 group.file.copy(group, data, name=f"demo_{number}")
                 file.check()
         _write_header(data, task, settings)
-    discard(folder)
+    remove_folder(folder)
     return final
 
 
@@ -159,16 +159,16 @@ def check_settings(task: Task, out: Path, settings: Settings) -> None:
             stored = file["data"].attrs.get("collection")
         if stored is None:
             raise StrapError(
-                f"{final} was not made by `strap libero collect`: it won't be added to. "
-                "Choose another --out"
+                f"{final} was not made by `strap libero collect`, so nothing is added to it: "
+                "choose another --out"
             )
         _check(final, json.loads(stored), settings)
     if (folder / SETTINGS_FILE).is_file():
         _check(folder, read_json(folder / SETTINGS_FILE), settings)
     elif any(folder.glob("[0-9]*.hdf5")):
         raise StrapError(
-            f"{folder} holds demonstrations and no {SETTINGS_FILE} that says how they were made: "
-            "remove it, or choose another --out"
+            f"{folder} holds demonstrations but no {SETTINGS_FILE} with their settings: remove it, "
+            "or choose another --out"
         )
 
 
