@@ -127,8 +127,8 @@ def _require_soft(group: h5py.Group, name: bytes, kind: int, start: str, file: P
         other, inside = group.id.links.get_val(name)
         raise StrapError(
             f"'{file}': '{start}' is an external link to '{_shown(inside)}' in the file "
-            f"'{_shown(other)}': files must not refer to other files. If you trust it, copy what it "
-            "points to into this file (h5py: Group.copy with expand_external=True)"
+            f"'{_shown(other)}': files must not refer to other files. If you trust it, copy what "
+            "it points to into this file (h5py: Group.copy with expand_external=True)"
         )
     raise StrapError(
         f"'{file}': '{start}' is a link of an unknown kind ({kind}); make it a hard or a soft link"

@@ -94,8 +94,8 @@ def require_stored(array: h5py.Dataset, place: Place, *, depth: int = 0) -> None
     if properties.get_external_count():
         other = bytes(properties.get_external(0)[0]).decode("utf-8", "replace")
         raise StrapError(
-            f"{place} is stored in the file '{other}' (HDF5 external storage): files must not refer "
-            "to other files. If you trust it, write its values into this file"
+            f"{place} is stored in the file '{other}' (HDF5 external storage): files must not "
+            "refer to other files. If you trust it, write its values into this file"
         )
     if layout == h5py.h5d.VIRTUAL:
         _require_sources(array, place, depth)
