@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from machine import describe
 
-from strap.evaluation.simulators import LIBERO_ACTION, LIBERO_STATES
+from strap.evaluation.libero_simulator import LIBERO_ACTION, LIBERO_STATES
 from strap.libero.environment import LiberoEnv
 from strap.libero.tasks import find_task
 from strap.policies import Checkpoint, Interface, Observation, Policy, build_policy, policy_preset

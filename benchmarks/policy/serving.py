@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from websockets.sync.client import connect
 
+from strap.cpus import count_cpus
 from strap.policies import Checkpoint, Interface, build_policy, policy_preset
 from strap.policies.checkpoints import Instructions, save_checkpoint
 from strap.policies.frozen import Projection

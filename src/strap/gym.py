@@ -19,14 +19,13 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from strap.errors import StrapError, shorten, unknown
-from strap.evaluation.simulators import (
-    HORIZON,
+from strap.evaluation.libero_simulator import (
     LIBERO_ACTION,
     LIBERO_CAMERAS,
     LIBERO_STATES,
     LiberoSimulator,
-    TimeStep,
 )
+from strap.evaluation.simulators import HORIZON, TimeStep
 from strap.types import Array
 
 SUITES = ("libero_10", "libero_90", "libero_spatial", "libero_object", "libero_goal")

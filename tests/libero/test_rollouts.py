@@ -9,8 +9,8 @@ import pytest
 
 import strap
 from strap.cli import main
+from strap.evaluation.libero_simulator import LiberoSimulator
 from strap.evaluation.records import read_records
-from strap.evaluation.simulators import LiberoSimulator
 from strap.libero.environment import LiberoEnv
 from strap.libero.tasks import Task
 

@@ -18,6 +18,12 @@ from typing import Any, Literal
 
 from strap.atomic import explain_write_errors, remove_leftovers, write_json
 from strap.errors import StrapError
+from strap.evaluation.libero_simulator import (
+    LIBERO_ACTION,
+    LIBERO_CAMERAS,
+    LIBERO_STATES,
+    make_libero,
+)
 from strap.evaluation.records import (
     DESCRIPTION,
     FPS,
@@ -27,14 +33,7 @@ from strap.evaluation.records import (
     require_same_task,
 )
 from strap.evaluation.rollouts import Episode, roll_out
-from strap.evaluation.simulators import (
-    HORIZON,
-    LIBERO_ACTION,
-    LIBERO_CAMERAS,
-    LIBERO_STATES,
-    Maker,
-    make_libero,
-)
+from strap.evaluation.simulators import HORIZON, Maker
 from strap.evaluation.statistics import Comparison, mcnemar, wilson
 from strap.locks import LOCK, exclusive_lock
 from strap.policies.acting import Policy, load_policy

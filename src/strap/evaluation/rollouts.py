@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,11 @@ import torch
 from strap.cpus import count_cpus
 from strap.errors import StrapError
 from strap.evaluation.records import rollout_seed
-from strap.evaluation.simulators import HORIZON, Maker, TimeStep, serve_simulator
+from strap.evaluation.simulators import HORIZON, RETRIES, Maker, SimulatorPool, TimeStep
 from strap.policies.acting import Policy
 from strap.policies.inputs import Observation
 from strap.progress import Progress, silent
 from strap.types import Array
-from strap.workers import Assignment, Supervisor, Worker, WorkerError
-
-RETRIES = 2
-"""number of times that a crashed episode is repeated"""
-SILENCE = 600.0
-"""seconds without an answer from any environment after which a rollout is given up"""
 
 
 @dataclass(frozen=True)
@@ -70,10 +63,9 @@ def roll_out(
     A crashed environment is replaced and its episode repeated, at most twice. The other episodes
     continue.
     """
-    start = partial(Worker, serve_simulator, maker, arguments)
     done = 0
     with (
-        Supervisor(start, states, workers=workers, attempts=RETRIES + 1) as supervisor,
+        SimulatorPool(maker, arguments, states, workers) as pool,
         _spare_cpus(min(workers, len(states))),
     ):
         total = horizon * len(states)
@@ -82,11 +74,11 @@ def roll_out(
             # A finished episode counts as `horizon` steps, even if it ended early.
             progress("simulated steps", min(total, horizon * done + running_steps), total)
 
-        rollout = _Rollout(policy, instruction, horizon, seed, videos, supervisor, report)
+        rollout = _Rollout(policy, instruction, horizon, seed, videos, pool, report)
         for done, episode in enumerate(rollout.run(), start=1):
             finished(episode)
             progress("episodes", done, len(states))
-    for state, error in rollout.lost.items():
+    for state, error in pool.lost.items():
         raise StrapError(
             f"the environment failed {RETRIES + 1} times on initial state {state}: {error}; "
             f"{done} finished episodes are kept, run the same command again to try the rest"
@@ -126,60 +118,33 @@ class _Rollout:
     horizon: int
     seed: int
     videos: bool
-    supervisor: Supervisor[int]
+    pool: SimulatorPool
     report: Callable[[int], None]
     """called with the number of steps of the running episodes"""
     running: dict[int, _RunningEpisode] = field(default_factory=dict)
     """slot -> its episode"""
-    lost: dict[int, Exception] = field(default_factory=dict)
-    """initial state -> the last error of its environment"""
 
     def run(self) -> Iterator[Episode]:
         """Yield each episode when it ends."""
         self._begin()
-        while self.supervisor.n_unfinished:
-            assignments = self._wait()
-            shown: dict[Worker, tuple[int, TimeStep]] = {}
-            for assignment in assignments:
-                seen = self._receive(assignment)
-                if seen is None:
-                    continue
-                episode = self._update(self.running[assignment.slot], seen)
+        while self.pool.n_unfinished:
+            observations: dict[int, TimeStep] = {}
+            for slot, seen in self.pool.receive().items():
+                episode = self._update(self.running[slot], seen)
                 if episode is None:
-                    shown[assignment.worker] = assignment.slot, seen
+                    observations[slot] = seen
                     continue
-                self.supervisor.finish(assignment, keep_worker=True)
-                del self.running[assignment.slot]
+                self.pool.finish(slot)
+                del self.running[slot]
                 yield episode
             self._begin()
             self.report(sum(max(episode.steps, 0) for episode in self.running.values()))
-            self._act(shown)
+            self._act(observations)
 
     def _begin(self) -> None:
-        for assignment in self.supervisor.assign():
-            slot, state = assignment.slot, assignment.job
+        for slot, state in self.pool.begin().items():
             self.policy.reset(slot, seed=rollout_seed(self.seed, state))
             self.running[slot] = _RunningEpisode(state, time.perf_counter())
-            assignment.worker.send(("begin", state))
-
-    def _wait(self) -> list[Assignment[int]]:
-        ready = self.supervisor.wait(SILENCE)
-        if not ready:
-            raise StrapError(
-                f"no environment has answered for {SILENCE:.0f} s: use fewer --workers; finished "
-                "episodes are kept"
-            )
-        return ready
-
-    def _receive(self, assignment: Assignment[int]) -> TimeStep | None:
-        """Return an environment's observation, or None if the environment failed."""
-        try:
-            seen: TimeStep = assignment.worker.receive()
-        except (WorkerError, StrapError) as error:
-            if not self.supervisor.retry(assignment):
-                self.lost[assignment.job] = error
-            return None
-        return seen
 
     def _update(self, episode: _RunningEpisode, seen: TimeStep) -> Episode | None:
         """Add an observation to an episode; return the episode if it has ended."""
@@ -203,13 +168,12 @@ class _Rollout:
             np.stack(episode.frames) if episode.frames else np.zeros((0, 1, 1, 3), np.uint8),
         )
 
-    def _act(self, shown: Mapping[Worker, tuple[int, TimeStep]]) -> None:
-        if not shown:
+    def _act(self, observations: Mapping[int, TimeStep]) -> None:
+        if not observations:
             return
-        observations = {slot: self._select(seen) for slot, seen in shown.values()}
-        actions = self.policy.act_many(observations)
-        for worker, (slot, _) in shown.items():
-            worker.send(("step", actions[slot]))
+        selected = {slot: self._select(seen) for slot, seen in observations.items()}
+        for slot, action in self.policy.act_many(selected).items():
+            self.pool.step(slot, action)
 
     def _select(self, seen: TimeStep) -> Observation:
         """Return the policy's observation: it might not use all cameras."""

@@ -1,9 +1,10 @@
-"""Simulated tasks that a worker serves: reset to numbered initial states, advanced by actions."""
+"""Simulators in worker processes: a crashed one is replaced, and its episode is repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -11,27 +12,19 @@ import numpy.typing as npt
 
 from strap.errors import StrapError
 from strap.types import Array
-from strap.workers import serve
+from strap.workers import Assignment, Supervisor, Worker, WorkerError, serve
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-
-    from strap.libero.environment import LiberoEnv
 
 Action = npt.NDArray[np.float64]
 
 HORIZON = 520
 """steps after which an episode counts as failed; LIBERO-10's demonstrations take up to 505"""
-LIBERO_CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")
-LIBERO_STATES = {
-    "ee_pos": 3,
-    "ee_ori": 3,
-    "ee_states": 6,
-    "gripper_states": 2,
-    "joint_states": 7,
-    "robot_states": 9,
-}
-LIBERO_ACTION = 7
+RETRIES = 2
+"""number of times that a crashed episode is repeated"""
+SILENCE = 600.0
+"""seconds without an answer from any simulator after which a rollout is given up"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,54 +63,62 @@ def serve_simulator(line: Connection, maker: Maker, arguments: tuple[Any, ...]) 
     serve(line, answer)
 
 
-def make_libero(suite: str, task: int, size: int, demos: str = "") -> Simulator:
-    """Open a LIBERO task with the benchmark's fixed initial states, or those of demonstrations."""
-    from strap.libero.environment import LiberoEnv
-    from strap.libero.tasks import find_task
-
-    return LiberoSimulator(LiberoEnv(find_task(suite, task), size=size), demos)
-
-
-class LiberoSimulator:
-    """A `LiberoEnv` whose observations have the names that datasets use."""
+class SimulatorPool:
+    """Simulators in processes. Each runs one initial state at a time, under a slot number."""
 
     def __init__(
-        self, env: LiberoEnv, demos: str = "", *, cameras: Sequence[str] = LIBERO_CAMERAS
+        self, maker: Maker, arguments: tuple[Any, ...], states: Sequence[int], n_workers: int
     ) -> None:
-        self.env, self.demos, self.cameras = env, demos, cameras
+        start = partial(Worker, serve_simulator, maker, arguments)
+        self._supervisor = Supervisor(start, states, workers=n_workers, attempts=RETRIES + 1)
+        self._running: dict[int, Assignment[int]] = {}
+        self.lost: dict[int, Exception] = {}
+        """initial state -> the last error of its simulator, if it failed every time"""
 
-    def begin(self, state: int) -> TimeStep:
-        """Reset to a fixed initial state, or a demonstration's, after the settling steps."""
-        if self.demos:
-            self._begin_at_demonstration(f"demo_{state}")
-        else:
-            self.env.fixed(state)
-        return self._observe(self.env.solved())
+    def __enter__(self) -> SimulatorPool:
+        return self
 
-    def sample(self, seed: int) -> TimeStep:
-        """Reset to a random placement drawn with the seed, after the settling steps."""
-        self.env.sample(seed)
-        return self._observe(self.env.solved())
+    def __exit__(self, *_: object) -> None:
+        self._supervisor.__exit__()
 
-    def _begin_at_demonstration(self, demo: str) -> None:
-        """Reset to the first state of a recorded demonstration."""
-        import h5py
+    @property
+    def n_unfinished(self) -> int:
+        """The number of initial states that are waiting or running."""
+        return self._supervisor.n_unfinished
 
-        with h5py.File(self.demos, "r") as file:
-            if demo not in file["data"]:
-                raise StrapError(f"'{self.demos}' has no {demo}: it has {len(file['data'])} demos")
-            group = file["data"][demo]
-            first, model = group["states"][0], str(group.attrs["model_file"])
-        self.env.place_fixtures(model)
-        self.env.restore(first)
+    def begin(self) -> dict[int, int]:
+        """Start waiting initial states in free slots; return slot -> initial state."""
+        assignments = self._supervisor.assign()
+        for assignment in assignments:
+            self._running[assignment.slot] = assignment
+            assignment.worker.send(("begin", assignment.job))
+        return {assignment.slot: assignment.job for assignment in assignments}
 
-    def step(self, action: Action) -> TimeStep:
-        """Apply an action for 1/20 of a second."""
-        return self._observe(self.env.step(np.clip(action, -1, 1)))
+    def receive(self) -> dict[int, TimeStep]:
+        """Wait for observations; return slot -> observation, in order of slots.
 
-    def _observe(self, solved: bool) -> TimeStep:
-        observed = self.env.observe([name.removesuffix("_rgb") for name in self.cameras])
-        goals = {" ".join(goal.as_list()): self.env.holds(goal) for goal in self.env.task.goals}
-        images = {f"{name}_rgb": observed.upright(name) for name in observed.images}
-        state = {key: np.asarray(getattr(observed, key)) for key in LIBERO_STATES}
-        return TimeStep(images, state, solved, goals)
+        The initial state of a crashed simulator waits for a new one, or is lost.
+        """
+        ready = self._supervisor.wait(SILENCE)
+        if not ready:
+            raise StrapError(
+                f"no environment has answered for {SILENCE:.0f} s: use fewer --workers; finished "
+                "episodes are kept"
+            )
+        observations: dict[int, TimeStep] = {}
+        for assignment in ready:
+            try:
+                observations[assignment.slot] = assignment.worker.receive()
+            except (WorkerError, StrapError) as error:
+                del self._running[assignment.slot]
+                if not self._supervisor.retry(assignment):
+                    self.lost[assignment.job] = error
+        return observations
+
+    def step(self, slot: int, action: Action) -> None:
+        """Send the next action to a simulator."""
+        self._running[slot].worker.send(("step", action))
+
+    def finish(self, slot: int) -> None:
+        """Mark a slot's initial state as done; its simulator takes the next one."""
+        self._supervisor.finish(self._running.pop(slot), keep_worker=True)
