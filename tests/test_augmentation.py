@@ -186,7 +186,9 @@ def test_a_segment_of_another_shape_is_not_written_with_the_others(
         prior = strap.open_dataset(odd)
         found = [Segment("demo_1", 2, 9), Segment("demo_0", 2, 9)]
         matches = [Match(Segment("demo_0", 0, 9), s, 1.0, 1, "", prior.name) for s in found]
-        with pytest.raises(StrapError, match=rf"'demo_1\[2:9\]' has {kind} .* leave it out"):
+        with pytest.raises(
+            StrapError, match=rf"'demo_1\[2:9\]' has {kind} .* leave that trajectory out"
+        ):
             strap.augment(target, [prior], Matches(tuple(matches)), tmp_path / "a.hdf5")
         assert not (tmp_path / "a.hdf5").exists()
 

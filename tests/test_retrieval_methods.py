@@ -139,8 +139,8 @@ def test_selection_by_fraction_threshold_and_cost() -> None:
     ("options", "message"),
     [
         ({"method": "d_s"}, "unknown retrieval method 'd_s': did you mean 'd-s'"),
-        ({"fraction": 0.5}, "top_k and fraction: give exactly one"),
-        ({"top_k": None}, "none of top_k, fraction and threshold"),
+        ({"fraction": 0.5}, r"threshold \(given: top_k and fraction\)"),
+        ({"top_k": None}, r"threshold \(given: none\)"),
         ({"top_k": None, "fraction": 0.0}, "fraction is 0.0"),
         ({"top_k": None, "threshold": 1.5}, "threshold is 1.5"),
         ({"max_cost": -1.0}, "max_cost is -1.0"),
@@ -291,7 +291,7 @@ def test_what_a_method_lacks_is_told(
     call = ["retrieve", "--target", str(planted.target), "--prior", str(planted.prior)]
     call += ["--out", str(tmp_path / "run")]
     assert main([*call, "--method", "d-s"]) == 2
-    assert "name an encoder with --encoder" in capsys.readouterr().err
+    assert "no prior is a store that names one: give one with --encoder" in capsys.readouterr().err
     assert main([*call, "--encoder", "pixels", "--fraction", "2"]) == 2
     assert "fraction is 2.0" in capsys.readouterr().err
 

@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         r"proprioception 'gripper' is \[1e\+300, 0\.0\]: it must hold finite numbers",
     ),
     "no text": ({"instruction": b"pick"}, "the instruction is b'pick', not text: give an"),
-    "no instruction": ({"instruction": None}, "the instruction is None, no text"),
+    "no instruction": ({"instruction": None}, "the instruction is None, not text"),
     "endless text": (
         {"instruction": "a" * (MAX_INSTRUCTION + 1)},
         "the instruction has 4097 characters, more than the maximum of 4096; give one sentence",
@@ -114,7 +114,7 @@ def test_a_refused_observation_changes_no_stream(tmp_path: Path, kind: str) -> N
     folder = save_small_policy(tmp_path, kind)
     policy, other = load_policy(folder, device="cpu"), load_policy(folder, device="cpu")
     for moment in range(8):
-        with pytest.raises(StrapError, match="no text"):
+        with pytest.raises(StrapError, match="not text"):
             policy.act_many(
                 {0: observe(90 + moment, instruction="place"), 1: observe(9, instruction=0)}
             )

@@ -286,7 +286,7 @@ GARBAGE: dict[str, tuple[bytes | str, str]] = {
         "the message holds more than 256 lists and dictionaries: send flat arrays",
     ),
     "a list": (msgpack.packb([1, 2]), "the message is list, not a dictionary with names"),
-    "an array": (pack({"a": np.zeros(2)})[3:], "the message is ndarray, no dictionary"),
+    "an array": (pack({"a": np.zeros(2)})[3:], "the message is ndarray, not a dictionary"),
     "numbered": (msgpack.packb({b"a": 1}), "not a dictionary with names"),
     "unknown key": (
         pack({"prompt": "pick", "observation/front": 1}),
@@ -294,7 +294,7 @@ GARBAGE: dict[str, tuple[bytes | str, str]] = {
     ),
     "no prompt": (pack({"front": 1}), "the message has no 'prompt': send the instruction with"),
     "no cameras": (pack({"prompt": "pick"}), "this policy needs camera 'front'"),
-    "no text": (pack(as_message(observe(0), prompt=7)), "the instruction is 7, no text"),
+    "no text": (pack(as_message(observe(0), prompt=7)), "the instruction is 7, not text"),
     "no reset": (
         pack(as_message(observe(0), reset=1)),
         "'reset' is 1: send true with an episode's first observation, and leave it out otherwise",

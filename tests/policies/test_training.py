@@ -130,7 +130,7 @@ def test_options_that_a_cache_has_settled_are_refused(
     words = ["train", str(cache.path), "--out", str(tmp_path / "p"), "--cameras", "front"]
     assert main([*words, "--image-size", "64"]) == 2
     told = capsys.readouterr().err
-    assert "is a frame cache, which --cameras, --image-size can't change" in told
+    assert "is already built, so these have no effect: --cameras, --image-size;" in told
     assert not (tmp_path / "p").exists()
 
 

@@ -119,7 +119,7 @@ def test_a_frame_cache_has_been_read_already(
 ) -> None:
     words = ["train", str(cache.path), "--out", str(tmp_path / "p"), "--orientation", "upright"]
     assert main(words) == 2
-    assert "which options of how datasets are read can't change" in capsys.readouterr().err
+    assert "these have no effect: options of how datasets are read" in capsys.readouterr().err
 
 
 def test_sizes_of_images() -> None:

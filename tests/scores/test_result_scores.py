@@ -88,7 +88,7 @@ def test_gains_and_scores_are_means_of_what_both_have(
 
 
 def test_correlations_of_scores_and_gains(summary: Summary, records: list[ScoreRecord]) -> None:
-    _, text, _, head, _, *rows = format_score_correlations(summary, records).splitlines()
+    _, _, text, _, head, _, *rows = format_score_correlations(summary, records).splitlines()
     assert text.endswith("(3 of STRAP K=10, 1 of STRAP K=20).")
     # K=20 has one task of three, so no column of its own.
     assert head == "| score | STRAP K=10, n = 3 | p | all methods, n = 4 | p |"

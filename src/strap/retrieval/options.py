@@ -83,8 +83,8 @@ class MatchOptions:
         amounts = {"top_k": self.top_k, "fraction": self.fraction, "threshold": self.threshold}
         given = [name for name, value in amounts.items() if value is not None]
         if len(given) != 1:
-            said = " and ".join(given) or "none of them"
-            raise StrapError(f"give exactly one of top_k, fraction and threshold, not {said}")
+            said = " and ".join(given) or "none"
+            raise StrapError(f"give exactly one of top_k, fraction and threshold (given: {said})")
         if self.top_k == "auto":
             if self.method not in ("strap", "d-t"):
                 raise StrapError(
