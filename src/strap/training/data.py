@@ -295,19 +295,13 @@ def _flags(trajectory: Trajectory, name: str) -> npt.NDArray[np.bool_]:
     """Return the flags of a trajectory's frames [frame] that `augment` wrote."""
     values = np.asarray(trajectory.extras[name][:]) if name in trajectory.extras else np.zeros(0)
     if values.size != trajectory.length or values.dtype.kind not in "biu":
-        raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: '{name}' does not have one flag per "
-            "frame: the augmented dataset is damaged; create it again"
-        )
+        raise _damaged(trajectory, f"'{name}' does not have one flag per frame")
     return values.ravel().astype(np.bool_)
 
 
 def _require_any(frames: npt.NDArray[np.int64], trajectory: Trajectory) -> npt.NDArray[np.int64]:
     if not frames.size:
-        raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: it has no frame to train on: the "
-            "augmented dataset is damaged; create it again"
-        )
+        raise _damaged(trajectory, "it has no frame to train on")
     return frames
 
 
@@ -315,10 +309,7 @@ def _cost(origin: Mapping[str, Any], trajectory: Trajectory) -> float:
     try:
         return float(origin["cost"])
     except (TypeError, ValueError) as error:
-        raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: the cost of its match is not a number: "
-            "the augmented dataset is damaged; create it again"
-        ) from error
+        raise _damaged(trajectory, "the cost of its match is not a number") from error
 
 
 def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int, int]:
@@ -327,10 +318,14 @@ def _query(origin: Mapping[str, Any], trajectory: Trajectory) -> tuple[str, int,
         bounds = int(origin["query_start"]), int(origin["query_stop"])
         return str(origin["query_trajectory"]), *bounds
     except (KeyError, TypeError, ValueError) as error:
-        raise StrapError(
-            f"'{trajectory.source.path}', {trajectory.id}: it does not name the query of its "
-            "match: the augmented dataset is damaged; create it again"
-        ) from error
+        raise _damaged(trajectory, "it does not name the query of its match") from error
+
+
+def _damaged(trajectory: Trajectory, problem: str) -> StrapError:
+    return StrapError(
+        f"'{trajectory.source.path}', {trajectory.id}: {problem}: the augmented dataset is "
+        "damaged; create it again"
+    )
 
 
 def _origin(trajectory: Trajectory) -> dict[str, Any]:
