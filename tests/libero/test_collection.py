@@ -229,7 +229,7 @@ def test_other_options_or_foreign_files_are_refused(
 def test_options_are_checked(tmp_path: Path) -> None:
     with pytest.raises(StrapError, match="demos=0, workers=2"):
         collect(SUITE, demos=0, out=tmp_path)
-    with pytest.raises(StrapError, match="noise 1"):
+    with pytest.raises(StrapError, match="noise is 1"):
         collect(SUITE, demos=1, out=tmp_path, noise=1.0)
     with pytest.raises(StrapError, match="unknown labels 'meant'"):
         collect(SUITE, demos=1, out=tmp_path, labels="meant")  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_suites_and_tasks() -> None:
 def test_unknown_names_are_explained() -> None:
     with pytest.raises(StrapError, match=r"unknown LIBERO suite 'libero_9'.*libero_90"):
         list_tasks("libero_9")
-    with pytest.raises(StrapError, match=r"fits \d+ tasks of libero_90"):
+    with pytest.raises(StrapError, match=r"matches \d+ tasks of libero_90"):
         find_task("libero_90", "close")
     with pytest.raises(StrapError, match="'turn on the stove' matches 2 tasks of libero_90"):
         find_task("libero_90", "turn on the stove")  # in two scenes; others go on after it

@@ -133,7 +133,7 @@ def describe_store(path: str | Path) -> dict[str, Any]:
         "bytes": store.frames * width,
         "replaced_trajectories": sum(len(s.entries) for s in store.shards.values()) - n_current,
         "replaced_bytes": sum(_replaced_rows(store, s) for s in store.shards.values()) * width,
-        "list_unfinished": [vars(shard) for shard in list_unfinished(store.path)],
+        "unfinished": [vars(shard) for shard in list_unfinished(store.path)],
     }
 
 
