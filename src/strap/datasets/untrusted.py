@@ -8,7 +8,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -93,6 +95,26 @@ def require_at_most(value: float, limit: float, what: str, place: Path | str) ->
             f"'{place}' declares {value:,} {what}; at most {limit:,} are read: "
             "its metadata is damaged"
         )
+
+
+def stat_regular_file(file: Path, what: str) -> os.stat_result:
+    """Return the status of a file of episodes; raise if it is missing or not a regular file."""
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise missing_file_error(file, what, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise StrapError(f"'{file}' is not a file but a folder, pipe or device; download it again")
+    return status
+
+
+def missing_file_error(file: Path, what: str, cause: OSError | None = None) -> StrapError:
+    """Return the error for a missing file of episodes; `what` is its kind, such as "video"."""
+    reason = f" ({cause.strerror})" if cause else ""
+    return StrapError(
+        f"missing {what} '{file}'{reason}; download it, or open the dataset with missing='skip' "
+        "(--missing skip) to leave its episodes out"
+    )
 
 
 def read_metadata(file: Path, *, limit: int = MAX_METADATA_BYTES) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -23,7 +22,7 @@ from strap.datasets.lerobot.parquet import (
     type_name,
 )
 from strap.datasets.lerobot.values import short_repr
-from strap.datasets.untrusted import MAX_FRAME_BYTES, require_at_most
+from strap.datasets.untrusted import MAX_FRAME_BYTES, require_at_most, stat_regular_file
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -108,16 +107,8 @@ def _stamp(file: Path) -> tuple[int, int, int]:
 
     An open handle may be used by only one thread, and not after a fork.
     """
-    try:
-        found = file.stat()
-    except OSError as error:
-        raise StrapError(
-            f"missing data file '{file}' ({error.strerror}); download it, or open the dataset "
-            "with missing='skip' (--missing skip) to leave its episodes out"
-        ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise StrapError(f"'{file}' is not a file but a folder, pipe or device; download it again")
-    return found.st_mtime_ns, found.st_size, hash((os.getpid(), threading.get_ident()))
+    status = stat_regular_file(file, "data file")
+    return status.st_mtime_ns, status.st_size, hash((os.getpid(), threading.get_ident()))
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,6 @@ frame once and never seek.
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -27,7 +26,7 @@ import numpy as np
 
 from strap.cpus import count_cpus
 from strap.datasets.lerobot.containers import container_format
-from strap.datasets.untrusted import MAX_IMAGE_PIXELS
+from strap.datasets.untrusted import MAX_IMAGE_PIXELS, missing_file_error, stat_regular_file
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -236,10 +235,7 @@ class Decoder:
 
     def _unreadable(self, error: BaseException) -> StrapError:
         if not self.path.exists():
-            return StrapError(
-                f"missing video '{self.path}'; download it, or open the dataset with "
-                "missing='skip' (--missing skip) to leave its episodes out"
-            )
+            return missing_file_error(self.path, "video")
         reason = getattr(error, "strerror", None) or str(error)
         return StrapError(
             f"cannot decode '{self.path}' ({reason}): truncated, damaged, or of an unknown codec; "
@@ -275,18 +271,8 @@ class DecoderPool:
                     return
 
     def _get(self, path: Path) -> Decoder:
-        try:
-            found = path.stat()
-        except OSError as error:
-            raise StrapError(
-                f"missing video '{path}' ({error.strerror}); download it, or open the dataset "
-                "with missing='skip' (--missing skip) to leave its episodes out"
-            ) from error
-        if not stat.S_ISREG(found.st_mode):
-            raise StrapError(
-                f"'{path}' is not a file but a folder, pipe or device; download it again"
-            )
-        key = (path, found.st_mtime_ns, found.st_size)
+        status = stat_regular_file(path, "video")
+        key = (path, status.st_mtime_ns, status.st_size)
         with self._lock:
             if key not in self._open:
                 self._open[key] = self._make(path)

@@ -25,7 +25,7 @@ from typing import IO
 import numpy as np
 
 from strap.atomic import replacing
-from strap.datasets.untrusted import MAX_TRAJECTORIES, require_at_most
+from strap.datasets.untrusted import MAX_TRAJECTORIES, missing_file_error, require_at_most
 from strap.errors import StrapError
 from strap.folders import cache_folder
 from strap.types import Array
@@ -94,10 +94,7 @@ def record_index(shard: Path) -> Array:
     try:
         status = shard.stat()
     except OSError as error:
-        raise StrapError(
-            f"missing shard '{shard}' ({error.strerror}); download it, or open the dataset with "
-            "missing='skip' (--missing skip) to leave its episodes out"
-        ) from error
+        raise missing_file_error(shard, "shard", error) from error
     return _cached_index(shard, status.st_size, status.st_mtime_ns)
 
 
