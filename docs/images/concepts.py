@@ -14,7 +14,7 @@ import numpy as np
 
 import strap
 from strap import dtw
-from strap.datasets.slicing import CHUNK, HISTORY
+from strap.datasets.slicing import FRAMES_AFTER, FRAMES_BEFORE
 from strap.figures.retrieval import contact_sheet
 from strap.figures.style import BLUE, GREY, ORANGE, make_figure, styled
 from strap.segments import Segmentation, cut_dataset
@@ -196,10 +196,9 @@ def draw_augmented(target: strap.Dataset, prior: strap.Dataset, matches: strap.M
         for match in kept:
             start, stop = match.segment.start, match.segment.stop
             if match.segment.trajectory_id == name:
-                around = (max(0, start - HISTORY), min(prior[name].length, stop + CHUNK))
-                axes.barh(
-                    row, around[1] - around[0], left=around[0], color=GREY, alpha=0.35, height=0.6
-                )
+                first = max(0, start - FRAMES_BEFORE)
+                last = min(prior[name].length, stop + FRAMES_AFTER)
+                axes.barh(row, last - first, left=first, color=GREY, alpha=0.35, height=0.6)
                 axes.barh(row, stop - start, left=start, color=BLUE, alpha=0.55, height=0.6)
         labels.append(f"prior {name}: {prior[name].instruction}")
     places = [*range(len(target)), *range(len(target) + 1, len(target) + 1 + len(names))]

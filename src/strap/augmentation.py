@@ -13,7 +13,7 @@ import numpy as np
 
 from strap.datasets.base import Dataset, Format
 from strap.datasets.robomimic import write_robomimic
-from strap.datasets.slicing import CHUNK, HISTORY, slice_trajectory
+from strap.datasets.slicing import FRAMES_AFTER, FRAMES_BEFORE, slice_trajectory
 from strap.errors import StrapError, unknown
 from strap.lazy_arrays import LazyArray
 from strap.progress import Progress, silent
@@ -33,8 +33,8 @@ def augment(
     out: str | Path,
     *,
     format: Format = "robomimic",
-    history: int = HISTORY,
-    chunk: int = CHUNK,
+    history: int = FRAMES_BEFORE,
+    chunk: int = FRAMES_AFTER,
     progress: Progress = silent,
 ) -> Path:
     """Write target ∪ retrieved as one dataset and return its path.
@@ -91,8 +91,8 @@ def iterate_augmented(
     prior: Sequence[Dataset],
     matches: Matches,
     *,
-    history: int = HISTORY,
-    chunk: int = CHUNK,
+    history: int = FRAMES_BEFORE,
+    chunk: int = FRAMES_AFTER,
     pad_target: bool = False,
 ) -> Iterator[Trajectory]:
     """Yield the whole target trajectories, then the retrieved segments in the matches' order.
@@ -165,8 +165,8 @@ def estimate_size(
     matches: Matches,
     *,
     format: Format,
-    history: int = HISTORY,
-    chunk: int = CHUNK,
+    history: int = FRAMES_BEFORE,
+    chunk: int = FRAMES_AFTER,
 ) -> Size:
     """Estimate how much `augment` would write."""
     pads = history + chunk

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
-from strap.datasets.slicing import CHUNK, HISTORY
+from strap.datasets.slicing import FRAMES_AFTER, FRAMES_BEFORE
 from strap.embeddings import Dtype
 from strap.encoders.language import TEXT_ENCODER, require_text_encoder
 from strap.errors import StrapError, unknown
@@ -61,8 +61,8 @@ class RetrievalOptions:
     target_selection: Selection = field(default_factory=Selection)
     prior_selection: Selection = field(default_factory=Selection)
     """applies to each prior dataset"""
-    history: int = HISTORY
-    chunk: int = CHUNK
+    history: int = FRAMES_BEFORE
+    chunk: int = FRAMES_AFTER
     augmented: Augmented = "auto"
 
     @classmethod

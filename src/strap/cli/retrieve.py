@@ -14,7 +14,7 @@ from strap.cli.options import Json, OpenArgument, SegmentationArgument, print_js
 from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
-from strap.datasets.slicing import CHUNK, HISTORY
+from strap.datasets.slicing import FRAMES_AFTER, FRAMES_BEFORE
 from strap.embeddings import Dtype
 from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, printable
@@ -152,9 +152,9 @@ class Command:
     dtype: Dtype = "float16"
     """number format of the stored embeddings"""
     opening: OpenArgument = field(default_factory=OpenOptions)
-    history: int = HISTORY
+    history: int = FRAMES_BEFORE
     """how many frames to keep before a retrieved segment"""
-    chunk: int = CHUNK
+    chunk: int = FRAMES_AFTER
     """how many frames to keep after a retrieved segment"""
     augmented: Augmented = "auto"
     """format of target ∪ retrieved; auto: as the target; none: do not write it, `strap train` reads

@@ -12,9 +12,9 @@ from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray, lazy
 from strap.types import Array, Segment, Trajectory
 
-HISTORY = 5
+FRAMES_BEFORE = 5
 """frames kept before a retrieved segment: the policy's history"""
-CHUNK = 5
+FRAMES_AFTER = 5
 """frames kept after a retrieved segment: the actions that the policy predicts at once"""
 
 
@@ -22,8 +22,8 @@ def slice_trajectory(
     trajectory: Trajectory,
     segment: Segment,
     *,
-    before: int = HISTORY,
-    after: int = CHUNK,
+    before: int = FRAMES_BEFORE,
+    after: int = FRAMES_AFTER,
     id: str,
     provenance: Mapping[str, Any] | None = None,
 ) -> Trajectory:
