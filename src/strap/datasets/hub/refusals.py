@@ -12,7 +12,7 @@ NO_CONNECTION = {"ConnectError", "ConnectTimeout", "ProxyError", "ConnectionErro
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
-def refuse_name(name: HubName, error: BaseException) -> StrapError:
+def name_error(name: HubName, error: BaseException) -> StrapError:
     """Return the error for a name, of a repository or of a path, that cannot be opened."""
     from huggingface_hub import constants, errors
 
@@ -47,7 +47,7 @@ def refuse_name(name: HubName, error: BaseException) -> StrapError:
     )
 
 
-def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) -> StrapError:
+def files_error(name: HubName, lacking: str, cache: str, error: BaseException) -> StrapError:
     """Return the error for files of a commit that cannot be fetched.
 
     Args:
@@ -68,7 +68,7 @@ def refuse_files(name: HubName, lacking: str, cache: str, error: BaseException) 
             f"{folder} of its cache into '{cache}'"
         )
     if isinstance(error, errors.GatedRepoError):
-        return refuse_name(name, error)
+        return name_error(name, error)
     what = f"cannot fetch {lacking} of '{name}' ({describe_failure(error)})"
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
         return StrapError(f"{what}: it was removed, or is now private; {LOG_IN}")

@@ -17,9 +17,9 @@ from typing import Any
 from strap.datasets.hub.names import HubName
 from strap.datasets.hub.refusals import (
     describe_failure,
+    files_error,
     is_unreachable,
-    refuse_files,
-    refuse_name,
+    name_error,
 )
 from strap.errors import StrapError, name_some
 from strap.extras import missing_extra
@@ -104,7 +104,7 @@ class Snapshot:
             if is_unreachable(error):
                 return None
             listing = "the list of its files"
-            raise refuse_files(self.name, listing, str(self.cache), error) from error
+            raise files_error(self.name, listing, str(self.cache), error) from error
 
     @contextmanager
     def _explaining(self, files: Sequence[str]) -> Iterator[None]:
@@ -113,7 +113,7 @@ class Snapshot:
             yield
         except Exception as error:
             lacking = [file for file in files if not (self.path / file).exists()] or files
-            raise refuse_files(self.name, name_some(lacking), str(self.cache), error) from error
+            raise files_error(self.name, name_some(lacking), str(self.cache), error) from error
 
     def _sizes(self, files: Sequence[str]) -> dict[str, int]:
         """Return file -> bytes; files that the repository does not have are left out."""
@@ -199,7 +199,7 @@ def fetch_snapshot(name: HubName, progress: Progress = silent) -> Snapshot:
     except Exception as error:
         cached = _find_cached(name)
         if cached is None:
-            raise refuse_name(name, error) from error
+            raise name_error(name, error) from error
         if not isinstance(error, OfflineModeIsEnabled) and name.revision != cached.commit:
             warnings.warn(
                 f"the hub does not report the current commit of '{name}' "

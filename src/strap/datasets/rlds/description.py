@@ -29,7 +29,7 @@ def value_of(described: Mapping[str, Any], key: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def wrong(value: Any, what: str, expected: str, file: Path) -> StrapError:
+def wrong_value_error(value: Any, what: str, expected: str, file: Path) -> StrapError:
     """Return an error for a value that TFDS does not write."""
     return StrapError(
         f"'{file}': {what} is {reprlib.repr(value)}, expected {expected}; correct the file or "
@@ -40,21 +40,21 @@ def wrong(value: Any, what: str, expected: str, file: Path) -> StrapError:
 def expect_object(value: Any, what: str, file: Path) -> Mapping[str, Any]:
     """Return `value`; raise if it is not a JSON object."""
     if not isinstance(value, dict):
-        raise wrong(value, what, "an object", file)
+        raise wrong_value_error(value, what, "an object", file)
     return value
 
 
 def expect_list(value: Any, what: str, file: Path) -> Sequence[Any]:
     """Return `value`; raise if it is not a JSON list."""
     if not isinstance(value, list):
-        raise wrong(value, what, "a list", file)
+        raise wrong_value_error(value, what, "a list", file)
     return value
 
 
 def expect_text(value: Any, what: str, file: Path) -> str:
     """Return `value`; raise if it is not a JSON string of valid Unicode."""
     if not isinstance(value, str) or any("\ud800" <= c <= "\udfff" for c in value):
-        raise wrong(value, what, "a text", file)
+        raise wrong_value_error(value, what, "a text", file)
     return value
 
 
@@ -62,7 +62,7 @@ def expect_name(value: Any, what: str, file: Path) -> str:
     """Return `value`; raise if it is not a text of 1 to `MAX_NAME` characters."""
     name = expect_text(value, what, file)
     if not 1 <= len(name) <= MAX_NAME:
-        raise wrong(value, what, f"a name of 1 to {MAX_NAME} characters", file)
+        raise wrong_value_error(value, what, f"a name of 1 to {MAX_NAME} characters", file)
     return name
 
 
@@ -73,5 +73,5 @@ def expect_integer(value: Any, what: str, file: Path, *, least: int = 0) -> int:
         digits = value.removeprefix("-")
         number = int(value) if digits.isdecimal() else None
     if number is None or not least <= number < 1 << 63:
-        raise wrong(value, what, f"a whole number of {least} or more", file)
+        raise wrong_value_error(value, what, f"a whole number of {least} or more", file)
     return number

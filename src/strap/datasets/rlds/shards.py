@@ -16,7 +16,7 @@ from strap.datasets.rlds.description import (
     expect_object,
     expect_text,
     value_of,
-    wrong,
+    wrong_value_error,
 )
 from strap.datasets.rlds.records import SMALLEST_RECORD
 from strap.datasets.untrusted import MAX_TRAJECTORIES, path_inside, require_at_most
@@ -90,7 +90,7 @@ def _shards_of_split(
 def _file_format(info: Mapping[str, Any], description: Path) -> str:
     name = expect_text(value_of(info, "fileFormat", ""), "'fileFormat'", description) or TFRECORD
     if name.lower() != TFRECORD:
-        raise wrong(
+        raise wrong_value_error(
             name, "'fileFormat'", f"'{TFRECORD}', the only one that can be read", description
         )
     return name
@@ -109,10 +109,12 @@ def _shard_file(folder: Path, template: str, values: Mapping[str, str]) -> Path:
     description = folder / DATASET_INFO
     what = "'filepathTemplate'"
     if len(template) > MAX_FILE_NAME:
-        raise wrong(template, what, f"at most {MAX_FILE_NAME} characters", description)
+        raise wrong_value_error(template, what, f"at most {MAX_FILE_NAME} characters", description)
     name = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), template)
     if len(name) > MAX_FILE_NAME:
-        raise wrong(name, what, f"file names of at most {MAX_FILE_NAME} characters", description)
+        raise wrong_value_error(
+            name, what, f"file names of at most {MAX_FILE_NAME} characters", description
+        )
     return path_inside(folder, name, named_by=f"'{description}'")
 
 

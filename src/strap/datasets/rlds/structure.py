@@ -22,7 +22,7 @@ from strap.datasets.rlds.description import (
     expect_text,
     read_description,
     value_of,
-    wrong,
+    wrong_value_error,
 )
 from strap.datasets.rlds.shards import RecordShard, list_shards
 from strap.datasets.untrusted import MAX_FRAME_BYTES, MAX_IMAGE_PIXELS, require_at_most
@@ -173,7 +173,9 @@ def _leaves(node: Any, path: str, file: Path, depth: int = 0) -> Iterator[Field]
     kinds = [kind for kind in (*READ_KINDS, *UNREAD_KINDS) if kind in node]
     if len(kinds) != 1:
         expected = f"one of the kinds {', '.join((*READ_KINDS, *UNREAD_KINDS))}"
-        raise wrong(sorted(node), f"the description of feature '{path}'", expected, file)
+        raise wrong_value_error(
+            sorted(node), f"the description of feature '{path}'", expected, file
+        )
     if kinds[0] == "featuresDict":
         for name, child in _children(node, f"feature '{path}'", file).items():
             name = expect_name(name, f"the name of a feature of '{path}'", file)
@@ -210,7 +212,9 @@ def _image(
 ) -> Field:
     dtype = _dtype(described, "uint8", IMAGE_DTYPES, path, file)
     if len(shape) != 3 or 0 in shape or shape[2] not in (None, 1, 2, 3, 4):
-        raise wrong(list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file)
+        raise wrong_value_error(
+            list(shape), f"the shape of '{path}'", "[height, width, 1 to 4 channels]", file
+        )
     pixels = math.prod(n or 1 for n in shape[:2])
     require_at_most(pixels, MAX_IMAGE_PIXELS, f"pixels per image of '{path}'", file)
     return Field(path, "image", shape, dtype)
@@ -222,7 +226,7 @@ def _dtype(
     what = f"the dtype of '{path}'"
     dtype = expect_text(value_of(described, "dtype", default), what, file)
     if dtype not in known:
-        raise wrong(dtype, what, f"one of {', '.join(known)}", file)
+        raise wrong_value_error(dtype, what, f"one of {', '.join(known)}", file)
     return dtype
 
 
@@ -232,7 +236,7 @@ def _tensor(
     dtype = _dtype(described, "", (*NUMPY_DTYPES, *TEXT_DTYPES), path, file)
     encoding = expect_text(value_of(described, "encoding", ""), f"the encoding of '{path}'", file)
     if encoding.lower() not in ENCODINGS:
-        raise wrong(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
+        raise wrong_value_error(encoding, f"the encoding of '{path}'", "none, bytes or zlib", file)
     values = math.prod(n for n in shape if n is not None)
     require_at_most(values * 8, MAX_FRAME_BYTES, f"bytes per step of '{path}'", file)
     return Field(path, "text" if dtype in TEXT_DTYPES else "tensor", shape, dtype, encoding.lower())
