@@ -4,13 +4,19 @@ The file holds the marks of matches and tasks, the steps that undo and redo them
 of the matches. To matches with another fingerprint the choices are never applied.
 """
 
-from strap.choices.files import Use, carry_over, change_choices, choose_matches, open_choices
-from strap.choices.marks import Choices, Chosen, fingerprint_matches
+from strap.choices.files import (
+    ChoicesMode,
+    carry_over,
+    change_choices,
+    choose_matches,
+    open_choices,
+)
+from strap.choices.marks import Choices, ChosenMatches, fingerprint_matches
 
 __all__ = [
     "Choices",
-    "Chosen",
-    "Use",
+    "ChoicesMode",
+    "ChosenMatches",
     "carry_over",
     "change_choices",
     "choose_matches",

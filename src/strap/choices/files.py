@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from strap.atomic import read_json, write_json
 from strap.choices.changes import apply_change, require_top_k, require_weight
-from strap.choices.marks import Choices, Chosen, Mark, Step, Verdict, fingerprint_matches
+from strap.choices.marks import Choices, ChosenMatches, Mark, Step, Verdict, fingerprint_matches
 from strap.errors import StrapError, name_some, printable, shorten, unknown
 from strap.locks import hold_lock
 from strap.provenance import fingerprint_json
@@ -23,7 +23,7 @@ OLDER = "choices-older"
 choices-older.json, choices-older-2.json, …"""
 LOCK_FILE = ".choices.lock"
 FORMAT = "strap-choices"
-Use = Literal["use", "ignore"]
+ChoicesMode = Literal["use", "ignore"]
 """Whether a command applies the choices of a run."""
 
 
@@ -42,7 +42,9 @@ def open_choices(run_path: str | Path) -> Choices:
         ) from error
 
 
-def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> Chosen:
+def choose_matches(
+    run_path: str | Path, matches: Matches, use: ChoicesMode = "use"
+) -> ChosenMatches:
     """Return the matches that remain after the choices of a run; all, if there are no choices.
 
     If the choices were made among other matches, for instance before the retrieval was repeated,
@@ -53,8 +55,8 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
         matches: all matches of the run.
         use: `use` the choices, or `ignore` them.
     """
-    if use not in get_args(Use):
-        raise unknown("use of choices", use, get_args(Use))
+    if use not in get_args(ChoicesMode):
+        raise unknown("use of choices", use, get_args(ChoicesMode))
     choices = open_choices(run_path) if use == "use" else Choices()
     file = Path(run_path).expanduser() / FILE
     if not choices.is_of(matches):
@@ -79,7 +81,7 @@ def choose_matches(run_path: str | Path, matches: Matches, use: Use = "use") -> 
             "view`, or give --choices ignore"
         )
     has_choices = choices.matches or choices.tasks or choices.top_k is not None
-    return Chosen(
+    return ChosenMatches(
         Matches(tuple(matches[row] for row in rows)),
         tuple(choices.weights(matches)),
         tuple(rows),

@@ -116,7 +116,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenMatches:
     """The matches of a run that remain after its choices."""
 
     matches: Matches

@@ -11,7 +11,7 @@ import tyro
 
 from strap.atomic import write_json
 from strap.augmentation import augment
-from strap.choices import Chosen, Use, choose_matches
+from strap.choices import ChoicesMode, ChosenMatches, choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import show_progress
 from strap.datasets import Dataset
@@ -38,7 +38,7 @@ class Command:
     """lerobot, robomimic: target ∪ retrieved as a dataset; manifest: rows of (dataset, episode,
     start, stop, weight), .json or .parquet; weights: for each dataset a Parquet file with (index,
     weight) of every frame; filter: the episodes and frame ranges to keep, as JSON"""
-    choices: Use = "use"
+    choices: ChoicesMode = "use"
     """use: leave out matches rejected in `strap view`, apply the weights set there (manifest,
     weights), and write these choices to OUT.choices.json; ignore: export all matches"""
     json: Json = False
@@ -91,7 +91,7 @@ class Command:
         require_separate_output(out, [run.path / name for name in RUN_FILES])
         require_separate_output(out, run.path.glob("choices-older*.json"))
 
-    def _note_choices(self, out: Path, run: Run, chosen: Chosen) -> list[Path]:
+    def _note_choices(self, out: Path, run: Run, chosen: ChosenMatches) -> list[Path]:
         """Write the choices that were used beside the output, or remove those of an older one."""
         note = out.with_name(f"{out.name}.choices.json")
         used = chosen.to_json()
@@ -108,7 +108,9 @@ class Command:
         return [note]
 
 
-def _weights(out: Path, target: Dataset, priors: list[Dataset], chosen: Chosen) -> list[Path]:
+def _weights(
+    out: Path, target: Dataset, priors: list[Dataset], chosen: ChosenMatches
+) -> list[Path]:
     """Write one file for the target and one for each prior that is not the target itself."""
     weighted = (chosen.matches, chosen.weights)
     written = [write_weights(out / "target.parquet", target, *weighted, is_target=True)]

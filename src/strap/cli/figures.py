@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.choices import Use, choose_matches
+from strap.choices import ChoicesMode, choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import show_progress
 from strap.datasets import Dataset
@@ -52,7 +52,7 @@ class Command:
     """with --moving: how many queries to show (default: 3)"""
     matches: int | None = None
     """with --moving or --rerun: how many matches of each query to show (default: 3)"""
-    choices: Use = "use"
+    choices: ChoicesMode = "use"
     """use: leave out matches rejected in `strap view`; ignore: draw all matches"""
     json: Json = False
     """print the files' paths as JSON"""

@@ -10,12 +10,12 @@ from strap.errors import StrapError
 from strap.runs import is_run, open_run
 
 if TYPE_CHECKING:
-    from strap.choices import Chosen
+    from strap.choices import ChosenMatches
     from strap.training import FrameCache
 
 
 def choose_match_weights(
-    given: str | None, data: Path, cache: FrameCache, chosen: Chosen | None
+    given: str | None, data: Path, cache: FrameCache, chosen: ChosenMatches | None
 ) -> Sequence[float] | Literal["cost"] | None:
     """Return the weights of the matches to train on.
 

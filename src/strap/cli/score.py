@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import tyro
 
-from strap.choices import Use
+from strap.choices import ChoicesMode
 from strap.cli.options import Json, print_json
 from strap.errors import StrapError, printable
 from strap.runs import Run, open_run
@@ -31,7 +31,7 @@ class Command:
     """folders that `strap retrieve` wrote"""
     seed: int = 0
     """seed of the random segments"""
-    choices: Use = "use"
+    choices: ChoicesMode = "use"
     """use: leave out matches rejected in `strap view`; ignore: score all matches"""
     json: Json = False
     """print the scores as JSON"""

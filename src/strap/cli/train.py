@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.choices import Use
+from strap.choices import ChoicesMode
 from strap.cli.match_weights import choose_match_weights
 from strap.cli.options import Json, OpenArgument, SelectionArgument, print_json
 from strap.cli.progress import show_progress
@@ -21,7 +21,7 @@ from strap.provenance import fingerprint_json
 from strap.runs import POLICY, is_run
 
 if TYPE_CHECKING:
-    from strap.choices import Chosen
+    from strap.choices import ChosenMatches
     from strap.training import FrameCache, Trained, TrainingSettings
 
 
@@ -95,7 +95,7 @@ class Command:
     """strap: how often each match is drawn: cost: cheaper matches more often; importance (for a
     run): matches that resemble the target more than the rest of the prior more often; or a file
     with a JSON list, one weight per match in the order of matches.parquet"""
-    choices: Use = "use"
+    choices: ChoicesMode = "use"
     """for a run: use: leave out matches rejected in `strap view` (RUN/augmented still holds them)
     and multiply the match weights by those set there; ignore: train on all matches"""
     decay: bool = False
@@ -207,7 +207,7 @@ class Command:
         )
         self._report(done, training.recipe)
 
-    def _about(self, chosen: Chosen | None) -> dict[str, Any]:
+    def _about(self, chosen: ChosenMatches | None) -> dict[str, Any]:
         """Return what the checkpoint records about the run; empty if DATA is not a run."""
         if chosen is None:
             return {}
@@ -281,7 +281,7 @@ class Command:
         values = {name: getattr(self, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
-    def _cache(self, progress: Any) -> tuple[FrameCache, Chosen | None]:
+    def _cache(self, progress: Any) -> tuple[FrameCache, ChosenMatches | None]:
         from strap.policies.settings import text_encoder_preset
         from strap.training.cache import open_cache
         from strap.training.cache_builder import CacheOptions, build_cache

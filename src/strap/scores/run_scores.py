@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from strap.choices import Use, choose_matches
+from strap.choices import ChoicesMode, choose_matches
 from strap.datasets.labels import read_labels
 from strap.runs import Run
 from strap.scores.scoring import Scores, score
 from strap.segments import read_segments
 
 
-def score_run(run: Run, *, seed: int = 0, choices: Use = "use") -> Scores:
+def score_run(run: Run, *, seed: int = 0, choices: ChoicesMode = "use") -> Scores:
     """Score the matches of a run by the skill labels of the datasets that it was made from.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strap.choices import Chosen, Use, choose_matches
+from strap.choices import ChoicesMode, ChosenMatches, choose_matches
 from strap.datasets import Dataset, OpenOptions, open_dataset
 from strap.datasets.selection import Selection
 from strap.errors import StrapError
@@ -52,7 +52,7 @@ class TrainingData:
     retrieved: tuple[RetrievedSpan, ...]
     context: Context | None = None
     """frames around the retrieved segments; None if the clips are whole trajectories"""
-    chosen: Chosen | None = None
+    chosen: ChosenMatches | None = None
     """for a run: the matches that remain; the others are missing from `retrieved`"""
 
     def fingerprint(self) -> str:
@@ -82,7 +82,7 @@ def open_training_data(
     whole_prior: bool = False,
     selection: Selection | None = None,
     opening: OpenOptions | None = None,
-    choices: Use = "use",
+    choices: ChoicesMode = "use",
     progress: Progress = silent,
 ) -> TrainingData:
     """Open a run folder, a dataset of demonstrations, or an augmented dataset.
@@ -157,7 +157,7 @@ def open_whole_datasets(
     return TrainingData(tuple(clips), ())
 
 
-def _read_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
+def _read_run(path: Path, choices: ChoicesMode, *, whole_prior: bool) -> TrainingData:
     from strap.runs import open_run
 
     run = open_run(path)
@@ -187,7 +187,7 @@ def _read_run(path: Path, choices: Use, *, whole_prior: bool) -> TrainingData:
     return TrainingData(tuple(clips), retrieved, context, chosen)
 
 
-def _with_choices(data: TrainingData, chosen: Chosen) -> TrainingData:
+def _with_choices(data: TrainingData, chosen: ChosenMatches) -> TrainingData:
     """Return an augmented dataset's clips without those of dropped matches.
 
     An augmented dataset holds one clip per match, in the order of matches.parquet.

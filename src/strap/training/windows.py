@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.atomic import read_json
-from strap.choices import Chosen
+from strap.choices import ChosenMatches
 from strap.errors import StrapError, shorten, unknown
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache, RetrievedSpan
@@ -259,7 +259,7 @@ def weigh_by_cost(retrieved: Sequence[RetrievedSpan]) -> list[float]:
 
 def weigh_by_choices(
     weights: Sequence[float] | Literal["cost"] | None,
-    chosen: Chosen,
+    chosen: ChosenMatches,
     retrieved: Sequence[RetrievedSpan],
 ) -> Sequence[float] | Literal["cost"] | None:
     """Return the weights of the remaining matches, each multiplied by its weight in the choices.
