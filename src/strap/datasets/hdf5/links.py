@@ -43,7 +43,7 @@ def has_member(group: h5py.Group, name: str) -> bool:
     return bool(group.id.links.exists(name.encode()))
 
 
-def follow(group: h5py.Group, path: str, file: Path) -> Node:
+def resolve_link(group: h5py.Group, path: str, file: Path) -> Node:
     """Return the object at `path` in a group, following hard and soft links of this file."""
     start = f"{group.name}/{path}".lstrip("/")
     node: Node = group
@@ -95,7 +95,7 @@ def _walk(
 ) -> Iterator[tuple[str, Node]]:
     """Yield (path, object) of every member of a group, each followed by its own members."""
     for name in member_names(group, place, file):
-        node = follow(group, name, file)
+        node = resolve_link(group, name, file)
         yield name, node
         if not isinstance(node, h5py.Group):
             continue

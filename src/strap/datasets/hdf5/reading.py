@@ -28,7 +28,7 @@ from strap.datasets.hdf5.attributes import (
     read_attributes,
 )
 from strap.datasets.hdf5.guard import GuardedFile
-from strap.datasets.hdf5.links import follow, has_member, member_names, members_under
+from strap.datasets.hdf5.links import has_member, member_names, members_under, resolve_link
 from strap.datasets.hdf5.storage import Place, is_number, read_rows, require_apart, require_stored
 from strap.datasets.image_arrays import as_uint8_images, is_image_array
 from strap.datasets.untrusted import (
@@ -166,7 +166,7 @@ def _list_demos(file: Path) -> _Listing:
         attributes = read_attributes(data, "/data", file, file.stat().st_size)
         lengths: dict[str, int] = {}
         for key in member_names(data, "data", file):
-            node = follow(data, key, file)
+            node = resolve_link(data, key, file)
             if isinstance(node, h5py.Group) and has_member(node, "actions"):
                 lengths[key] = len(_find_actions(node, key, file))
             elif _is_demo(key, node):
@@ -180,7 +180,7 @@ def _list_demos(file: Path) -> _Listing:
 
 
 def _find_data_group(handle: h5py.File, file: Path) -> h5py.Group:
-    found = follow(handle["/"], "data", file) if has_member(handle["/"], "data") else None
+    found = resolve_link(handle["/"], "data", file) if has_member(handle["/"], "data") else None
     if not isinstance(found, h5py.Group):
         raise StrapError(
             f"'{file}' has no group '/data', so it is neither a robomimic nor a LIBERO file; "
@@ -199,7 +199,7 @@ def _is_demo(key: str, node: object) -> bool:
 
 
 def _find_actions(demo: h5py.Group, key: str, file: Path) -> h5py.Dataset:
-    found = follow(demo, "actions", file)
+    found = resolve_link(demo, "actions", file)
     if not isinstance(found, h5py.Dataset) or not found.shape or len(found.shape) > 2:
         wrong = f"has shape {found.shape}" if isinstance(found, h5py.Dataset) else "is a group"
         raise StrapError(
@@ -234,7 +234,7 @@ def _read_demo(trajectory_id: str, entry: _Entry, orientation: Orientation | Non
     file = entry.file
     with _open(file, entry.key) as handle:
         size, data = file.stat().st_size, _find_data_group(handle, file)
-        demo = follow(data, entry.key, file)
+        demo = resolve_link(data, entry.key, file)
         if not isinstance(demo, h5py.Group):
             raise StrapError(
                 f"'{file}': '/data/{entry.key}' is no longer a group: the file has changed, open "
@@ -319,7 +319,7 @@ def _make_lazy(entry: _Entry, name: str, array: h5py.Dataset) -> LazyArray:
 
     def read(start: int, stop: int) -> Any:
         with _open(entry.file, f"{entry.key}, '{name}' frames {start}:{stop}") as handle:
-            stored = follow(handle["/"], f"data/{entry.key}/{name}", entry.file)
+            stored = resolve_link(handle["/"], f"data/{entry.key}/{name}", entry.file)
             if not isinstance(stored, h5py.Dataset) or stored.shape != shape:
                 raise StrapError(
                     f"'{entry.file}', {entry.key}: '{name}' is no longer {shape}: the file has "

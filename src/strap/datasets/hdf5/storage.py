@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import h5py
 import numpy as np
 
-from strap.datasets.hdf5.links import follow
+from strap.datasets.hdf5.links import resolve_link
 from strap.datasets.untrusted import MAX_CHUNK_BYTES, MAX_FRAME_BYTES, require_at_most
 from strap.errors import StrapError
 from strap.types import Array
@@ -297,7 +297,7 @@ def _sources(array: h5py.Dataset, place: Place) -> Iterator[h5py.Dataset]:
                 f"{place} is a virtual array of values in the file '{source.file_name}': files "
                 "must not refer to other files. If you trust it, write its values into this file"
             )
-        found = follow(array.file["/"], source.dset_name, place.file)
+        found = resolve_link(array.file["/"], source.dset_name, place.file)
         if not isinstance(found, h5py.Dataset) or not found.shape:
             raise place.error(f"is a virtual array of '{source.dset_name}', not an array")
         yield found
