@@ -171,8 +171,8 @@ class Broken:
     def video(self, evaluation: int, state: int) -> Path:
         return Path(__file__)
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"what": what, "wanted": wanted}
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"address": address, "request": request}
 
 
 @pytest.fixture
@@ -202,10 +202,10 @@ def test_videos_are_sent_by_byte_range(broken: TestClient) -> None:
     assert broken.get("/api/video?state=3").content == whole
 
 
-@pytest.mark.parametrize("what", ["choices", "borders", "borders/keep", "borders/drop"])
-def test_changes_reach_the_subject(broken: TestClient, what: str) -> None:
-    answer = broken.post(f"/api/{what}", json={"undo": True}, headers={"X-Strap": "1"})
-    assert answer.json() == {"what": what, "wanted": {"undo": True}}
+@pytest.mark.parametrize("address", ["choices", "borders", "borders/keep", "borders/drop"])
+def test_changes_reach_the_subject(broken: TestClient, address: str) -> None:
+    answer = broken.post(f"/api/{address}", json={"undo": True}, headers={"X-Strap": "1"})
+    assert answer.json() == {"address": address, "request": {"undo": True}}
 
 
 def test_many_films_at_once(client: TestClient) -> None:

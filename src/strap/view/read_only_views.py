@@ -70,9 +70,9 @@ class ComparisonView:
         """Raise: runs have no rollouts of their own."""
         raise NotThereError("runs have no rollouts: view the folders that `strap evaluate` wrote")
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: runs are changed one at a time."""
-        raise NotThereError(f"'{what}' cannot be changed side by side: view one run alone")
+        raise NotThereError(f"'{address}' cannot be changed side by side: view one run alone")
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class EvaluationView:
         except StrapError as error:
             raise NotThereError(str(error)) from error
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: an evaluation cannot be changed."""
-        raise NotThereError(f"an evaluation has no '{what}' to change")
+        raise NotThereError(f"an evaluation has no '{address}' to change")
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,6 @@ class DatasetView:
         """Raise: a dataset has no rollouts."""
         raise NotThereError("a dataset has no rollouts: request frames of an episode")
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG002
         """Raise: datasets are never changed."""
-        raise NotThereError(f"a dataset has no '{what}' to change")
+        raise NotThereError(f"a dataset has no '{address}' to change")

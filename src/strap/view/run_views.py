@@ -164,10 +164,10 @@ class RunView:
         """Raise: a run has no rollouts of its own."""
         raise NotThereError("a run has no rollouts: view the folder that `strap evaluate` wrote")
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Change choices or borders; return the new choices, or the new contents.
 
-        `wanted["among"]` is the fingerprint of the matches that the page shows. If these are not
+        `request["among"]` is the fingerprint of the matches that the page shows. If these are not
         the current matches, raise and change nothing.
         """
         changes = {
@@ -176,10 +176,10 @@ class RunView:
             "borders/keep": self._keep_borders,
             "borders/drop": self._drop_borders,
         }
-        if what not in changes:
-            raise NotThereError(f"'{what}' cannot be changed here")
-        wanted = dict(wanted)
-        shown = wanted.pop("among", None)
+        if address not in changes:
+            raise NotThereError(f"'{address}' cannot be changed here")
+        request = dict(request)
+        shown = request.pop("among", None)
         with self._changing:
             is_other = shown not in (None, self._shown.description["fingerprint"])
             if is_other or not self._is_current():
@@ -187,21 +187,21 @@ class RunView:
                     f"'{self.run.path}' was made again, or its borders were moved in another tab: "
                     "nothing was changed; reload the page"
                 )
-            return changes[what](wanted)
+            return changes[address](request)
 
-    def _choose(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _choose(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._shown.draft:
             raise StrapError("new borders are being tried: keep or drop them first, then choose")
-        return change_choices(self.run.path, self.run.matches, wanted).describe(self.run.matches)
+        return change_choices(self.run.path, self.run.matches, request).describe(self.run.matches)
 
-    def _move_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        if set(wanted) != {"demonstration", "boundaries"}:
+    def _move_borders(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        if set(request) != {"demonstration", "boundaries"}:
             raise BadRequestError(
                 'send borders as {"demonstration": number, "boundaries": [frames]}'
             )
-        key = self._demonstration(wanted["demonstration"])
+        key = self._demonstration(request["demonstration"])
         before = self._shown.draft
-        boundaries = {**(before.boundaries if before else {}), key: wanted["boundaries"]}
+        boundaries = {**(before.boundaries if before else {}), key: request["boundaries"]}
         self._shown = self._saved.with_draft(self._draft(boundaries), key)
         return self.contents()
 
@@ -223,8 +223,8 @@ class RunView:
             )
         return ids[number]
 
-    def _keep_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        _require_empty(wanted)
+    def _keep_borders(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        _require_empty(request)
         if self._shown.draft is None:
             raise StrapError("there are no new borders to keep: move some first")
         with self._searching:
@@ -232,8 +232,8 @@ class RunView:
             self._saved = self._shown = ShownRun.of(repeated)
         return self.contents()
 
-    def _drop_borders(self, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        _require_empty(wanted)
+    def _drop_borders(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        _require_empty(request)
         self._shown = self._saved
         return self.contents()
 
@@ -246,8 +246,8 @@ def _describe_draft(shown: ShownRun) -> dict[str, Any] | None:
     return {"demonstration": number, "boundaries": boundaries}
 
 
-def _require_empty(wanted: Mapping[str, Any]) -> None:
-    if wanted:
+def _require_empty(request: Mapping[str, Any]) -> None:
+    if request:
         raise BadRequestError("this change takes nothing: send {}")
 
 

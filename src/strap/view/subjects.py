@@ -37,5 +37,5 @@ class Subject(Protocol):
     def video(self, evaluation: int, state: int) -> Path:
         """Return the video file of an episode."""
 
-    def change(self, what: str, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Change what an address names, such as `choices`, and return the new state."""
+    def change(self, address: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Change what is at an address, such as `choices`, and return the new state."""
