@@ -22,7 +22,7 @@ from strap.types import Matches
 from strap.view import alignments
 from strap.view.alignments import Features, describe_alignment
 from strap.view.contents import Sources
-from strap.view.refusals import NotThereError
+from strap.view.errors import NotThereError
 
 
 def describe(run: Run, row: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from strap.atomic import TEMPORARY, replacing
 from strap.lazy_arrays import LazyArray, lazy
 from strap.types import Array, Source, Trajectory
 from strap.view import films
+from strap.view.errors import BadRequestError, NotThereError
 from strap.view.films import FilmRequest, Films, FilmSheet, draw_sheet
-from strap.view.refusals import BadRequestError, NotThereError
 
 ALL = FilmRequest("target", "demo", 0, 7, "wrist", 96)
 

@@ -28,8 +28,8 @@ from strap.cli import main
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run
 from strap.synthetic import Planted
+from strap.view.errors import NotThereError
 from strap.view.films import FilmRequest, FilmSheet
-from strap.view.refusals import NotThereError
 from strap.view.run_views import RunView
 from strap.view.server import make_app
 

@@ -23,7 +23,7 @@ from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
 from strap.store import EmbeddingStore
 from strap.types import Array, Match, Segment, Trajectory
 from strap.view.contents import Sources, significant
-from strap.view.refusals import NotThereError
+from strap.view.errors import NotThereError
 
 AROUND = 40
 """frames before and after a match for which costs are shown as well"""

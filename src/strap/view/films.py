@@ -28,7 +28,7 @@ from strap.atomic import TEMPORARY, remove_leftovers, replacing
 from strap.errors import StrapError, unknown
 from strap.provenance import fingerprint_json
 from strap.types import Array, Trajectory
-from strap.view.refusals import BadRequestError, NotThereError
+from strap.view.errors import BadRequestError, NotThereError
 
 SIZES = (96, 192, 384)
 """pixels of a frame's longer side"""

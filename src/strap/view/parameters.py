@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from strap.errors import shorten, unknown
-from strap.view.refusals import BadRequestError
+from strap.view.errors import BadRequestError
 
 MAX_NUMBER = 10**9
 MAX_TEXT = 1000

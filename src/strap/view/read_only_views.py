@@ -9,8 +9,8 @@ from typing import Any
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
+from strap.view.errors import NotThereError
 from strap.view.films import FilmRequest, Films, FilmSheet
-from strap.view.refusals import NotThereError
 from strap.view.run_views import RunView, open_trajectory
 from strap.view.side_by_side import (
     describe_comparison,

@@ -21,8 +21,8 @@ from strap.types import Trajectory
 from strap.view.alignments import Features, describe_alignment
 from strap.view.borders import BorderSearch, Boundaries, Draft, draft_borders, keep_borders
 from strap.view.contents import Sources, describe_run
+from strap.view.errors import BadRequestError, NotThereError
 from strap.view.films import FilmRequest, Films, FilmSheet
-from strap.view.refusals import BadRequestError, NotThereError
 
 FIRST_FILMS_SECONDS = 4.0
 """time in which the page's first films are made, before `prepare` searches"""

@@ -22,10 +22,10 @@ from starlette.types import ASGIApp
 
 from strap.cpus import count_cpus
 from strap.errors import StrapError
+from strap.view.errors import BadRequestError, NotThereError
 from strap.view.films import FilmRequest
 from strap.view.guards import MAX_BODY, Guard, TooLargeError
 from strap.view.parameters import Parameters
-from strap.view.refusals import BadRequestError, NotThereError
 from strap.view.subjects import PAGE, Subject
 
 ADDRESS = "127.0.0.1"
