@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from strap.atomic import replacing, write_json
-from strap.datasets.base import Dataset, natural
+from strap.datasets.base import Dataset, natural_sort_key
 from strap.errors import StrapError, unknown
 from strap.types import Matches, Segment
 
@@ -46,7 +46,9 @@ def weighted_spans(
     """Return the whole target demonstrations, then each retrieved segment once with its weight."""
     targets = [WeightedSpan(target.name, t.id, 0, t.length, 1.0) for t in target]
     found = _total_weights(matches, weights)
-    ordered = sorted(found, key=lambda key: (key[0], natural(key[1].trajectory_id), key[1]))
+    ordered = sorted(
+        found, key=lambda key: (key[0], natural_sort_key(key[1].trajectory_id), key[1])
+    )
     retrieved = [
         WeightedSpan(dataset, s.trajectory_id, s.start, s.stop, found[dataset, s])
         for dataset, s in ordered
@@ -139,13 +141,13 @@ def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for row in weighted_spans(target, matches):
         spans.setdefault(row.dataset, {}).setdefault(row.episode, []).append((row.start, row.stop))
-    content = {
-        dataset: {
-            "episodes": [_episode_number(key) for key in sorted(episodes, key=natural)],
-            "frames": {key: _merge_spans(episodes[key]) for key in sorted(episodes, key=natural)},
+    content: dict[str, dict[str, object]] = {}
+    for dataset, episodes in spans.items():
+        ids = sorted(episodes, key=natural_sort_key)
+        content[dataset] = {
+            "episodes": [_episode_number(key) for key in ids],
+            "frames": {key: _merge_spans(episodes[key]) for key in ids},
         }
-        for dataset, episodes in spans.items()
-    }
     write_json(Path(out), content)
     return Path(out)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import strap
-from strap.datasets import natural
+from strap.datasets import natural_sort_key
 from strap.datasets.hdf5.attributes import instruction_from_name
 from strap.errors import StrapError
 from strap.synthetic import Planted, make_planted
@@ -261,7 +261,7 @@ def test_fingerprint_notices_a_change(tmp_path: Path) -> None:
 
 
 def test_natural_order() -> None:
-    assert sorted(["a10", "a2", "a", "b1"], key=natural) == ["a", "a2", "a10", "b1"]
+    assert sorted(["a10", "a2", "a", "b1"], key=natural_sort_key) == ["a", "a2", "a10", "b1"]
 
 
 # --- links, and arrays that lie elsewhere -------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strap.datasets.base import Dataset, Reader, natural
+from strap.datasets.base import Dataset, Reader, natural_sort_key
 from strap.datasets.formats import find_opener
 from strap.datasets.hub import fetch_snapshot, find_hub_name, find_snapshot
 from strap.datasets.untrusted import explain_read_errors
@@ -17,7 +17,7 @@ from strap.errors import StrapError, unknown
 from strap.progress import Progress, silent
 from strap.types import Orientation
 
-__all__ = ["Dataset", "OpenOptions", "Reader", "is_opening", "natural", "open_dataset"]
+__all__ = ["Dataset", "OpenOptions", "Reader", "is_opening", "natural_sort_key", "open_dataset"]
 
 OPENING_ARGUMENTS = {"format", "orientation", "missing", "fields"}
 """arguments of `open_dataset` that change how a dataset is read"""

@@ -188,7 +188,7 @@ class SelectionReader:
         return self.whole.read(trajectory_id)
 
 
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+def natural_sort_key(text: str) -> tuple[tuple[int, int, str], ...]:
     """Return the natural sort key of a text: `demo_2` comes before `demo_10`."""
     parts = re.split(r"([0-9]{1,18})", text)
     return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts if p)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from strap.cpus import count_cpus
-from strap.datasets.base import natural
+from strap.datasets.base import natural_sort_key
 from strap.errors import StrapError, unknown
 from strap.store.layout import (
     SHARDS,
@@ -231,6 +231,6 @@ def open_store(path: str | Path, *, cameras: Sequence[str] | None = None) -> Emb
     if missing_shards(manifest, shards):
         manifest = {}  # then it is not complete
     places = {e.id: (s.name, e) for s in shards.values() for e in s.entries if e.id not in dropped}
-    ordered = {key: places[key] for key in sorted(places, key=natural)}
+    ordered = {key: places[key] for key in sorted(places, key=natural_sort_key)}
     chosen = tuple(cameras or config.cameras)
     return EmbeddingStore(path, config, shards, ordered, manifest, chosen, source)

@@ -17,7 +17,7 @@ from typing import Any
 
 import h5py
 
-from strap.datasets.base import natural, require_unique
+from strap.datasets.base import natural_sort_key, require_unique
 from strap.datasets.hdf5.attributes import (
     Attributes,
     Dialect,
@@ -129,7 +129,7 @@ def _hdf5_files(folder: Path) -> list[Path]:
     """Return the HDF5 files at any depth, without hidden ones, which can be unfinished."""
     found = (path for path in folder.rglob("*") if path.suffix in SUFFIXES and not path.is_dir())
     visible = [p for p in found if not any(w.startswith(".") for w in p.relative_to(folder).parts)]
-    return sorted(visible, key=lambda p: natural(p.relative_to(folder).as_posix()))
+    return sorted(visible, key=lambda p: natural_sort_key(p.relative_to(folder).as_posix()))
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def _list_demos(file: Path) -> _Listing:
                     f"'{file}': '/data/{key}' is a demonstration without 'actions'; the file is "
                     "damaged or half-written: copy or record it again, or remove the group"
                 )
-        keys = sorted(lengths, key=natural)
+        keys = sorted(lengths, key=natural_sort_key)
         note = _check_counts(attributes, lengths)
         return _Listing(keys, find_dialect(attributes), attributes.values, note)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strap.datasets.base import natural
+from strap.datasets.base import natural_sort_key
 from strap.datasets.image_arrays import is_image_array
 from strap.datasets.rlds.structure import NUMPY_DTYPES, Field, Structure
 from strap.datasets.state_names import is_state_name
@@ -129,7 +129,7 @@ def _cameras(structure: Structure, paths: list[str] | None) -> dict[str, Field]:
     if paths is not None:
         chosen = [_require(structure, "camera", p, colour) for p in paths]
         return {strip_observation(field.path): field for field in chosen}
-    return {strip_observation(path): colour[path] for path in sorted(colour, key=natural)}
+    return {strip_observation(path): colour[path] for path in sorted(colour, key=natural_sort_key)}
 
 
 def _is_colour(field: Field) -> bool:

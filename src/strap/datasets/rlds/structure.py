@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from strap.datasets.base import natural
+from strap.datasets.base import natural_sort_key
 from strap.datasets.rlds.description import (
     DATASET_INFO,
     FEATURES,
@@ -108,7 +108,7 @@ def find_folder(path: Path) -> Path | None:
 def find_version(path: Path) -> Path | None:
     """Return the newest version folder in a dataset's folder; None if there is none."""
     versions = [p for p in _folders(path) if _is_file(p / FEATURES)]
-    return max(versions, key=lambda p: natural(p.name), default=None)
+    return max(versions, key=lambda p: natural_sort_key(p.name), default=None)
 
 
 def _is_file(path: Path) -> bool:
