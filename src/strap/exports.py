@@ -109,7 +109,7 @@ def frame_weights(
     found = _segments_in(dataset, matches, weights)
     own = set(dataset.ids) if is_target else set()
     indices, values = [], []
-    for first, trajectory_id, length in _numbered(dataset.whole):
+    for first, trajectory_id, length in _numbered(dataset.full_dataset):
         trajectory_weights = np.full(length, 1.0 if trajectory_id in own else 0.0, np.float32)
         for start, stop, weight in found.get(trajectory_id, ()):
             if stop > length:

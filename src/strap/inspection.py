@@ -138,7 +138,7 @@ def inspect(
         raise StrapError(f"'{dataset.path}' holds no trajectories")
     missing = _missing_files(dataset)
     lacking = {name for ids in missing.values() for name in ids}
-    is_on_hub = bool(getattr(dataset.whole.reader, "commit", ""))
+    is_on_hub = bool(getattr(dataset.full_dataset.reader, "commit", ""))
     whole = [name for name in dataset.ids if name not in lacking or is_on_hub]
     seen = _open_sample(dataset, whole or dataset.ids, sample, seconds)
     first = seen[0]
@@ -203,7 +203,7 @@ def _histogram(lengths: Array) -> Histogram:
 
 def _missing_files(dataset: Dataset) -> dict[str, list[str]]:
     """Return for each kind of file the trajectories whose file is not on this machine."""
-    missing: Mapping[str, Sequence[str]] = getattr(dataset.whole.reader, "missing", {})
+    missing: Mapping[str, Sequence[str]] = getattr(dataset.full_dataset.reader, "missing", {})
     chosen = set(dataset.ids)
     return {what: [name for name in ids if name in chosen] for what, ids in missing.items()}
 

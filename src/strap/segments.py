@@ -137,8 +137,8 @@ def _check_origin(dataset: Dataset | Iterable[Trajectory], segmentation: Segment
     if segmentation.method != "manual" or file is None or not isinstance(dataset, Dataset):
         return
     content = read_json(file)
-    known = dict.fromkeys(dataset.whole.ids)
-    skipped = getattr(dataset.whole.reader, "skipped", ())  # their files are missing
+    known = dict.fromkeys(dataset.full_dataset.ids)
+    skipped = getattr(dataset.full_dataset.reader, "skipped", ())  # their files are missing
     for key in _named_trajectories(content, file):
         if key not in known and key not in skipped:
             raise StrapError(

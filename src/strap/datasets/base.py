@@ -72,7 +72,7 @@ class Dataset:
     def label(self) -> str:
         """The short name for display: the hub repository's name, else the file or folder name."""
         name = self.path.name or self.path.resolve().name
-        return getattr(self.whole.reader, "label", "") or name
+        return getattr(self.full_dataset.reader, "label", "") or name
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ class Dataset:
                 all.
             progress: called with (what, megabytes fetched, total megabytes).
         """
-        if fetch := getattr(self.whole.reader, "fetch", None):
+        if fetch := getattr(self.full_dataset.reader, "fetch", None):
             fetch(self.ids, cameras, progress)
 
     def __len__(self) -> int:
@@ -135,13 +135,13 @@ class Dataset:
         for trajectory_id in ids:
             if trajectory_id not in known:
                 raise self._no_such(trajectory_id)
-        return replace(self, reader=SelectionReader(self.whole.reader, tuple(ids)))
+        return replace(self, reader=SelectionReader(self.full_dataset.reader, tuple(ids)))
 
     @property
-    def whole(self) -> Dataset:
+    def full_dataset(self) -> Dataset:
         """The dataset that this is a selection of; the dataset itself if it is not a selection."""
         if isinstance(self.reader, SelectionReader):
-            return replace(self, reader=self.reader.whole)
+            return replace(self, reader=self.reader.full_reader)
         return self
 
     def __repr__(self) -> str:
@@ -153,14 +153,14 @@ class Dataset:
         For a dataset from the hub, return a hash of its commit, which does not depend on how many
         of its files have been downloaded.
         """
-        whole = self.whole.reader
-        if commit := getattr(whole, "commit", ""):
-            return fingerprint_json([commit, list(getattr(whole, "skipped", ()))])
+        reader = self.full_dataset.reader
+        if commit := getattr(reader, "commit", ""):
+            return fingerprint_json([commit, list(getattr(reader, "skipped", ()))])
         if self.path.is_dir():
-            return fingerprint_files(whole.files, self.path)
+            return fingerprint_files(reader.files, self.path)
         # Links are resolved, as in `name`: the name of a link is not part of the content.
         file = self.path.resolve()
-        files = [file if other == self.path else other for other in whole.files]
+        files = [file if other == self.path else other for other in reader.files]
         return fingerprint_files(files, file.parent)
 
 
@@ -168,24 +168,24 @@ class Dataset:
 class SelectionReader:
     """A reader of some of the trajectories of another reader."""
 
-    whole: Reader
+    full_reader: Reader
     ids: Sequence[str]
 
     @property
     def files(self) -> Sequence[Path]:
         """All files of the whole dataset."""
-        return self.whole.files
+        return self.full_reader.files
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The metadata of the whole dataset."""
-        return self.whole.metadata
+        return self.full_reader.metadata
 
     def read(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory with its arrays unread."""
         if trajectory_id not in self.ids:
             raise KeyError(trajectory_id)
-        return self.whole.read(trajectory_id)
+        return self.full_reader.read(trajectory_id)
 
 
 def natural_sort_key(text: str) -> tuple[tuple[int, int, str], ...]:

@@ -252,7 +252,7 @@ def _write_manifest(
     checked: Collection[str],
 ) -> None:
     """Write the manifest, which also lists the trajectories not checked since files changed."""
-    present = set(dataset.whole.ids) & set(store.ids)
+    present = set(dataset.full_dataset.ids) & set(store.ids)
     is_same = _is_made_from(before, dataset, fingerprint)
     unchecked = (set(before.get("unchecked", ())) if is_same else present) - set(checked)
     manifest = {

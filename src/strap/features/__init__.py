@@ -111,11 +111,11 @@ def _learn_features(
     settings = RepresentationSettings(camera=next(iter(options.cameras), None))
     if options.learning_steps is not None:
         settings = replace(settings, steps=options.learning_steps)
-    whole = [prior.whole for prior in datasets[1:]]
-    data = [[prior.name, prior.fingerprint(), prior.read_as] for prior in whole]
+    priors = [prior.full_dataset for prior in datasets[1:]]
+    data = [[prior.name, prior.fingerprint(), prior.read_as] for prior in priors]
     identity = [kind, asdict(settings), data]
     out = folder / f"{kind}-{fingerprint_json(identity)[:12]}"
-    learned = train_representation(kind, whole, out, settings, device=device, progress=progress)
+    learned = train_representation(kind, priors, out, settings, device=device, progress=progress)
     return [_embed_learned(learned, dataset, folder, progress) for dataset in datasets]
 
 

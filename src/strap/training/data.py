@@ -72,7 +72,7 @@ class TrainingData:
         for clip in self.clips:
             ids.setdefault(clip.dataset.name, {})[clip.id] = None
         for name, dataset in {clip.dataset.name: clip.dataset for clip in self.clips}.items():
-            dataset.whole.select(list(ids[name])).fetch(cameras, progress)
+            dataset.full_dataset.select(list(ids[name])).fetch(cameras, progress)
 
 
 def open_training_data(
