@@ -18,7 +18,7 @@ def run_toys(file: Path, data: Path, work: Path) -> int:
     # A job that a shell runs in the background ignores Ctrl-C, and so would its children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     experiment = read_experiment(file, KNOWN)
-    scheduler.PATIENCE = 2.0
+    scheduler.TERMINATE_TIMEOUT = 2.0
     settings = RunSettings(trainings=3, evaluations=2, retrievals=2, share_gpu=False)
     planner = toy_planner(experiment, data, work)
     outcome = run_cells(list_cells(experiment), planner, settings)

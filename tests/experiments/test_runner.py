@@ -303,7 +303,7 @@ def test_at_the_deadline_a_policy_in_training_is_still_evaluated(
     outcome = Scheduler(
         stages,
         slots={},
-        conclude=lambda stage, _: ended.append(stage.name),
+        on_success=lambda stage, _: ended.append(stage.name),
         tell=lambda _: None,
         seconds=0,
         kind_after_deadline="evaluate",

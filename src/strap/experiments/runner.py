@@ -82,7 +82,7 @@ def run_cells(
     missing = []
     for cell in cells:
         if _is_finished(cell, planner):
-            _keep_cell(cell, planner, settings)
+            _archive_cell(cell, planner, settings)
         else:
             missing.append(cell)
     tell(f"{len(cells)} cells, {len(cells) - len(missing)} of them finished")
@@ -100,7 +100,7 @@ def run_cells(
         scheduler = Scheduler(
             chosen,
             slots=settings.slots,
-            conclude=_make_conclude(planner, settings, planned),
+            on_success=_make_on_success(planner, settings, planned),
             tell=tell,
             environment=environment,
             seconds=settings.seconds,
@@ -109,7 +109,7 @@ def run_cells(
         outcome = scheduler.run()
     for cell in missing:  # includes cells that another runner finished
         if _is_finished(cell, planner):
-            _keep_cell(cell, planner, settings)
+            _archive_cell(cell, planner, settings)
     return outcome
 
 
@@ -189,24 +189,24 @@ def _is_finished(cell: Cell, planner: Planner) -> bool:
     return result is not None
 
 
-def _make_conclude(
+def _make_on_success(
     planner: Planner, settings: RunSettings, stages: Sequence[Stage]
 ) -> Callable[[Stage, float], None]:
     named = {stage.name: stage for stage in stages}
 
-    def conclude(stage: Stage, seconds: float) -> None:
+    def on_success(stage: Stage, seconds: float) -> None:
         if stage.kind != "evaluate" or stage.cell is None:
             if stage.kind == "train":
                 keep_matches(stage, planner, named)
             note_stage(stage, seconds, planner)
             return
         finish_cell(stage, seconds, planner, named)
-        _keep_cell(stage.cell, planner, settings)
+        _archive_cell(stage.cell, planner, settings)
 
-    return conclude
+    return on_success
 
 
-def _keep_cell(cell: Cell, planner: Planner, settings: RunSettings) -> None:
+def _archive_cell(cell: Cell, planner: Planner, settings: RunSettings) -> None:
     """Copy a finished cell to the folder of kept cells, and remove its weights."""
     if settings.keep is not None:
         copy_cell(cell, planner.work, settings.keep)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from types import FrameType
 
 from strap.atomic import explain_write_errors
@@ -23,14 +24,11 @@ from strap.locks import Lock, try_lock
 
 LOG_LINES = 12
 """number of lines to show of a failed command's log"""
-PATIENCE = 10.0
+TERMINATE_TIMEOUT = 10.0
 """seconds between SIGTERM and SIGKILL when commands are ended"""
-CHECK_EVERY = 5.0
+POLL_SECONDS = 5.0
 """seconds between checks whether another runner has finished waiting stages"""
 PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
-
-Conclude = Callable[[Stage, float], None]
-"""called with a stage whose command has succeeded and its seconds; records that it is finished"""
 
 
 @dataclass
@@ -65,7 +63,8 @@ class Scheduler:
     Args:
         stages: the stages, in the order in which to start them.
         slots: kind -> how many run at once; one, for kinds that are missing.
-        conclude: records that a stage is finished.
+        on_success: called with a stage whose command has succeeded and its seconds, to record
+            that the stage is finished.
         tell: called with one line for each stage that ends.
         environment: environment variables for the commands, in addition to this process's.
         seconds: time until the deadline, after which only stages of `kind_after_deadline` start;
@@ -80,7 +79,7 @@ class Scheduler:
         stages: Sequence[Stage],
         *,
         slots: Mapping[str, int],
-        conclude: Conclude,
+        on_success: Callable[[Stage, float], None],
         tell: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         seconds: float | None = None,
@@ -88,8 +87,10 @@ class Scheduler:
         pause: float = 0.2,
     ) -> None:
         self.waiting = {stage.name: stage for stage in stages}
-        self.kinds = {stage.name: stage.kind for stage in stages}
-        self.slots, self.conclude, self.tell = slots, conclude, tell
+        kinds = {stage.name: stage.kind for stage in stages}
+        self.late_kinds = {s.kind for s in stages if any(kinds[n] != s.kind for n in s.after)}
+        """kinds with stages that wait for the end of other kinds"""
+        self.slots, self.on_success, self.tell = slots, on_success, tell
         self.environment = {**os.environ, **(environment or {})}
         self.outcome = Outcome()
         self.running: dict[str, _Running] = {}
@@ -127,7 +128,7 @@ class Scheduler:
         busy = Counter(running.stage.kind for running in self.running.values())
         checks_all = time.monotonic() >= self.next_check
         if checks_all:
-            self.next_check = time.monotonic() + CHECK_EVERY
+            self.next_check = time.monotonic() + POLL_SECONDS
         for name, stage in list(self.waiting.items()):
             is_full = busy[stage.kind] >= self.slots.get(stage.kind, 1)
             is_checked = checks_all or self._is_ready(stage) or self._is_blocked(stage)
@@ -184,22 +185,23 @@ class Scheduler:
         ended = [running for running in self.running.values() if running.process.poll() is not None]
         for running in ended:
             seconds = time.monotonic() - running.start_time
-            self._conclude(running, seconds)
+            self._record_end(running, seconds)
             del self.running[running.stage.name]
             running.lock.release()
         return bool(ended)
 
-    def _conclude(self, running: _Running, seconds: float) -> None:
+    def _record_end(self, running: _Running, seconds: float) -> None:
         stage, code = running.stage, running.process.returncode
         if code == 0:
             try:
-                self.conclude(stage, seconds)
+                self.on_success(stage, seconds)
             except StrapError as error:
                 self._fail(stage, str(error))
                 return
             self.outcome.finished.add(stage.name)
             self.durations.setdefault(stage.kind, []).append(seconds)
-            self.tell(f"{self._counts()} {_label(stage)}: {_duration(seconds)}{self._left()}")
+            remaining = self._describe_remaining()
+            self.tell(f"{self._counts()} {_label(stage)}: {_duration(seconds)}{remaining}")
             return
         end = f"exit code {code}" if code > 0 else f"ended by {signal.Signals(-code).name}"
         self._fail(stage, f"{end}; the end of '{stage.log}':\n{_last_lines(stage.log)}")
@@ -211,35 +213,30 @@ class Scheduler:
     def _counts(self) -> str:
         return f"[{len(self.outcome.ended)}/{self.total}]"
 
-    def _left(self) -> str:
+    def _describe_remaining(self) -> str:
         """Describe the remaining stages and estimate their time.
 
-        Kinds run in parallel, so the slowest one counts; kinds that wait for others are added.
+        Kinds run in parallel, so the slowest one counts; late kinds are added.
         """
         stages = [*self.waiting.values(), *(running.stage for running in self.running.values())]
         counts = Counter(stage.kind for stage in stages if not stage.is_finished())
         if not counts:
             return ""
-        times = {
-            kind: count * sum(known) / len(known) / self.slots.get(kind, 1)
-            for kind, count in counts.items()
-            if (known := self.durations.get(kind))
-        }
-        later = {stage.kind for stage in self.waiting.values() if self._waits_for_others(stage)}
-        later &= times.keys()
-        parallel = max((times[kind] for kind in times.keys() - later), default=0)
-        seconds = parallel + sum(times[kind] for kind in later)
         listing = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        estimate = f", about {_duration(seconds)}" if times else ""
-        return f"; left: {listing}{estimate}"
-
-    def _waits_for_others(self, stage: Stage) -> bool:
-        return any(self.kinds[name] != stage.kind for name in stage.after)
+        seconds = {
+            kind: count * mean(self.durations[kind]) / self.slots.get(kind, 1)
+            for kind, count in counts.items()
+            if kind in self.durations
+        }
+        if not seconds:
+            return f"; left: {listing}"
+        late = sum(seconds.pop(kind, 0.0) for kind in self.late_kinds)
+        return f"; left: {listing}, about {_duration(max(seconds.values(), default=0.0) + late)}"
 
     def _end_all(self) -> None:
         for running in self.running.values():
             _signal_group(running.process, signal.SIGTERM)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TERMINATE_TIMEOUT
         for running in self.running.values():
             with suppress(subprocess.TimeoutExpired):
                 running.process.wait(max(0.0, deadline - time.monotonic()))
