@@ -17,7 +17,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from strap.atomic import read_json
@@ -172,45 +174,42 @@ def _wrong_results(out: Path, manifest: Mapping[str, Any]) -> str | None:
 
 def _wrong_in(manifest: Any) -> str | None:
     """Return a description of what is missing or invalid in a manifest; None if it is valid."""
-    if not isinstance(manifest, dict) or manifest.get("format") != "strap-run":
+    if not _are(dict, manifest) or manifest.get("format") != "strap-run":
         return "it is not the manifest of a run"
-    arguments: Any = manifest.get("arguments")
-    inputs: Any = manifest.get("inputs")
-    seconds: Any = manifest.get("seconds")
-    if not all(isinstance(value, dict) for value in (arguments, inputs, seconds)):
+    arguments, inputs, seconds = (manifest.get(key) for key in ("arguments", "inputs", "seconds"))
+    if not _are(dict, arguments, inputs, seconds):
         return "arguments, inputs or seconds are missing"
-    opening = arguments.get("opening")
-    if not isinstance(opening, dict) or not set(opening) <= set(OpenOptions.__dataclass_fields__):
+    opening, openings = arguments.get("opening"), arguments.get("openings", {})
+    if not _are(dict, opening) or not set(opening) <= set(OpenOptions.__dataclass_fields__):
         return "'opening' does not say how the datasets were opened"
-    openings = arguments.get("openings", {})
-    if not isinstance(openings, dict) or not all(map(is_opening, openings.values())):
+    if not _are(dict, openings) or not all(map(is_opening, openings.values())):
         return "'openings' does not say how the datasets of stores were opened"
-    chosen = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
-    if not all(isinstance(saved, dict) for saved in chosen):
+    selections = [arguments.get(f"{which}_selection", {}) for which in ("target", "prior")]
+    if not _are(dict, *selections):
         return "it does not say which trajectories were chosen"
-    reasons = manifest.get("reasons", {})
-    if not isinstance(manifest.get("files", {}), dict):
+    files, reasons = manifest.get("files", {}), manifest.get("reasons", {})
+    if not _are(dict, files):
         return "'files' does not say what the run holds"
-    if not isinstance(reasons, dict):
+    if not _are(dict, reasons):
         return "'reasons' does not say why something was chosen"
-    texts = [arguments.get("target"), *inputs.values(), *reasons.values()]
-    texts += [saved.get("episodes", "") for saved in chosen]
-    texts += [opening.get(name) or "" for name in ("format", "orientation", "missing")]
     lists = [arguments.get("prior"), arguments.get("cameras")]
     lists += [opening.get(name) for name in ("camera", "language", "action")]
-    lists += [saved.get("tasks", []) for saved in chosen]
-    if not all(isinstance(saved_list, list) for saved_list in lists) or not arguments["prior"]:
+    lists += [selection.get("tasks", []) for selection in selections]
+    if not _are(list, *lists) or not arguments["prior"]:
         return "'prior' or another list is missing"
-    if not all(
-        isinstance(text, str) for text in (*texts, *(t for saved_list in lists for t in saved_list))
-    ):
+    texts = [arguments.get("target"), *inputs.values(), *reasons.values(), *chain(*lists)]
+    texts += [selection.get("episodes", "") for selection in selections]
+    texts += [opening.get(name) or "" for name in ("format", "orientation", "missing")]
+    if not _are(str, *texts):
         return "a path or name is not text"
     counts = [manifest.get("queries"), arguments.get("history"), arguments.get("chunk")]
-    if not all(type(n) is int for n in counts) or not all(
-        isinstance(n, int | float) for n in seconds.values()
-    ):
+    if not all(type(n) is int for n in counts) or not _are(int | float, *seconds.values()):
         return "'queries', 'history', 'chunk' or a duration is not a number"
     return None
+
+
+def _are(kind: type | UnionType, *values: Any) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _selection(arguments: Mapping[str, Any], which: str) -> Selection:
