@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Dataset": "datasets",
     "EmbeddingStore": "embeddings",
     "Encoder": "encoders",
@@ -67,9 +67,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "dtw":
         return import_module("strap.dtw")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'strap' has no attribute '{name}'")
-    return getattr(import_module(f"strap.{_HOMES[name]}"), name)
+    return getattr(import_module(f"strap.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

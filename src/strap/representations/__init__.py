@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from strap.representations.representation import Representation, open_representation
     from strap.representations.training import train_representation
 
-_HOMES = {
+_MODULES = {
     "Representation": "representation",
     "neighbours_figure": "figures",
     "open_representation": "representation",
@@ -35,6 +35,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'strap.representations' has no attribute '{name}'")
-    return getattr(import_module(f"strap.representations.{_HOMES[name]}"), name)
+    return getattr(import_module(f"strap.representations.{_MODULES[name]}"), name)
