@@ -142,7 +142,7 @@ def test_where_all_have_everything_ray_may_choose(tmp_path):
 def test_a_shard_that_nobody_has_is_named(tmp_path):
     corpus = spread(tmp_path)
     some = frozenset(corpus.shards[1:])
-    with pytest.raises(StrapError, match=r"shard '000000' of .* lies on no machine"):
+    with pytest.raises(StrapError, match=r"shard '000000' of .* is on no machine"):
         schedule(corpus, [Machine("a", 1, some), Machine("b", 1, some)])
 
 

@@ -20,7 +20,7 @@ Unit = Literal["step", "second"]
 
 QUARTILE_SHARE = 0.45
 """The threshold that `auto` tries first, as a share of the upper quartile of movement. On LIBERO's
-demonstrations it is 4.9 to 5.3 mm per step; the paper uses 5 mm."""
+demonstrations it is 4.9 to 5.3 mm per step; the released code uses 5 mm."""
 SENSIBLE_LENGTHS = (1, 3)
 """Sensible mean length of a segment, as multiples of the least length: in the paper 20 to 60."""
 NEARLY_ALL = 0.9

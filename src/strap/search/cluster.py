@@ -57,7 +57,7 @@ class StoreLocation:
             raise StrapError(
                 f"store '{self.path}' on machine '{platform.node()}' has other trajectories or "
                 f"shards ({len(store)} and {len(store.shards)}) than where the search was started: "
-                "copy its .json files anew (store.json, manifest.json, shards/*.json)"
+                "copy its .json files again (store.json, manifest.json, shards/*.json)"
             )
         return store
 
@@ -185,7 +185,7 @@ def schedule(corpus: Corpus, machines: Sequence[Machine]) -> list[SearchTask]:
         if not holders[shard]:
             store = corpus.stores[shard[0]].path
             raise StrapError(
-                f"shard '{shard[1]}' of '{store}' lies on no machine of the cluster: copy "
+                f"shard '{shard[1]}' of '{store}' is on no machine of the cluster: copy "
                 f"'{store}/shards/{shard[1]}.*.npy' to one, or share the folder among all"
             )
         chosen = min(holders[shard], key=lambda machine: load[machine.id])
