@@ -59,12 +59,12 @@ SLOW = {
 TOGETHER = {
     *("libero", "policies", "representations"),
     *("test_dtw_gpu", "test_dtw_sample", "test_page_blocks", "test_package"),
-    *("test_offline_kit", "test_serving"),
+    *("test_offline_kit", "test_serving", "test_page", "test_report", "test_run_views"),
 }
 """folders and modules whose tests run in one process: what they share (environments, caches, a GPU)
 is made once; a module that is named beside its folder is not together with the rest of it"""
 LONGEST = (
-    *("policies", "libero", "test_page_blocks", "test_dtw_gpu", "representations"),
+    *("policies", "libero", "test_page_blocks", "test_dtw_gpu", "test_page", "representations"),
     *("test_end_to_end", "test_chaos", "test_fuzz", "test_embedding_engines", "test_demo"),
     *("test_extras", "test_walks", "test_runner", "test_search_cluster"),
 )

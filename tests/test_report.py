@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +24,7 @@ from strap.features.cameras import compared_cameras, corresponding_camera
 from strap.figures.animation import write_moving_picture
 from strap.figures.retrieval import pair_frames, write_figures
 from strap.pipeline import RetrievalOptions, run_retrieval
-from strap.runs import Run
+from strap.runs import Run, open_run
 from strap.synthetic import Planted
 from strap.types import Array, Matches, Trajectory
 from strap.view.contents import Sources
@@ -31,10 +32,19 @@ from strap.view.run_views import RunView
 from strap.view.single_file import address_of, write_single_file
 
 
-@pytest.fixture
-def run(planted: Planted, tmp_path: Path) -> Run:
+@pytest.fixture(scope="module")
+def made(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run; read only."""
+    folder = tmp_path_factory.mktemp("made")
     options = RetrievalOptions(encoder="pixels", top_k=12)
-    return run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
+    out, stores = folder / "run", folder / "stores"
+    return run_retrieval(planted.target, [planted.prior], out, options, stores=stores)
+
+
+@pytest.fixture
+def run(made: Run, tmp_path: Path) -> Run:
+    """A copy of it, to be changed."""
+    return open_run(shutil.copytree(made.path, tmp_path / "run"))
 
 
 def answers_of(page: Path) -> dict[str, dict[str, object]]:
@@ -226,7 +236,9 @@ class TestFigures:
 
     def test_the_frames_of_a_gif_share_their_colours(self, run: Run) -> None:
         sources = Sources.of(run)
-        write_moving_picture(run.path / "moving.gif", run, sources.target, sources.priors)
+        write_moving_picture(
+            run.path / "moving.gif", run, sources.target, sources.priors, queries=1, ranks=1
+        )
         with Image.open(run.path / "moving.gif") as picture:
             frames = [np.asarray(one.convert("RGB")) for one in ImageSequence.Iterator(picture)]
         assert len(np.unique(np.concatenate(frames).reshape(-1, 3), axis=0)) <= 256

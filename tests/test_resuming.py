@@ -121,7 +121,7 @@ def test_killed_between_rename_and_clean_up(
     data, out = write_clips(tmp_path / "a.hdf5", 3), tmp_path / name
     place = "lerobot.finished_episodes" if name == "out" else "robomimic"
     with monkeypatch.context() as patch:
-        patch.setattr(f"strap.datasets.{place}.discard", killed)
+        patch.setattr(f"strap.datasets.{place}.remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
             convert(strap.open_dataset(data), out)
     assert out.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,19 @@ from strap.view.server import make_app
 MOVED = {"demonstration": 1, "boundaries": [20, 50]}
 
 
-@pytest.fixture
-def own_run(planted: Planted, tmp_path: Path) -> Run:
-    """A run that a test may change."""
+@pytest.fixture(scope="module")
+def made(planted: Planted, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run; read only."""
+    folder = tmp_path_factory.mktemp("made")
     options = RetrievalOptions("pixels", 12, augmented="none")
-    return run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
+    out, stores = folder / "run", folder / "stores"
+    return run_retrieval(planted.target, [planted.prior], out, options, stores=stores)
+
+
+@pytest.fixture
+def own_run(made: Run, tmp_path: Path) -> Run:
+    """A copy of it, to be changed."""
+    return open_run(shutil.copytree(made.path, tmp_path / "run"))
 
 
 @pytest.fixture
