@@ -162,7 +162,7 @@ def serve() -> None:
 
 TRAINING = (
     "strap.cli.train",
-    "strap.policies.frozen",
+    "strap.policies.frozen_vision",
     "strap.training.cache_builder",
     "strap.training.data",
     "torch._dynamo",  # its optimisers import it

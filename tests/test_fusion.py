@@ -19,7 +19,7 @@ from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.features.fusion import READERS, WeightedFeature, fuse
 from strap.pipeline import RetrievalOptions
-from strap.positions import positions
+from strap.position_columns import positions
 from strap.runs import open_run
 from strap.store import EmbeddingStore
 from strap.synthetic import Planted

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import strap
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
-from strap.positions import position_name, positions
+from strap.position_columns import position_name, positions
 from strap.segments import Segmentation, cut, read_segments
-from strap.stops import merge_forward
+from strap.stop_frames import merge_forward
 from strap.synthetic import Planted
 from strap.types import Segment, Source, Trajectory
 

@@ -32,7 +32,7 @@ from websockets.sync.client import connect
 from strap.cpus import count_cpus
 from strap.policies import Checkpoint, Interface, build_policy, policy_preset
 from strap.policies.checkpoints import Instructions, save_checkpoint
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 from strap.serving.messages import pack, unpack
 
 CAMERAS = ("agentview_rgb", "eye_in_hand_rgb")

@@ -15,7 +15,7 @@ from strap.atomic import replacing
 from strap.datasets.base import Dataset
 from strap.datasets.selection import space_evenly
 from strap.errors import StrapError, name_some, printable
-from strap.positions import joint_candidates, position_candidates
+from strap.position_columns import joint_candidates, position_candidates
 from strap.progress import Progress, silent
 from strap.types import Array, Trajectory
 

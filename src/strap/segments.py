@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from strap.atomic import read_json, write_json
 from strap.datasets.base import Dataset
 from strap.errors import StrapError, name_some, printable, shorten, unknown
-from strap.positions import moving_columns, position_name
-from strap.stops import (
+from strap.position_columns import moving_columns, position_name
+from strap.stop_frames import (
     Movements,
     Norm,
     Unit,

@@ -25,7 +25,7 @@ from strap.encoders import PixelEncoder
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.policies import Checkpoint, Interface, PolicySettings, build_policy
 from strap.policies.checkpoints import Instructions, save_checkpoint
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 from strap.segments import Segmentation
 from strap.store import PendingTrajectory, Session, StoreConfig, StoreSource, create_store
 from strap.synthetic import make_planted

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strap.pipeline import RetrievalOptions, run_retrieval
-from strap.policies import frozen as frozen_vision
+from strap.policies import frozen_vision
 from strap.synthetic import Planted
 from strap.training import FrameCache
 from strap.training.cache_builder import CacheOptions, build_cache

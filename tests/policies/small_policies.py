@@ -25,7 +25,7 @@ from strap.policies import (
     build_policy,
 )
 from strap.policies.checkpoints import Instructions, save_checkpoint
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 
 INTERFACE = Interface(
     ("front",), 32, {"ee_pos": 3, "gripper": 2}, 4, 8, (4, 3), 20.0, {"front": (48, 64)}

@@ -18,8 +18,14 @@ from strap import atomic
 from strap.cli import main
 from strap.errors import StrapError
 from strap.locks import LOCK, exclusive_lock
-from strap.policies import Batch, Observation, PolicySettings, load_checkpoint, load_policy
-from strap.policies import frozen as frozen_vision
+from strap.policies import (
+    Batch,
+    Observation,
+    PolicySettings,
+    frozen_vision,
+    load_checkpoint,
+    load_policy,
+)
 from strap.policies.checkpoints import read_tensors
 from strap.synthetic import Planted
 from strap.training import FrameCache, TrainingSettings, cache_builder, open_cache, train

@@ -25,7 +25,7 @@ from strap.policies import (
     load_policy,
 )
 from strap.policies.checkpoints import Instructions, read_about, save_checkpoint
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 
 INTERFACE = Interface((), 32, {"ee_pos": 3, "gripper": 2}, 4, 8, (0, 0), 20.0)
 SMALL = PolicySettings(layers=1, width=16, heads=2, modes=2)

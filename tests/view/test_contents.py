@@ -14,7 +14,7 @@ from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run
 from strap.segments import Segmentation, read_segments
-from strap.stops import measure_movements
+from strap.stop_frames import measure_movements
 from strap.synthetic import Planted
 from strap.types import Matches
 from strap.view.contents import Sources, describe_run, grade_costs, significant

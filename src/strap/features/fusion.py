@@ -26,7 +26,7 @@ from strap.datasets import Dataset
 from strap.embeddings import begin_embedding, finish_store, is_embedded, open_or_create
 from strap.encoders.language import TEXT_ENCODER, embed_instructions
 from strap.errors import StrapError
-from strap.positions import positions
+from strap.position_columns import positions
 from strap.provenance import fingerprint_json
 from strap.store import EmbeddingStore, Entry, PendingTrajectory, Session, StoreConfig, slug
 from strap.types import Array, Trajectory

@@ -16,7 +16,7 @@ from strap.errors import StrapError, printable, unknown
 from strap.extras import missing_extra
 from strap.figures.style import BLUE, ORANGE, make_figure, styled
 from strap.segments import Cuts, Segmentation
-from strap.stops import Movements, measure_movements
+from strap.stop_frames import Movements, measure_movements
 from strap.types import Segment
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.features.cameras import compared_cameras
 from strap.figures.retrieval import Tracing, pair_frames
-from strap.positions import positions
+from strap.position_columns import positions
 from strap.progress import Progress, silent
 from strap.runs import Run
 from strap.types import Array, Match, Trajectory

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from strap.encoders.language import embed_instructions
 from strap.errors import StrapError
 from strap.policies.checkpoints import Checkpoint, Which, load_checkpoint
-from strap.policies.frozen import FrozenVision
+from strap.policies.frozen_vision import FrozenVision
 from strap.policies.images import centre_crop_start, resize_square
 from strap.policies.inputs import Observation, require_observation
 

@@ -26,7 +26,7 @@ from strap.atomic import read_json, replacing, write_json
 from strap.datasets.untrusted import describe_error
 from strap.errors import StrapError
 from strap.policies.diffusion import DiffusionPolicy
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 from strap.policies.settings import Interface, PolicySettings
 from strap.policies.transformer import TransformerPolicy
 from strap.policies.validation import (

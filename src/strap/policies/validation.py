@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from strap.errors import StrapError, printable
-from strap.policies.frozen import CELL
+from strap.policies.frozen_vision import CELL
 from strap.policies.settings import Interface, PolicySettings
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

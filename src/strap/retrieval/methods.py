@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strap.retrieval.catalogue import Problem, Retrieved
+from strap.retrieval.dtw_methods import retrieve_segments, retrieve_trajectories
 from strap.retrieval.language import retrieve_by_language
 from strap.retrieval.options import Method
 from strap.retrieval.random_segments import retrieve_random
 from strap.retrieval.states import retrieve_states
-from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
 
 Features = Literal["encoder", "br", "fr", "none"]
 """The features that a method compares: an encoder's, those learned by BR or FR, or none."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from strap.datasets import Dataset
 from strap.errors import StrapError
-from strap.positions import positions
+from strap.position_columns import positions
 from strap.types import Array, Match, Matches, Segment
 
 
@@ -52,7 +52,7 @@ def drop_rough(
         target: the demonstrations.
         priors: the datasets that the matches are from.
         max_ratio: how many times as rough as its query a match may be.
-        position: which proprioception is the position, as for `strap.positions.positions`.
+        position: which proprioception is the position, as for `strap.position_columns.positions`.
     """
     by_name = matches.locate(priors)
 

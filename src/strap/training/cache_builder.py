@@ -237,7 +237,7 @@ def _prepare_maps(
     import torch
 
     from strap.policies.checkpoints import write_tensors
-    from strap.policies.frozen import SAMPLE, FrozenVision, find_projection
+    from strap.policies.frozen_vision import SAMPLE, FrozenVision, find_projection
 
     vision = FrozenVision()
     images = sample_images(data.clips, cameras, options.image_size, SAMPLE)

@@ -52,7 +52,7 @@ class ClipWriter:
         self.vision: Any = None
         if not cache.has_frames:
             from strap.policies.checkpoints import read_tensors
-            from strap.policies.frozen import FrozenVision, Projection
+            from strap.policies.frozen_vision import FrozenVision, Projection
 
             tensors = read_tensors(cache.path / "tensors.safetensors")
             self.vision = FrozenVision()

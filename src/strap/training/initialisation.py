@@ -19,7 +19,7 @@ from strap.policies.checkpoints import (
     load_config,
     read_tensors,
 )
-from strap.policies.frozen import Projection
+from strap.policies.frozen_vision import Projection
 from strap.policies.observation import ObservationEncoder
 from strap.policies.settings import PolicySettings
 from strap.training.cache import FrameCache

@@ -17,9 +17,9 @@ from strap.dtw import Alignment, best_match, path
 from strap.errors import StrapError
 from strap.features import reopen_stores
 from strap.features.fusion import WeightedFeature
-from strap.positions import positions
+from strap.position_columns import positions
 from strap.retrieval import METHODS
-from strap.retrieval.warping import retrieve_segments, retrieve_trajectories
+from strap.retrieval.dtw_methods import retrieve_segments, retrieve_trajectories
 from strap.store import EmbeddingStore
 from strap.types import Array, Match, Segment, Trajectory
 from strap.view.contents import Sources, significant

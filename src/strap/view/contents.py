@@ -18,7 +18,7 @@ from strap.errors import StrapError
 from strap.features.cameras import compared_cameras
 from strap.runs import Run
 from strap.segments import is_tiled, read_segments
-from strap.stops import Movements, measure_movements
+from strap.stop_frames import Movements, measure_movements
 from strap.store import open_store
 from strap.types import Matches, Segment
 

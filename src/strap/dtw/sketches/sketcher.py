@@ -36,7 +36,7 @@ import numpy as np
 from strap.dtw.batching import as_doubles
 from strap.dtw.cpu.int16.quantize import quantize
 from strap.dtw.cpu.rounding import round_down
-from strap.dtw.sketches.balls import fill_radii, find_centres
+from strap.dtw.sketches.bounding_balls import fill_radii, find_centres
 from strap.dtw.types import Floats, Frames, Ints, Shorts, Singles
 
 SAMPLE_FRAMES = 8192  # frames to which the directions are fitted

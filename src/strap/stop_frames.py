@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strap.errors import StrapError
-from strap.positions import Kind, moving_columns, positions
+from strap.position_columns import Kind, moving_columns, positions
 from strap.types import Trajectory
 
 Floats = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ import pytest
 import strap
 from strap.errors import StrapError
 from strap.lazy_arrays import lazy
-from strap.positions import joint_candidates, moving_columns, position_candidates
+from strap.position_columns import joint_candidates, moving_columns, position_candidates
 from strap.segments import RELEASED_EPSILON, Segmentation, cut_dataset, with_default_epsilon
-from strap.stops import Movements, choose_threshold, explain_stops, measure_movements
+from strap.stop_frames import Movements, choose_threshold, explain_stops, measure_movements
 from strap.types import Source, Trajectory
 
 SAMPLE = Path(__file__).parent.parent / "samples" / "libero-mini"
