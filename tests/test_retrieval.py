@@ -18,7 +18,7 @@ import strap
 from strap.datasets import OpenOptions
 from strap.errors import StrapError
 from strap.pipeline import RetrievalOptions, run_retrieval
-from strap.retrieval import MatchOptions, list_catalogues, retrieve_matches, warping
+from strap.retrieval import MatchOptions, dtw_methods, list_catalogues, retrieve_matches
 from strap.retrieval.selection import quotas
 from strap.search import SearchOptions, search_stores
 from strap.segments import Segmentation
@@ -172,7 +172,7 @@ def test_what_is_kept_does_not_depend_on_how_much_is_searched_for(
         searched.append(args[2].k)
         return search_stores(*args, **options)
 
-    monkeypatch.setattr(warping, "search_stores", counting)
+    monkeypatch.setattr(dtw_methods, "search_stores", counting)
     for queries in ([(0, 8), (10, 18), (20, 29)], [(0, 8), (10, 59), (20, 29)]):
         segments = [Segment("t0", *borders) for borders in queries]
         arrays = [target["t0"][start:stop] for start, stop in queries]
