@@ -132,7 +132,7 @@ class Command:
 
 
 def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
-    """Raise if a command would reject its options, which would otherwise show hours later.
+    """Raise if a command would reject its options, which otherwise shows only when it runs.
 
     One command of each kind and options is checked; tasks and seeds make no difference.
     """
