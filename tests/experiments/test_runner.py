@@ -35,6 +35,7 @@ from strap.experiments.runner import RunSettings, run_cells
 from strap.experiments.scheduler import Outcome, Scheduler
 
 ALONE = RunSettings(trainings=2, evaluations=2, share_gpu=False)
+TRAIN_ONLY = replace(ALONE, stages=("cache", "retrieve", "pretrain", "train"))
 STAGES = 34
 
 
@@ -100,6 +101,21 @@ def finished_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as monkeypatch:
         Bench(folder, monkeypatch).run()
     return folder
+
+
+@pytest.fixture(scope="module")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an experiment whose policies are all trained, and none evaluated."""
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Bench(folder, monkeypatch).run(TRAIN_ONLY)
+    return folder
+
+
+@pytest.fixture
+def trained(trained_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A copy of it, to be changed."""
+    return Bench(shutil.copytree(trained_folder, tmp_path / "copy"), monkeypatch)
 
 
 @pytest.fixture
@@ -266,11 +282,10 @@ def test_nothing_is_begun_after_the_time(bench: Bench) -> None:
     bench.check_complete()
 
 
-def test_what_is_trained_is_evaluated_after_the_time(bench: Bench) -> None:
-    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
-    outcome = bench.run(replace(ALONE, evaluations=1, seconds=0))
+def test_what_is_trained_is_evaluated_after_the_time(trained: Bench) -> None:
+    outcome = trained.run(replace(ALONE, evaluations=1, seconds=0))
     assert not outcome.postponed
-    bench.check_complete()
+    trained.check_complete()
 
 
 def test_evaluations_last(bench: Bench) -> None:
@@ -318,7 +333,7 @@ def test_at_the_deadline_a_training_that_finished_unnoticed_is_still_evaluated(
     bench: Bench,
 ) -> None:
     """It waits behind another one for the only slot."""
-    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
+    bench.run(TRAIN_ONLY)
     first = list_cells(bench.experiment)[0]
     (bench.work / first.folder / "train.json").unlink()
     outcome = bench.run(RunSettings(evaluations=1, share_gpu=False, seconds=0))
@@ -327,63 +342,55 @@ def test_at_the_deadline_a_training_that_finished_unnoticed_is_still_evaluated(
 
 
 def test_at_the_deadline_what_is_trained_is_evaluated_though_its_frames_are_gone(
-    bench: Bench,
+    trained: Bench,
 ) -> None:
-    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
-    for frames in (bench.work / "frames").iterdir():
+    for frames in (trained.work / "frames").iterdir():
         shutil.rmtree(frames) if frames.is_dir() else frames.unlink()
-    outcome = bench.run(RunSettings(evaluations=1, share_gpu=False, seconds=0))
+    outcome = trained.run(RunSettings(evaluations=1, share_gpu=False, seconds=0))
     evaluated = [name for name in outcome.finished if name.startswith("evaluate")]
     assert len(evaluated) == 14
 
 
 @pytest.mark.parametrize("change", ["options", "data"])
-def test_what_was_trained_otherwise_is_not_evaluated(bench: Bench, change: str) -> None:
-    bench.run(replace(ALONE, stages=("cache", "retrieve", "pretrain", "train")))
-    before = bench.experiment
+def test_what_was_trained_otherwise_is_not_evaluated(trained: Bench, change: str) -> None:
+    before = trained.experiment
     if change == "options":
-        bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
+        trained.experiment = read_small(trained.data, TEXT.replace("steps = 10", "steps = 12"))
     else:
-        (bench.data / "target/more").write_text("another demonstration")
+        (trained.data / "target/more").write_text("another demonstration")
     with pytest.raises(StrapError, match="trained with other options or on other data"):
-        bench.run()
-    assert not any(bench.work.glob("cells/*/*/episodes.jsonl"))
+        trained.run()
+    assert not any(trained.work.glob("cells/*/*/episodes.jsonl"))
     if change == "options":
-        bench.experiment = before
+        trained.experiment = before
     else:
-        (bench.data / "target/more").unlink()
-    bench.run()
-    bench.check_complete()
+        (trained.data / "target/more").unlink()
+    trained.run()
+    trained.check_complete()
 
 
-TRAIN_ONLY = replace(ALONE, stages=("cache", "retrieve", "pretrain", "train"))
-
-
-def test_what_trained_policies_needed_is_not_made_again(bench: Bench) -> None:
-    bench.run(TRAIN_ONLY)
+def test_what_trained_policies_needed_is_not_made_again(trained: Bench) -> None:
     for name in ("frames", "retrievals", "pretrained"):
-        shutil.rmtree(bench.work / name)
-    outcome = bench.run()
+        shutil.rmtree(trained.work / name)
+    outcome = trained.run()
     assert len(outcome.finished) == 28
-    bench.check_complete()
-    assert not (bench.work / "frames").exists()
+    trained.check_complete()
+    assert not (trained.work / "frames").exists()
 
 
-def test_matches_of_a_training_from_before_are_copied_from_its_retrieval(bench: Bench) -> None:
-    bench.run(TRAIN_ONLY)
-    for file in bench.work.glob("cells/*/*/matches.parquet"):
+def test_matches_of_a_training_from_before_are_copied_from_its_retrieval(trained: Bench) -> None:
+    for file in trained.work.glob("cells/*/*/matches.parquet"):
         file.unlink()
-    bench.run()
-    bench.check_complete()
+    trained.run()
+    trained.check_complete()
 
 
-def test_a_policy_whose_matches_are_gone_fails_alone(bench: Bench) -> None:
-    bench.run(TRAIN_ONLY)
-    for file in bench.work.glob("cells/*/*/matches.parquet"):
+def test_a_policy_whose_matches_are_gone_fails_alone(trained: Bench) -> None:
+    for file in trained.work.glob("cells/*/*/matches.parquet"):
         file.unlink()
-    gone = next(bench.work.glob("retrievals/Mug/strap-*/matches.parquet"))
+    gone = next(trained.work.glob("retrievals/Mug/strap-*/matches.parquet"))
     gone.unlink()
-    outcome = bench.run()
+    outcome = trained.run()
     assert outcome.failed
     assert all(
         f"was trained on '{gone}', which is gone: restore" in why for why in outcome.failed.values()
@@ -391,20 +398,18 @@ def test_a_policy_whose_matches_are_gone_fails_alone(bench: Bench) -> None:
     assert len(outcome.finished) == 28 - len(outcome.failed)
 
 
-def test_moved_data_are_the_same(bench: Bench, tmp_path: Path) -> None:
-    bench.run(TRAIN_ONLY)
-    bench.data = bench.data.rename(tmp_path / "moved")
-    outcome = bench.run()
+def test_moved_data_are_the_same(trained: Bench, tmp_path: Path) -> None:
+    trained.data = trained.data.rename(tmp_path / "moved")
+    outcome = trained.run()
     assert len(outcome.finished) == 28
-    bench.check_complete()
+    trained.check_complete()
 
 
-def test_other_policies_do_not_keep_retrievals_from_being_made(bench: Bench) -> None:
-    bench.run(TRAIN_ONLY)
-    bench.experiment = read_small(bench.data, TEXT.replace("steps = 10", "steps = 12"))
-    assert not bench.run(replace(ALONE, stages=("retrieve",))).failed
+def test_other_policies_do_not_keep_retrievals_from_being_made(trained: Bench) -> None:
+    trained.experiment = read_small(trained.data, TEXT.replace("steps = 10", "steps = 12"))
+    assert not trained.run(replace(ALONE, stages=("retrieve",))).failed
     with pytest.raises(StrapError, match=r"'.*/policies/.*', '.*/policies/.*': trained with other"):
-        bench.run()
+        trained.run()
 
 
 def test_weights_stay_where_they_are_wanted(bench: Bench) -> None:
