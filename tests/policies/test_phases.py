@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from strap.training.batches import Sampler
 from strap.training.cache import RetrievedSpan
 from strap.training.cache_builder import build_cache
 from strap.training.data import open_training_data
-from strap.training.phases import plan_phases
+from strap.training.phases import count_target_draws, plan_phases
 from strap.training.windows import training_windows, weigh_by_cost
 
 from .conftest import OPTIONS
@@ -42,6 +43,32 @@ def test_the_last_steps_are_on_the_target_alone(frozen: FrameCache, recipe: str)
     rates = [settings.rate(step) / settings.learning_rate for step in range(20)]
     assert rates[:5] == rates[15:] == pytest.approx([0.25, 0.5, 0.75, 1, 1])
     assert rates[4:15] == [1] * 11
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TrainingSettings(recipe="bc", steps=20),
+        TrainingSettings(recipe="mt", steps=20, alpha=0.3, finetune_steps=5),
+        TrainingSettings(recipe="ft", steps=20, pretrain_steps=12),
+    ],
+)
+def test_draws_of_the_target_are_counted(frozen: FrameCache, settings: TrainingSettings) -> None:
+    settings = replace(settings, batch=64)
+    phases, table = plan_phases(frozen, training_windows(frozen, settings.recipe), settings)
+    sampler = Sampler(phases, settings.batch, 1, 1, 0)
+    drawn = sum(table.is_target[sampler.draw(step)[:, 0]].sum() for step in range(20))
+    expected = drawn / table.is_target.sum()
+    assert count_target_draws(phases, table, settings) == pytest.approx(expected, rel=0.1)
+
+
+def test_few_draws_of_the_target_are_told(frozen: FrameCache, tmp_path: Path) -> None:
+    few = replace(QUICK, recipe="mt", steps=4)
+    with pytest.warns(UserWarning, match=r"4 steps each frame of the target is drawn 0\.\d times"):
+        train(frozen, tmp_path / "few", policy=SMALL, training=few, device="cpu", quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        train(frozen, tmp_path / "bc", policy=SMALL, training=QUICK, device="cpu", quiet=True)
 
 
 def test_settings_that_have_no_second_phase_say_so() -> None:

@@ -42,7 +42,7 @@ from strap.training.initialisation import (
     read_projection,
 )
 from strap.training.logs import Log
-from strap.training.phases import plan_phases
+from strap.training.phases import plan_phases, warn_of_few_target_draws
 from strap.training.resume import (
     identify_training,
     require_same_training,
@@ -176,6 +176,7 @@ class _Trainer:
             fingerprint_content(locate_imagenet(imagenet)) if imagenet is not None else None,
         )
         phases, table = plan_phases(cache, windows, settings)
+        warn_of_few_target_draws(phases, table, settings)
         torch.manual_seed(settings.seed)
         self.policy = module or build_policy(cache.interface, self.policy_settings)
         self._initialise(table, imagenet, init)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from strap.training.cache import FrameCache
@@ -10,6 +12,9 @@ from strap.training.windows import Floats, Windows, join_windows, prior_windows
 
 Phases = list[tuple[int, Floats]]
 """(first step, probability of each window) of every phase"""
+FEW_DRAWS = 10
+"""with fewer draws of each target frame, policies were worse than without retrieval
+(docs/results.md, "How long to train")"""
 
 
 def plan_phases(
@@ -35,3 +40,28 @@ def plan_phases(
         target = np.where(windows.is_target, windows.weight, 0.0)
         return [(0, probabilities), (settings.first_phase, target / target.sum())], windows
     return [(0, probabilities)], windows
+
+
+def count_target_draws(phases: Phases, windows: Windows, settings: TrainingSettings) -> float:
+    """Return how many times each window of the target is drawn, on average over the training."""
+    ends = [first for first, _ in phases[1:]] + [settings.steps]
+    drawn = sum(
+        (end - first) * probabilities[windows.is_target].sum()
+        for (first, probabilities), end in zip(phases, ends, strict=True)
+    )
+    return float(settings.batch * drawn / windows.is_target.sum())
+
+
+def warn_of_few_target_draws(phases: Phases, windows: Windows, settings: TrainingSettings) -> None:
+    """Warn if the other data leave too few draws for the target."""
+    draws = count_target_draws(phases, windows, settings)
+    if draws >= FEW_DRAWS or windows.is_target.all():
+        return
+    share = draws * windows.is_target.sum() / (settings.steps * settings.batch)
+    warnings.warn(
+        f"in {settings.steps:,} steps each frame of the target is drawn {draws:.1f} times, because "
+        f"{1 - share:.0%} of the draws are of other data: with fewer than {FEW_DRAWS}, policies "
+        "were worse than without the other data; give more --steps, or the target more weight "
+        "(--alpha 0.5, --finetune-steps N)",
+        stacklevel=2,
+    )
