@@ -73,7 +73,7 @@ def test_a_killed_training_ends_with_the_weights_of_one_that_was_not(
     settings = replace(TINY, save_every=1)
     with pytest.raises(KeyboardInterrupt):
         train_representation(kind, pair[1:], tmp_path, settings, device="cpu", progress=interrupt)
-    with pytest.raises(StrapError, match="no finished representation"):
+    with pytest.raises(StrapError, match="not a finished representation"):
         open_representation(tmp_path)
     resume = tmp_path / "resume.safetensors"
     state, about = load_file(resume), read_about(resume)

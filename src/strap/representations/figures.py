@@ -119,8 +119,8 @@ def _frame(
             image: Array = dataset[key].frames(chosen, frame, frame + 1)[0]
             return image
     raise StrapError(
-        f"store '{store.path}' was made of '{store.dataset}', which is not among the datasets "
-        "given: open it from there"
+        f"store '{store.path}' was made from '{store.dataset}', which is not among the "
+        "given datasets: give that dataset too"
     )
 
 

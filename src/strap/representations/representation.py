@@ -163,8 +163,8 @@ def open_representation(path: str | Path, *, device: str = "auto") -> Representa
     path = Path(path).expanduser()
     if not (path / CONFIG).is_file():
         raise StrapError(
-            f"'{path}' is no finished representation (it has no {CONFIG}): run its training again, "
-            "which resumes where it stopped"
+            f"'{path}' is not a finished representation (it has no {CONFIG}): run its training "
+            "again, which resumes where it stopped"
         )
     config = read_json(path / CONFIG)
     try:

@@ -71,7 +71,7 @@ def require_actions(trajectory: Trajectory, width: int, dataset: Dataset) -> Non
         raise StrapError(
             f"dataset '{dataset.path}': the actions of '{trajectory.id}' are {list(shape)}, not "
             f"[{trajectory.length}, {width or 'at least 1'}]: BehaviorRetrieval compares actions, "
-            "so all must have the same numbers; leave that dataset out, or retrieve by 'fr'"
+            "so all must have the same size; leave that dataset out, or use --method fr"
         )
 
 
