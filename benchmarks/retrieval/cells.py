@@ -48,7 +48,8 @@ def score_cells(
             raise StrapError(f"'{result.path}' was made from other data: {difference}")
         matches = Matches.from_parquet(result.matches)
         queries = cut_queries(result.cell, target)
-        if strange := {match.query for match in matches} - set(queries):
+        searched = {match.query for match in matches}
+        if strange := {query for query in searched if not is_among(query, queries, result.cell)}:
             raise StrapError(
                 f"'{result.matches}': {min(strange, key=str)} is no segment of its demonstrations"
             )
@@ -63,6 +64,18 @@ def cut_queries(cell: Cell, target: strap.Dataset) -> Sequence[Segment]:
     demonstrations = selection.apply(target)
     cutting = with_default_epsilon(segmentation_of(cell), demonstrations)
     return cut_dataset(demonstrations, cutting).segments
+
+
+def is_among(query: Segment, queries: Sequence[Segment], cell: Cell) -> bool:
+    """Return whether a query is one of the cell's; single states lie within whole demonstrations."""
+    if query in queries or not METHODS[cell.method.retrieval or "strap"].has_whole_queries:
+        return query in queries
+    return any(
+        query.trajectory_id == whole.trajectory_id
+        and whole.start <= query.start
+        and query.stop <= whole.stop
+        for whole in queries
+    )
 
 
 def segmentation_of(cell: Cell) -> Segmentation:

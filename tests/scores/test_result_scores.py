@@ -138,7 +138,9 @@ def script() -> Iterator[ModuleType]:
     del sys.modules["score_cells"]
 
 
-def kept_cell(planted: Planted, folder: Path, query: Segment | None = None) -> list[str]:
+def kept_cell(
+    planted: Planted, folder: Path, query: Segment | None = None, *, method: str = "strap"
+) -> list[str]:
     """Write labelled data and a cell with a match; return what the script is told."""
     label(planted)
     data = folder / "data"
@@ -147,10 +149,13 @@ def kept_cell(planted: Planted, folder: Path, query: Segment | None = None) -> l
         path.rename(data / name / path.name)
     target, prior = (strap.open_dataset(data / name) for name in ("target", "prior"))
     first = target[target.ids[0]]
-    queries = strap.segment([first], method="stops")
+    own = (
+        strap.segment([first], method="stops")[0] if method == "strap" else Segment(first.id, 3, 4)
+    )
     found = Segment(prior.ids[0], 0, 7)
-    match = Match(query or queries[0], found, 1.0, 1, "prior task", "prior")
+    match = Match(query or own, found, 1.0, 1, "prior task", "prior")
     text = TEXT.replace("put the mug on the plate", first.instruction)
+    text = text.replace('retrieval = "strap"', f'retrieval = "{method}"')
     (folder / "small.toml").write_text(text.replace('"0:5"', '"0:1"'))
     known = {command: list_options(command) for command in EXPERIMENT_COMMANDS}
     experiment = read_experiment(folder / "small.toml", known)
@@ -171,9 +176,19 @@ def test_the_matches_of_kept_cells_are_scored(
     assert (record.matches, record.frames) == (1, 7)
 
 
-def test_matches_of_other_segments_are_refused(
+def test_single_states_of_demonstrations_are_scored(
     script: ModuleType, own_planted: Planted, tmp_path: Path
 ) -> None:
-    words = kept_cell(own_planted, tmp_path, query=Segment("demo_9", 1, 3))
+    script.main(kept_cell(own_planted, tmp_path, method="d-s"))
+    (record,) = read_scores(tmp_path / "results" / "scores" / "small.jsonl")
+    assert (record.matches, record.frames) == (1, 7)
+
+
+@pytest.mark.parametrize("method", ["strap", "d-s"])
+@pytest.mark.parametrize("query", [Segment("demo_9", 1, 3), Segment("demo_0", 3, 400)])
+def test_matches_of_other_segments_are_refused(
+    script: ModuleType, own_planted: Planted, tmp_path: Path, query: Segment, method: str
+) -> None:
+    words = kept_cell(own_planted, tmp_path, query, method=method)
     with pytest.raises(StrapError, match="is no segment of its demonstrations"):
         script.main(words)
