@@ -67,7 +67,7 @@ def cut_queries(cell: Cell, target: strap.Dataset) -> Sequence[Segment]:
 
 
 def is_among(query: Segment, queries: Sequence[Segment], cell: Cell) -> bool:
-    """Return whether a query is one of the cell's; single states lie within whole demonstrations."""
+    """Return whether a query is one of the cell's; a single state lies within a demonstration."""
     if query in queries or not METHODS[cell.method.retrieval or "strap"].has_whole_queries:
         return query in queries
     return any(

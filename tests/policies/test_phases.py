@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,13 @@ from strap.training.batches import Sampler
 from strap.training.cache import RetrievedSpan
 from strap.training.cache_builder import build_cache
 from strap.training.data import open_training_data
-from strap.training.phases import count_target_draws, plan_phases
-from strap.training.windows import training_windows, weigh_by_cost
+from strap.training.phases import (
+    Phases,
+    count_target_draws,
+    plan_phases,
+    warn_of_few_target_draws,
+)
+from strap.training.windows import Windows, training_windows, weigh_by_cost
 
 from .conftest import OPTIONS
 
@@ -62,13 +68,44 @@ def test_draws_of_the_target_are_counted(frozen: FrameCache, settings: TrainingS
     assert count_target_draws(phases, table, settings) == pytest.approx(expected, rel=0.1)
 
 
-def test_few_draws_of_the_target_are_told(frozen: FrameCache, tmp_path: Path) -> None:
-    few = replace(QUICK, recipe="mt", steps=4)
-    with pytest.warns(UserWarning, match=r"4 steps each frame of the target is drawn 0\.\d times"):
-        train(frozen, tmp_path / "few", policy=SMALL, training=few, device="cpu", quiet=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        train(frozen, tmp_path / "bc", policy=SMALL, training=QUICK, device="cpu", quiet=True)
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        (TrainingSettings(recipe="mt", alpha=0.01), "--finetune-steps N or --alpha"),
+        (TrainingSettings(recipe="strap", alpha=0.01), "fewer matches"),
+        (TrainingSettings(recipe="ft", pretrain_steps=999), "fewer --pretrain-steps"),
+        (TrainingSettings(recipe="strap", alpha=0.01, finetune_steps=500), None),
+        (TrainingSettings(recipe="strap"), None),
+        (TrainingSettings(recipe="bc"), None),
+    ],
+)
+def test_few_draws_of_the_target_are_told(
+    frozen: FrameCache, settings: TrainingSettings, remedy: str | None
+) -> None:
+    settings = replace(settings, steps=1000)
+    phases, table = plan_phases(frozen, training_windows(frozen, settings.recipe), settings)
+    told = warned_of(phases, table, settings)
+    if remedy is None:
+        assert not told
+    else:
+        (message,) = told
+        assert re.match(
+            r"each frame of the target is drawn \d\.\d times on average in 1,000", message
+        )
+        assert remedy in message
+
+
+def test_few_steps_are_not_blamed_on_other_data(frozen: FrameCache) -> None:
+    settings = TrainingSettings(recipe="mt", steps=4, batch=2)
+    phases, table = plan_phases(frozen, training_windows(frozen, "mt"), settings)
+    assert not warned_of(phases, table, settings)
+
+
+def warned_of(phases: Phases, table: Windows, settings: TrainingSettings) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_few_target_draws(phases, table, settings)
+    return [str(warning.message) for warning in caught]
 
 
 def test_settings_that_have_no_second_phase_say_so() -> None:

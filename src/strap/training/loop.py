@@ -176,7 +176,6 @@ class _Trainer:
             fingerprint_content(locate_imagenet(imagenet)) if imagenet is not None else None,
         )
         phases, table = plan_phases(cache, windows, settings)
-        warn_of_few_target_draws(phases, table, settings)
         torch.manual_seed(settings.seed)
         self.policy = module or build_policy(cache.interface, self.policy_settings)
         self._initialise(table, imagenet, init)
@@ -202,6 +201,8 @@ class _Trainer:
         self.average = copy.deepcopy(self.policy) if settings.ema else None
         torch.manual_seed(settings.seed + 1)
         self._resume()
+        if self.step < settings.steps:
+            warn_of_few_target_draws(phases, table, settings)
         self.updater = Updater(self.policy, self.optimizer, self.loader, settings)
 
     def _initialise(

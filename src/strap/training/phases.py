@@ -8,13 +8,19 @@ import numpy as np
 
 from strap.training.cache import FrameCache
 from strap.training.settings import TrainingSettings
-from strap.training.windows import Floats, Windows, join_windows, prior_windows
+from strap.training.windows import Floats, Recipe, Windows, join_windows, prior_windows
 
 Phases = list[tuple[int, Floats]]
 """(first step, probability of each window) of every phase"""
 FEW_DRAWS = 10
-"""with fewer draws of each target frame, policies were worse than without retrieval
+"""policies with fewer draws of each target frame solved 17 of 140 rollouts, and BC 56
 (docs/results.md, "How long to train")"""
+REMEDIES: dict[Recipe, str] = {
+    "ft": "fewer --pretrain-steps",
+    "mt": "--finetune-steps N or --alpha 0.5",
+    "strap": "--finetune-steps N, --alpha 0.5, or fewer matches (--top-k)",
+}
+"""recipe -> options that give the target more draws"""
 
 
 def plan_phases(
@@ -55,13 +61,14 @@ def count_target_draws(phases: Phases, windows: Windows, settings: TrainingSetti
 def warn_of_few_target_draws(phases: Phases, windows: Windows, settings: TrainingSettings) -> None:
     """Warn if the other data leave too few draws for the target."""
     draws = count_target_draws(phases, windows, settings)
-    if draws >= FEW_DRAWS or windows.is_target.all():
+    without_others = settings.batch * settings.steps / windows.is_target.sum()
+    if settings.recipe == "bc" or draws >= FEW_DRAWS or without_others < FEW_DRAWS:
         return
-    share = draws * windows.is_target.sum() / (settings.steps * settings.batch)
     warnings.warn(
-        f"in {settings.steps:,} steps each frame of the target is drawn {draws:.1f} times, because "
-        f"{1 - share:.0%} of the draws are of other data: with fewer than {FEW_DRAWS}, policies "
-        "were worse than without the other data; give more --steps, or the target more weight "
-        "(--alpha 0.5, --finetune-steps N)",
+        f"each frame of the target is drawn {draws:.1f} times on average in {settings.steps:,} "
+        f"steps; without the other data it would be drawn {without_others:.0f} times. Policies "
+        f"with fewer than {FEW_DRAWS} draws solved a third of the rollouts that policies trained "
+        "on the target alone solved (docs/results.md): train with more --steps, or use "
+        f"{REMEDIES[settings.recipe]}",
         stacklevel=2,
     )
