@@ -54,6 +54,9 @@ def _success_rows(summary: Summary) -> list[list[str]]:
     for task in summary.tasks:
         rows.append([task, *(format_count(summary.count(c, task)) for c in columns)])
     rows.append(["**mean**", *(_format_mean(summary, column) for column in columns)])
+    if len(columns) > len(summary.tasks):  # a column for each method would be too wide to read
+        rows = [list(row) for row in zip(*rows, strict=True)]
+        rows[0][0] = "method"
     return rows
 
 
