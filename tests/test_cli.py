@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import re
 import subprocess
@@ -346,3 +348,18 @@ def test_help_is_quick_enough_to_load_nothing_heavy() -> None:
     code = "import sys; from strap.cli import main; main(['-h']); print('numpy' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_log_messages_are_notes_in_a_terminal(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logging.getLogger("strap")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "level", logging.NOTSET)
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    assert main(["--version"]) == 0
+    log.info("compiling")
+    assert screen.getvalue() == ("strap: note: compiling\n" if is_terminal else "")

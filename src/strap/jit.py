@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -36,10 +37,32 @@ def _compiled(function: F, **options: Any) -> F:
     numba itself checks only the function's own file, not the files of the functions that it calls.
     """
     compiled = numba.njit(cache=True, nogil=True, **options)(function)
-    cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    on_disk: Any = getattr(compiled, "_cache", None)
+    cache_file = getattr(on_disk, "_cache_file", None)
     if hasattr(cache_file, "_index_path"):  # absent if numba is configured not to compile
         _name_by_stamp(cache_file)
+        on_disk.load_overload = _announcing(on_disk.load_overload)
     return cast("F", compiled)
+
+
+def _announcing(load: Callable[..., object]) -> Callable[..., object]:
+    """Return numba's function that loads compiled code, which announces that there is none."""
+
+    def load_or_announce(*arguments: Any) -> object:
+        code = load(*arguments)
+        if code is None:
+            _announce_compilation()
+        return code
+
+    return load_or_announce
+
+
+@cache
+def _announce_compilation() -> None:
+    """Log, once per process, why the first search takes longer than later ones."""
+    logging.getLogger("strap").info(
+        "compiling for this machine, which takes up to a minute, only the first time"
+    )
 
 
 def _name_by_stamp(cache_file: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import warnings
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _show_warning
+    if sys.stderr.isatty():
+        _show_log()
     try:
         with redirect_stdout(_Printable(sys.stdout)) as output:
             code = _run(words)
@@ -124,6 +127,22 @@ def parse(command: Any, name: str, words: Sequence[str]) -> Any:
 
     config = (tyro.conf.FlagCreatePairsOff,)
     return tyro.cli(command, prog=f"strap {name}", args=list(words), config=config)
+
+
+class _Notes(logging.Handler):
+    """Prints log messages as notes, above the progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a message."""
+        print(f"strap: note: {record.getMessage()}", file=sys.stderr)
+
+
+def _show_log() -> None:
+    """Show what the package logs: why a command takes a while."""
+    log = logging.getLogger("strap")
+    if not log.handlers:
+        log.addHandler(_Notes())
+        log.setLevel(logging.INFO)
 
 
 class _Printable(io.TextIOBase):
