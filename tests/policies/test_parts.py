@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,6 +170,18 @@ def test_images_of_the_right_size_are_left_alone() -> None:
     assert resize_square(image, 8) is image
     flat = np.full((1, 12, 20, 3), 77, np.uint8)
     assert (resize_square(flat, 8) == 77).all()
+
+
+def test_images_from_a_network_are_resized_without_a_warning() -> None:
+    received = np.frombuffer(bytes([77]) * (16 * 16 * 3), np.uint8).reshape(1, 16, 16, 3)
+    assert not received.flags.writeable
+    torch.set_warn_always(True)  # and not only once per process
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert (resize_square(received, 8) == 77).all()
+    finally:
+        torch.set_warn_always(False)
 
 
 @pytest.mark.parametrize(("attention", "sees"), [("causal", False), ("full", True)])

@@ -14,7 +14,9 @@ def resize_square(images: Array, size: int) -> Array:
     """Resize uint8 images [n h w 3] to [n size size 3]; return images of that size unchanged."""
     if images.shape[1:3] == (size, size):
         return images
-    pixels = torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float()
+    # Images from a network are read-only, which torch warns about: those are copied.
+    writable = np.require(images, requirements=("C", "W"))
+    pixels = torch.from_numpy(writable).permute(0, 3, 1, 2).float()
     small = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
     return np.asarray(small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
 
