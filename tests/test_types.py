@@ -159,3 +159,20 @@ def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
 def test_unknown_lists_what_is_known() -> None:
     assert str(unknown("thing", "zzz", ["a"])) == "unknown thing 'zzz': Known: a"
     assert str(unknown("thing", "z", [])).endswith("Known: none")
+
+
+def test_a_list_of_matches_names_the_dataset_only_where_there_are_several() -> None:
+    query = Segment("demo_0", 0, 5)
+    first = Match(query, Segment("demo_1", 0, 7), 1.25, 1, "open", "/data/prior-0")
+    second = Match(query, Segment("demo_1", 1, 9), 2.5, 2, "close", "/data/prior-1")
+    assert str(Matches((first,))).splitlines() == [
+        "query        rank  cost  match        instruction",
+        "demo_0[0:5]  1     1.25  demo_1[0:7]  open",
+    ]
+    assert str(Matches((first, second))).splitlines() == [
+        "query        rank  cost  match        dataset  instruction",
+        "demo_0[0:5]  1     1.25  demo_1[0:7]  prior-0  open",
+        "demo_0[0:5]  2     2.5   demo_1[1:9]  prior-1  close",
+    ]
+    other = Match(query, Segment("demo_1", 1, 9), 2.5, 2, "close", "/copy/prior-0")
+    assert "demo_1[1:9]  /copy/prior-0  close" in str(Matches((first, other)))

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import numpy as np
@@ -330,15 +330,20 @@ def _from_row(row: Mapping[str, Any], index: int, path: str | Path) -> Match:
 
 
 def format_matches(rows: Iterable[Match], *, limit: int = 40) -> str:
-    """Return the matches as a text table: query, rank, cost, prior segment, instruction."""
+    """Return the matches as a text table; it has the dataset if there are several."""
     rows = tuple(rows)
-    shown = rows[:limit]
-    cells = [["query", "rank", "cost", "match", "instruction"]]
-    for m in shown:
-        row = (str(m.query), str(m.rank), f"{m.cost:.4g}", str(m.segment), m.instruction)
-        cells.append([printable(cell) for cell in row])
-    widths = [max(len(row[i]) for row in cells) for i in range(5)]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in cells]
+    names = {match.dataset: PurePath(match.dataset).name for match in rows}
+    if len(set(names.values())) < len(names):
+        names = {name: name for name in names}
+    cells = [["query", "rank", "cost", "match", "dataset", "instruction"]]
+    for m in rows[:limit]:
+        row = (str(m.query), str(m.rank), f"{m.cost:.4g}", str(m.segment), names[m.dataset])
+        cells.append([printable(cell) for cell in (*row, m.instruction)])
+    columns = [
+        column for column in zip(*cells, strict=True) if len(names) > 1 or column[0] != "dataset"
+    ]
+    widths = [max(map(len, column)) for column in columns]
+    lines = ["  ".join(map(str.ljust, row, widths)) for row in zip(*columns, strict=True)]
     if len(rows) > limit:
         lines.append(f"… and {len(rows) - limit} more")
     return "\n".join(line.rstrip() for line in lines)
