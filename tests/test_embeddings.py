@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -363,3 +364,13 @@ def test_what_a_killed_writer_leaves_is_not_in_the_way(planted: Planted, tmp_pat
     run = run_retrieval(planted.target, [planted.prior], tmp_path / "run", options)
     assert len(run.matches) == 6
     assert not list(tmp_path.glob("*/.*.tmp"))
+
+
+def test_a_part_without_trajectories_is_told(planted: Planted, tmp_path: Path) -> None:
+    dataset = strap.open_dataset(planted.target)
+    with pytest.warns(UserWarning, match="part 2/2 of .* is empty: .* this dataset has 1"):
+        store = strap.embed(dataset, "pixels", tmp_path / "second", part="2/2")
+    assert not len(store)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert len(strap.embed(dataset, "pixels", tmp_path / "first", part="1/2")) == len(dataset)

@@ -173,7 +173,11 @@ def test_plain_numpy_reads_a_shard(undisturbed: EmbeddingStore) -> None:
 
 
 def test_merging(
-    dataset: Path, undisturbed: EmbeddingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path,
+    undisturbed: EmbeddingStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two parts, embedded apart, make the whole."""
     monkeypatch.setattr(work, "GROUP_IMAGES", 150)
@@ -186,6 +190,7 @@ def test_merging(
     assert sum(map(len, parts)) == len(LENGTHS)
     words = ["store", "merge", *(str(part.path) for part in parts), "--out", str(tmp_path / "all")]
     assert main(words) == main(words) == 0  # the second time there is nothing to do
+    assert f"--encoder pixels --out {tmp_path / 'all'}` embeds" in capsys.readouterr().out
     merged = strap.embed(opened, PixelEncoder(4), tmp_path / "all")
     assert_same(merged, undisturbed)
     assert len(merged.shards) == 2

@@ -105,7 +105,11 @@ class Merge:
             store = merge(self.stores, self.out, dataset=self.dataset, progress=progress)
         print(f"{store.path}: {len(store)} trajectories, {store.frames} frames")
         if not store.complete:
-            print(f"not complete yet: strap embed {store.dataset} --out {store.path} continues")
+            print(
+                f"not marked complete yet: `strap embed {store.dataset} --encoder "
+                f"{store.config.encoder['name']} --out {store.path}` embeds what is missing, if "
+                "anything, and marks it"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ bits of the vectors, do not depend on how many workers there are or on when one 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,7 @@ class EmbeddingQueue:
     def _scan(self) -> Iterator[list[Trajectory]]:
         """Yield the groups in the dataset's order; for a part of n, every n-th group."""
         index, count = self._part
+        number = -1
         for number, group in enumerate(self._groups()):
             known = [t.id in self.session.places for t in group]
             images = [t.length * len(self.cameras) for t in group]
@@ -118,6 +120,12 @@ class EmbeddingQueue:
             if number % count == index:
                 self.n_missing += sum(n for n, k in zip(images, known, strict=True) if not k)
                 yield group
+        if number < index:
+            warnings.warn(
+                f"part {index + 1}/{count} of '{self.dataset.path}' is empty: parts consist of "
+                f"groups of {GROUP_IMAGES:,} images, of which this dataset has {number + 1}",
+                stacklevel=2,
+            )
 
     def _groups(self) -> Iterator[list[Trajectory]]:
         group: list[Trajectory] = []
