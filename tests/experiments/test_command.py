@@ -61,6 +61,28 @@ def test_wrong_values_are_told_before_anything_runs(
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.parametrize(
+    ("cache", "train", "told"),
+    [
+        ("", 'vision = "frozen"', 'write [cache] vision = "frozen"'),
+        ('vision = "frozen"', 'vision = "resnet"', 'write [cache] vision = "resnet"'),
+        ("", "image_size = 64", "write [cache] image_size = 64"),
+        ("image_size = 32", "image_size = 64", "are decoded with 32: write [cache] image_size"),
+        ("", "image_size = 128", ""),
+        ('vision = "frozen"', 'vision = "frozen"', ""),
+        ('vision = "frozen"\nimage_size = 64', "", ""),
+    ],
+)
+def test_frames_are_those_that_trainings_want(
+    tmp_path: Path, cache: str, train: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise every training would fail, after everything was decoded."""
+    text = TEXT.replace("[train]\n", f"[cache]\n{cache}\n\n[train]\n{train}\n")
+    words = ["experiment", str(write_experiment(tmp_path, text)), "--out", str(tmp_path / "work")]
+    assert main([*words, "--list"]) == (2 if told else 0)
+    assert told in capsys.readouterr().err
+
+
 def test_a_report_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write_experiment(tmp_path)
     experiment = read_experiment(file)

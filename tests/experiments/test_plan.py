@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tyro
-from tests.experiments.tables import TEXT, read_small, toy_planner
+from tests.experiments.tables import TEXT, cell_named, read_small, toy_planner, write_cell
 
 from strap.cli import retrieve, train
 from strap.cli.experiment import EXPERIMENT_COMMANDS, list_options
@@ -169,6 +169,24 @@ def test_the_plan_in_words(tmp_path: Path) -> None:
     assert "34 commands: 1 cache, 14 train, 14 evaluate, 1 pretrain, 4 retrieve" in told
     assert "strap train DATA/target --tasks 'put the mug on the plate' --episodes 0:5" in told
     assert "--out WORK/policies/Mug/BC-seed1" in told
+
+
+def test_cells_that_a_run_would_refuse_are_not_finished(tmp_path: Path) -> None:
+    own, work, kept = read_small(tmp_path), tmp_path / "work", tmp_path / "kept"
+    datasets = {"data": {"target": "a", "prior-0": "b"}}
+    write_cell(work, cell_named(own, "Mug/BC-seed1"), [True] * 4, **datasets)
+    write_cell(work, cell_named(own, "Mug/BC-seed2"), [True] * 3, **datasets)
+    older = read_small(tmp_path, TEXT.replace("steps = 10", "steps = 5"))
+    write_cell(kept, cell_named(older, "Book/BC-seed1"), [True] * 4, **datasets)
+    own = read_small(tmp_path)
+    told = format_plan(list_cells(own), toy_planner(own, tmp_path, work), kept)
+    assert told.startswith("14 cells, 1 of them finished\n  Mug/BC-seed1  finished\n")
+    difference = "train_options.steps is 5 here and 10 there"
+    assert f"\n  Book/BC-seed1  differs: {difference}\n" in told
+    assert "\n  Mug/BC-seed2  unusable: '" in told
+    assert "lacks 1 of 4 episodes" in told
+    assert "a run would refuse the 2 that differ or are unusable" in told
+    assert "11 train, 11 evaluate" in told
 
 
 @pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda path: path.stem)

@@ -141,6 +141,9 @@ def test_weights_of_choices_multiply_the_others(
     given.write_text("[1, 2, 4, 5, 6]")  # of those that remain, not of all
     assert main(["train", str(own_run), *words]) == 2
     assert "5 match weights for 6 matches" in capsys.readouterr().err
+    given.write_text("[0, 0, 9, 0, 0, 0]")  # only the rejected match has a weight
+    assert main(["train", str(own_run), *words]) == 2
+    assert "each of the 5 matches to train on has the weight 0" in capsys.readouterr().err
     retrieved = open_training_data(own_run).retrieved
     by_cost = weigh_by_cost(retrieved)
     assert weigh_by_choices("cost", chosen, retrieved) == [*by_cost[:4], 3.0 * by_cost[4]]

@@ -21,7 +21,13 @@ from strap.errors import StrapError
 from strap.evaluation import EvaluationSettings, compare, mcnemar, open_evaluation, wilson
 from strap.evaluation.comparison import comparison_to_json, format_comparison
 from strap.evaluation.records import OUTCOME, read_description, read_records
-from strap.evaluation.results import check_interface, evaluate, rendered_size, run_episodes
+from strap.evaluation.results import (
+    check_interface,
+    evaluate,
+    rendered_size,
+    require_states,
+    run_episodes,
+)
 from strap.evaluation.statistics import sign_flips
 from strap.locks import LOCK, exclusive_lock
 from strap.policies import Policy, PolicySettings, load_policy
@@ -184,6 +190,39 @@ def test_one_that_always_crashes_costs_no_finished_episode(policy: Policy, tmp_p
     assert sorted(read_records(out)) == [0, 1, 2, 4]
     run_episodes(policy, "reach", own, make, (str(tmp_path),), out, IDENTITY)
     assert sorted(read_records(out)) == [0, 1, 2, 3, 4]  # on a line of its own
+
+
+def test_an_error_that_would_come_again_is_not_repeated(policy: Policy, tmp_path: Path) -> None:
+    late, out = replace(SETTINGS, first=48, workers=1, videos=False), tmp_path / "out"
+    late = replace(late, episodes=3)
+    with pytest.raises(StrapError, match=r"^initial state 50: .*0 to 49, not 50 \(2 finished"):
+        run_episodes(policy, "reach", late, make, (str(tmp_path),), out, IDENTITY)
+    assert sorted(read_records(out)) == [48, 49]
+    assert (tmp_path / "made").read_text() == "x"  # one worker for all, and no other after it
+
+
+def test_an_evaluation_ends_with_the_last_fixed_state() -> None:
+    require_states(replace(SETTINGS, episodes=20, first=30), "reach", 50)
+    for first, advice in ((45, "give --episodes 5 or fewer"), (50, "give a --first below 50")):
+        message = f"'reach' has 50 fixed initial states.* episodes {first} to .*{advice}"
+        with pytest.raises(StrapError, match=message):
+            require_states(replace(SETTINGS, episodes=20, first=first), "reach", 50)
+
+
+def test_states_are_counted_before_anything_starts(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = SimpleNamespace(name="reach", index=0, instruction="reach")
+    for name, stand_in in (
+        ("strap.libero.tasks.find_task", lambda *_: task),
+        ("strap.libero.tasks.load_fixed_states", lambda _: np.zeros((4, 7))),
+        ("strap.evaluation.results.load_policy", lambda *_, **__: policy),
+        ("strap.evaluation.results.check_interface", lambda _: None),
+    ):
+        monkeypatch.setattr(name, stand_in)
+    with pytest.raises(StrapError, match="give --episodes 4 or fewer"):
+        evaluate(tmp_path, SETTINGS)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_rollout_does_depends_on_its_state_alone(policy: Policy, tmp_path: Path) -> None:

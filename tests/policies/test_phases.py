@@ -8,6 +8,7 @@ import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from strap.training.phases import (
     plan_phases,
     warn_of_few_target_draws,
 )
+from strap.training.resume import identify_training, require_same_training
 from strap.training.windows import Windows, training_windows, weigh_by_cost
 
 from .conftest import OPTIONS
@@ -166,6 +168,39 @@ def begun(frozen: FrameCache, tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = replace(QUICK, recipe="mt")
     train(frozen, out, policy=SMALL, training=settings, device="cpu", quiet=True)
     return out
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"batch": 3, "seed": 9}, "; changed: batch 2 → 3, seed {seed} → 9"),
+        ({"decay": True}, "; changed: decay False → True"),
+    ],
+)
+def test_settings_that_differ_are_named(
+    frozen: FrameCache, tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    plain = replace(QUICK, batch=2)
+    train(frozen, tmp_path, policy=SMALL, training=plain, device="cpu", quiet=True)
+    other = replace(plain, **changes)
+    with pytest.raises(StrapError) as caught:
+        train(frozen, tmp_path, policy=SMALL, training=other, device="cpu", quiet=True)
+    assert str(caught.value).endswith(told.format(seed=plain.seed))
+
+
+def test_steps_that_cannot_be_raised_are_named(frozen: FrameCache) -> None:
+    for own, why in (({"decay": True}, "the learning rate decays"), ({}, "its phases depend")):
+        recipe = "bc" if own else "ft"
+        short, long = (
+            identify_training(frozen, SMALL, replace(QUICK, recipe=recipe, steps=steps, **own))
+            for steps in (40, 80)
+        )
+        with pytest.raises(StrapError, match=rf"steps 40 → 80 \({why}.*--steps can't be raised"):
+            require_same_training(Path("k"), short, long)
+        older = {name: short[name] for name in ("settings", "data")}
+        with pytest.raises(StrapError, match=r"\(it has other settings\)$"):
+            require_same_training(Path("k"), older, long)
+        require_same_training(Path("k"), {**older, "shown": "["}, short)
 
 
 def test_a_training_begins_with_another_s_weights(

@@ -31,6 +31,7 @@ WORDS += ["--history", "2", "--chunk", "2", "--steps", "3"]
         (f"[1, 1, 1, 1, 1, 1{'0' * 400}]", "match weight 5 .* is 10000"),
         ("[1, 1, 1, 1, 1, -1]", "match weight 5 .* is -1"),
         ("[1, 1, 1, 1, 1, true]", "match weights are a JSON list of numbers"),
+        ("[0, 0, 0, 0, 0, 0.0]", r"gives every match the weight 0, so .* choose --recipe bc"),
     ],
 )
 def test_weights_that_nothing_can_be_drawn_by(tmp_path: Path, given: str, told: str) -> None:

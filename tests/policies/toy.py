@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from strap.errors import StrapError
 from strap.evaluation.simulators import TimeStep
 
 
@@ -19,6 +20,8 @@ class Toy:
             file.write("x")
 
     def begin(self, state: int) -> TimeStep:
+        if state >= 50:
+            raise StrapError(f"'reach' has initial states 0 to 49, not {state}")
         self.state, self.place, self.count = state, np.zeros(3), 0
         return self._see()
 

@@ -107,3 +107,19 @@ def test_what_was_rejected_is_not_scored(
     assert "run: choices: 4 of 6 matches kept (strap view)" in capsys.readouterr().out
     assert main(["score", str(run.path), "--choices", "ignore"]) == 0
     assert "choices" not in capsys.readouterr().out
+
+
+def test_a_prior_without_the_skills_has_no_precision(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, skill in ((planted.target, "pour"), (planted.prior, "wander")):
+        with h5py.File(path, "a") as file:
+            for demo in file["data"].values():
+                for name, value in (("skill", skill), ("object", "disc_1")):
+                    values = [value] * len(demo["actions"])
+                    demo.create_dataset(f"skills/{name}", data=values, dtype=h5py.string_dtype())
+    run_retrieval(planted.target, [planted.prior], tmp_path / "run", RetrievalOptions("pixels", 6))
+    assert main(["score", str(tmp_path / "run")]) == 0
+    _, _, row, note = capsys.readouterr().out.splitlines()
+    assert row.split()[5:11] == ["–"] * 6
+    assert note.startswith("run: the prior has no frames with the target's skills")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -10,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from strap.cli import parse, retrieve, train
+from strap.cli import cache, parse, retrieve, train
 from strap.cli.help import options_of
 from strap.errors import StrapError
 
@@ -137,6 +138,7 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
     One command of each kind and options is checked; tasks and seeds make no difference.
     """
     seen = set()
+    frames: cache.Command | None = None
     for stage in stages:
         name, *words = stage.command[len(program) :]
         kind = (stage.kind, stage.cell and stage.cell.column)
@@ -145,7 +147,11 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
         seen.add(kind)
         try:
             command = parse(import_module(f"strap.cli.{name}").Command, name, words)
-            if isinstance(command, train.Command):
+            if isinstance(command, cache.Command):
+                frames = command  # the plan has a single one, before all trainings
+            elif isinstance(command, train.Command):
+                if frames is not None:
+                    _require_same_images(command, frames)
                 command.network()
                 command.training(command.vision or "resnet", has_matches=False)
             elif isinstance(command, retrieve.Command):
@@ -158,6 +164,18 @@ def _require_values(stages: Iterable[Any], program: Sequence[str]) -> None:
                 f"`strap {name}` does not take these options of [{stage.kind}], see above: correct "
                 "the experiment's file"
             ) from error
+
+
+def _require_same_images(training: train.Command, frames: cache.Command) -> None:
+    """Raise if a training wants other images than those that are decoded for all trainings."""
+    for name in ("vision", "image_size"):
+        wanted, decoded = getattr(training, name), getattr(frames, name)
+        if wanted not in (None, decoded):
+            raise StrapError(
+                f"{name} is {wanted!r}, but the frames of all trainings are decoded with "
+                f"{decoded!r}: write [cache] {name} = {json.dumps(wanted)}, or leave {name} out "
+                "here"
+            )
 
 
 def _tell(line: str) -> None:

@@ -15,6 +15,10 @@ from strap.errors import StrapError, printable
 from strap.runs import Run, open_run
 from strap.scores import Score, Scores, score_run
 
+NOTHING_WANTED = (
+    "the prior has no frames with the target's skills, so there is no precision or recall (–)"
+)
+
 
 @dataclass(frozen=True)
 class Command:
@@ -51,6 +55,8 @@ class Command:
         else:
             print(table(runs, scores))
             for run, scored in zip(runs, scores, strict=True):
+                if not scored.precision.best:
+                    print(f"{printable(run.path.name)}: {NOTHING_WANTED}")
                 if scored.matches < len(run.matches):
                     kept = f"{scored.matches} of {len(run.matches)} matches kept (strap view)"
                     print(f"{printable(run.path.name)}: choices: {kept}")
@@ -88,7 +94,10 @@ def table(runs: Sequence[Run], scores: Sequence[Scores]) -> str:
 def _numbers(scores: Scores) -> list[str]:
     borders = [f"{value:.1f}" for value in (scores.border_error.value, scores.border_error.random)]
     counts = [str(scores.frames), str(scores.trajectories), str(len(scores.tasks))]
-    shares = [*_shares(scores.precision), *_shares(scores.recall)]
+    if scores.precision.best:
+        shares = [*_shares(scores.precision), *_shares(scores.recall)]
+    else:
+        shares = ["–"] * 6
     return [*shares, *borders, *counts, f"{scores.effective_tasks:.1f}"]
 
 

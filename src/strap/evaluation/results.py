@@ -129,7 +129,7 @@ def evaluate(
         progress: called with (what, done, total).
     """
     from strap.libero.rendering.backend import select_backend
-    from strap.libero.tasks import find_task
+    from strap.libero.tasks import find_task, load_fixed_states
 
     checkpoint = Path(checkpoint).expanduser()
     policy = load_policy(checkpoint, device=settings.device, which=settings.which)
@@ -137,6 +137,8 @@ def evaluate(
     policy.change(**changed)
     check_interface(policy)
     task = find_task(settings.suite, settings.task)
+    if not settings.demos:
+        require_states(settings, task.name, len(load_fixed_states(task)))
     select_backend()  # once: the workers inherit the choice
     folder = Path(out).expanduser() if out else _default_folder(checkpoint, settings, task.index)
     demos = str(Path(settings.demos).expanduser().resolve()) if settings.demos else ""
@@ -153,6 +155,17 @@ def evaluate(
     return run_episodes(
         policy, task.instruction, settings, make_libero, arguments, folder, identity, progress
     )
+
+
+def require_states(settings: EvaluationSettings, task: str, count: int) -> None:
+    """Raise if an evaluation goes beyond the `count` fixed initial states of a task."""
+    if settings.states.stop > count:
+        fitting = count - settings.first
+        advice = f"--episodes {fitting} or fewer" if fitting > 0 else f"a --first below {count}"
+        raise StrapError(
+            f"'{task}' has {count} fixed initial states, numbered from 0, but episodes "
+            f"{settings.first} to {settings.states.stop - 1} are to run: give {advice}"
+        )
 
 
 def rendered_size(interface: Interface) -> int:

@@ -60,8 +60,8 @@ def roll_out(
 ) -> None:
     """Run an episode from each initial state; call `finished` with each episode when it ends.
 
-    A crashed environment is replaced and its episode repeated, at most twice. The other episodes
-    continue.
+    A crashed environment is replaced and its episode repeated, at most twice. An episode whose
+    environment raises a StrapError is not repeated. The other episodes continue.
     """
     done = 0
     with (
@@ -79,6 +79,10 @@ def roll_out(
             finished(episode)
             progress("episodes", done, len(states))
     for state, error in pool.lost.items():
+        if isinstance(error, StrapError):
+            raise StrapError(
+                f"initial state {state}: {error} ({done} finished episodes are kept)"
+            ) from error
         raise StrapError(
             f"the environment failed {RETRIES + 1} times on initial state {state}: {error}; "
             f"{done} finished episodes are kept, run the same command again to try the rest"

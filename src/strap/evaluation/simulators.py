@@ -73,7 +73,8 @@ class SimulatorPool:
         self._supervisor = Supervisor(start, states, workers=n_workers, attempts=RETRIES + 1)
         self._running: dict[int, Assignment[int]] = {}
         self.lost: dict[int, Exception] = {}
-        """initial state -> the last error of its simulator, if it failed every time"""
+        """initial state -> the last error of its simulator, if it crashed every time; or the
+        StrapError that it raised, which it would raise again"""
 
     def __enter__(self) -> SimulatorPool:
         return self
@@ -97,7 +98,8 @@ class SimulatorPool:
     def receive(self) -> dict[int, TimeStep]:
         """Wait for observations; return slot -> observation, in order of slots.
 
-        The initial state of a crashed simulator waits for a new one, or is lost.
+        The initial state of a crashed simulator waits for a new one, or is lost. That of one that
+        raises a StrapError is lost.
         """
         ready = self._supervisor.wait(SILENCE)
         if not ready:
@@ -109,7 +111,10 @@ class SimulatorPool:
         for assignment in ready:
             try:
                 observations[assignment.slot] = assignment.worker.receive()
-            except (WorkerError, StrapError) as error:
+            except StrapError as error:
+                self._supervisor.finish(self._running.pop(assignment.slot))
+                self.lost[assignment.job] = error
+            except WorkerError as error:
                 del self._running[assignment.slot]
                 if not self._supervisor.retry(assignment):
                     self.lost[assignment.job] = error

@@ -130,6 +130,43 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
     A cell with other settings than those of the experiment is an error.
     """
     place = folder / cell.folder
+    manifest = _read_manifest(place)
+    if manifest is None:
+        return None
+    if difference := describe_difference(manifest["identity"], cell.identity):
+        raise StrapError(
+            f"'{place}' differs from the experiment's file: {difference}; choose another folder, "
+            "or undo the change"
+        )
+    _check_data(place, manifest["data"], cell)
+    successes, partial = _read_successes(place, cell)
+    return CellResult(cell, place, manifest, successes, partial)
+
+
+def describe_state(folders: Iterable[Path], cell: Cell) -> str:
+    """Return "finished", or why a run would refuse a cell, or "" if it is not finished yet.
+
+    Args:
+        folders: the work folder, and perhaps one of kept cells; a run reads the cell in each.
+        cell: the cell.
+    """
+    found = ""
+    for folder in folders:
+        try:
+            manifest = _read_manifest(folder / cell.folder)
+            if manifest is None:
+                continue
+            if difference := describe_difference(manifest["identity"], cell.identity):
+                return f"differs: {difference}"
+            read_cell(folder, cell)
+        except StrapError as error:
+            return f"unusable: {error}"
+        found = "finished"
+    return found
+
+
+def _read_manifest(place: Path) -> dict[str, Any] | None:
+    """Read the manifest in a cell's folder; return None if there is none."""
     file = place / "manifest.json"
     if not file.is_file():
         return None
@@ -140,14 +177,7 @@ def read_cell(folder: Path, cell: Cell) -> CellResult | None:
             f"'{file}' is not the manifest of a cell: restore it from a copy, or remove '{place}'"
         )
     _check_costs(file, manifest)
-    if difference := describe_difference(identity, cell.identity):
-        raise StrapError(
-            f"'{place}' differs from the experiment's file: {difference}; choose another folder, "
-            "or undo the change"
-        )
-    _check_data(place, manifest["data"], cell)
-    successes, partial = _read_successes(place, cell)
-    return CellResult(cell, place, manifest, successes, partial)
+    return dict(manifest)
 
 
 def _check_data(place: Path, data: Iterable[str], cell: Cell) -> None:

@@ -12,6 +12,7 @@ from strap.atomic import read_json
 from strap.errors import StrapError
 from strap.experiments.cellfolders import (
     copy_cell,
+    describe_state,
     drop_weights,
     finish_cell,
     keep_matches,
@@ -220,15 +221,22 @@ def format_plan(
     kept: Path | None = None,
     kinds: Collection[Kind] = (),
 ) -> str:
-    """Describe the plan: cells, then the remaining commands, with short paths."""
+    """Describe the plan: cells, then the remaining commands, with short paths.
+
+    A cell that a run would refuse is shown with the reason, and without commands.
+    """
     places = [planner.work, *([kept] if kept else [])]
-    missing = [
-        cell
-        for cell in cells
-        if not any((place / cell.folder / "manifest.json").is_file() for place in places)
-    ]
-    lines = [f"{len(cells)} cells, {len(cells) - len(missing)} of them finished"]
-    lines += [f"  {cell.name}{'' if cell in missing else '  finished'}" for cell in cells]
+    states = {cell: describe_state(places, cell) for cell in cells}
+    missing = [cell for cell in cells if not states[cell]]
+    finished = [cell for cell in cells if states[cell] == "finished"]
+    lines = [f"{len(cells)} cells, {len(finished)} of them finished"]
+    lines += [f"  {cell.name}  {state}".rstrip() for cell, state in states.items()]
+    if refused := len(cells) - len(missing) - len(finished):
+        lines += [
+            "",
+            f"a run would refuse the {refused} that differ or are unusable (here: the cell, there: "
+            "the experiment's file): choose another --out, undo the change, or remove them",
+        ]
     stages = [
         s for s in _select_kinds(_still_needed(planner.plan(missing)), kinds) if not s.is_finished()
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strap.errors import StrapError
+from strap.errors import StrapError, shorten
 from strap.policies.learning_state import collect_learning, restore_learning, strip_prefix
 from strap.policies.settings import PolicySettings
 from strap.provenance import fingerprint_json
@@ -29,7 +31,8 @@ def identify_training(
 ) -> dict[str, str]:
     """Return hashes of everything that must stay the same when a training resumes.
 
-    The number of steps can change if it does not affect earlier steps.
+    The number of steps can change if it does not affect earlier steps. `shown` holds the settings
+    as JSON, by which an error names those that differ.
 
     Args:
         cache: the data.
@@ -44,6 +47,7 @@ def identify_training(
         "settings": fingerprint_json([asdict(policy), settings, *others]),
         # The order of proprioception matters, but the hash of a mapping ignores order.
         "data": fingerprint_json([cache.to_json(), list(cache.interface.proprioception)]),
+        "shown": json.dumps({**asdict(policy), **settings}),
     }
 
 
@@ -60,12 +64,36 @@ def require_same_training(out: Path, held: Any, identity: dict[str, str]) -> Non
             f"'{out}' holds a training of an older version of strap, which cannot be resumed: "
             "choose another --out, or remove it"
         )
-    wrong = [DIFFERENCES[name] for name in identity if held.get(name) != identity[name]]
+    wrong = [text for name, text in DIFFERENCES.items() if held.get(name) != identity[name]]
     if wrong:
+        changes = _list_changes(_read_shown(held), _read_shown(identity))
         raise StrapError(
             f"'{out}' holds a training with other settings or data: choose another --out, or "
-            f"remove it (it has {' and '.join(wrong)})"
+            f"remove it (it has {' and '.join(wrong)}){changes}"
         )
+
+
+def _read_shown(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in an identity; none if an older version of strap saved it."""
+    try:
+        shown = json.loads(identity["shown"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+    return shown if isinstance(shown, dict) else {}
+
+
+def _list_changes(held: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return the settings that differ, for the end of an error.
+
+    >>> _list_changes({"batch": 2, "seed": 1}, {"batch": 3, "seed": 1})
+    '; changed: batch 2 → 3'
+    """
+    found = [name for name in now if name in held and held[name] != now[name]]
+    parts = [f"{name} {shorten(str(held[name]))} → {shorten(str(now[name]))}" for name in found]
+    if "steps" in found:
+        why = "the learning rate decays" if now.get("decay") else "its phases depend on them"
+        parts[found.index("steps")] += f" ({why}, so --steps can't be raised)"
+    return f"; changed: {', '.join(parts)}" if parts else ""
 
 
 def training_state(

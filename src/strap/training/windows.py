@@ -193,6 +193,8 @@ def read_weights(path: str | Path) -> list[float]:
             f"'{path}' holds {json.dumps(values)[:60]}: match weights are a JSON list of numbers"
         )
     require_weights(values)
+    if values and not any(values):
+        raise _all_zero(f"'{path}' gives every match the weight 0")
     return [float(value) for value in values]
 
 
@@ -273,6 +275,8 @@ def weigh_by_choices(
         if len(weights) != chosen.total:
             raise _wrong_count(len(weights), chosen.total)
         weights = [float(weights[row]) for row in chosen.rows]
+        if weights and not any(weights):
+            raise _all_zero(f"each of the {len(weights)} matches to train on has the weight 0")
     if not chosen.n_reweighed:
         return weights
     if weights == "cost":
@@ -285,6 +289,13 @@ def _wrong_count(given: int, n_matches: int) -> StrapError:
     return StrapError(
         f"{given} match weights for {n_matches} matches: give one for each, in the order of "
         "matches.parquet"
+    )
+
+
+def _all_zero(what: str) -> StrapError:
+    return StrapError(
+        f"{what}, so nothing retrieved would be trained on: give a match a weight above 0, or "
+        "choose --recipe bc"
     )
 
 
