@@ -144,6 +144,39 @@ def test_embed_and_segment(
     assert "12 matches of 2 queries" in capsys.readouterr().out
 
 
+def test_options_that_a_segmentation_does_not_use_are_refused(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = ["segment", str(planted.target), "--out", str(tmp_path / "s.json")]
+    for words in (cut, retrieve(planted, tmp_path / "run")):
+        shown = fails([*words, "--boundaries", "b.json"], capsys)
+        assert "--segmentation stops does not use it: give --segmentation manual, or leave" in shown
+        for option, value in (
+            *(("epsilon", "0.1"), ("unit", "second"), ("norm", "l2"), ("min-length", "5")),
+            ("position", "ee_pos"),
+        ):
+            more = ["--segmentation", "window", f"--{option}", value]
+            assert f"or leave --{option} out" in fails([*words, *more], capsys)
+        assert "give --segmentation window" in fails([*words, "--window", "5"], capsys)
+    assert not (tmp_path / "s.json").exists()
+    rough = ["--segmentation", "window", "--position", "ee_pos", "--max-roughness", "1000"]
+    assert main(retrieve(planted, tmp_path / "run", *rough)) == 0
+
+
+def test_the_encoder_of_a_store_that_was_found_is_told(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = ["--stores", str(tmp_path / "stores")]
+    assert main(retrieve(planted, tmp_path / "one", *stores)) == 0
+    assert "no --encoder given" not in capsys.readouterr().out
+    words = retrieve(planted, tmp_path / "two", *stores)
+    place = words.index("--encoder")
+    assert main([*words[:place], *words[place + 2 :]]) == 0
+    store = next((tmp_path / "stores").glob("prior-*"))
+    expected = f"encoder: pixels, that of the existing store '{store}' (no --encoder given)"
+    assert expected in capsys.readouterr().out
+
+
 @pytest.mark.slow  # it renders
 def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stores import make_store
 
+import strap
 from strap.cli import main
 from strap.datasets import open_dataset
 from strap.errors import StrapError
@@ -21,6 +22,7 @@ from strap.retrieval import METHODS, Catalogue, MatchOptions, retrieve_matches
 from strap.retrieval.options import USED_BY
 from strap.retrieval.selection import select
 from strap.runs import open_run
+from strap.segments import Segmentation
 from strap.store import EmbeddingStore
 from strap.synthetic import Planted
 from strap.types import Match, Matches, Segment
@@ -264,6 +266,51 @@ def test_methods_that_compare_features_need_them(planted: Planted) -> None:
     options = MatchOptions(method="d-s")
     with pytest.raises(StrapError, match="'d-s' compares features"):
         retrieve_matches([Segment("demo_0", 0, 9)], target, [prior], options)
+
+
+@pytest.mark.parametrize("method", ["br", "fr"])
+def test_learned_methods_refuse_stores_of_other_features(tmp_path: Path, method: Any) -> None:
+    target, prior = made(tmp_path / "a", [8], 1), made(tmp_path / "b", [40], 2)
+    with pytest.raises(StrapError, match=f"encoder 'made': run `strap retrieve --method {method}`"):
+        strap.retrieve(whole(target), target, prior, method=method)
+    with pytest.raises(StrapError, match="unknown retrieval method 'dt'"):
+        strap.retrieve(whole(target), target, prior, method="dt")  # type: ignore[arg-type]
+
+
+def test_the_defaults_in_python_are_the_methods_own(tmp_path: Path) -> None:
+    target, prior = made(tmp_path / "a", [20], 1), made(tmp_path / "b", [12, 30, 25], 2)
+    for options in (
+        MatchOptions(method="d-t", top_k=3, steps="classic"),
+        MatchOptions(method="d-s", top_k=3, metric="cosine"),
+    ):
+        method: Any = options.method
+        expected = retrieve_matches(whole(target), target, [prior], options).matches
+        assert strap.retrieve(whole(target), target, prior, method=method, top_k=3) == expected
+    other = strap.retrieve(whole(target), target, prior, method="d-s", top_k=3, metric="l2")
+    assert other != expected
+
+
+@pytest.mark.parametrize("method", ["d-t", "d-s", "language"])
+def test_methods_of_whole_queries_refuse_segments(tmp_path: Path, method: Any) -> None:
+    target, prior = made(tmp_path / "a", [20], 1), made(tmp_path / "b", [40], 2)
+    for query in (Segment("t0", 0, 9), Segment("t0", 9, 20)):
+        with pytest.raises(StrapError, match=r'which has 20 frames, .*dataset, method="full"\)'):
+            strap.retrieve([query], target, prior, method=method)
+
+
+def test_methods_of_whole_queries_refuse_options_of_cuts(tmp_path: Path) -> None:
+    for cut, word in (
+        (Segmentation("window"), "segmentation is window, .*leave --segmentation out"),
+        (Segmentation(min_length=5), "min_length is 5, .*leave --min-length out"),
+        (Segmentation(position="x"), "position is x, .*leave --position out"),
+    ):
+        for method in ("d-t", "d-s", "br", "fr", "language"):
+            with pytest.raises(StrapError, match=word):
+                RetrievalOptions(method=method, segmentation=cut).resolved()
+    rough = RetrievalOptions(method="d-t", segmentation=Segmentation(position="x"), max_roughness=2)
+    assert rough.resolved().resolved().segmentation == Segmentation("full", position="x")
+    words = ["retrieve", "--target", "a", "--prior", "b", "--out", str(tmp_path / "run")]
+    assert main([*words, "--method", "d-t", "--window", "5"]) == 2
 
 
 @pytest.mark.parametrize("method", ["strap", "d-t", "d-s", "random", "language"])

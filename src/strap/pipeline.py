@@ -195,7 +195,8 @@ def _write_run(
         matches.to_parquet(out / "matches.parquet")
     with clock("augment"):
         _augment(out, ours.dataset, datasets, matches, options, progress)
-    reasons |= {"fuse": prepared.fusion_reason, "top_k": found.reason}
+    reasons |= {"encoder": prepared.encoder_reason, "fuse": prepared.fusion_reason}
+    reasons["top_k"] = found.reason
     used = {c.dataset: c.store for c in (prepared.target, *prepared.priors) if c.store}
     return {
         "stores": {dataset: store.path.resolve().as_posix() for dataset, store in used.items()},

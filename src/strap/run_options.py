@@ -15,6 +15,7 @@ from strap.encoders.language import TEXT_ENCODER, require_text_encoder
 from strap.errors import StrapError, unknown
 from strap.features import FeatureOptions
 from strap.retrieval import METHODS, MatchOptions, Method, Rule, Shared, TopK
+from strap.retrieval.methods import resolve_defaults
 from strap.retrieval.options import require_used_options
 from strap.retrieval.states import retrieve_states
 from strap.runs import Run
@@ -103,6 +104,8 @@ class RetrievalOptions:
                 "--text-encoder out, or give --fuse language or --method language"
             )
         traits = METHODS[self.method]
+        if traits.has_whole_queries:
+            self._require_no_cuts()
         if self.max_roughness is not None and traits.retrieve is retrieve_states:
             raise StrapError(
                 f"max_roughness compares a match with its query, but a query of '{self.method}' is "
@@ -111,12 +114,29 @@ class RetrievalOptions:
         cut = self.segmentation
         if traits.has_whole_queries:
             cut = replace(cut, method="full")
-        steps, metric = self.steps or traits.steps, self.metric or traits.metric
+        steps, metric = resolve_defaults(self.method, self.steps, self.metric)
         options = replace(self, segmentation=cut, steps=steps, metric=metric)
         MatchOptions.of(options)  # raises for invalid values
         require_used_options(options)
         self.features().require_judgeable(self.method, cut.method, metric)
         return options
+
+    def _require_no_cuts(self) -> None:
+        """Raise if an option says how to cut, which the method does not do."""
+        cut = self.segmentation
+        if cut.method == "full":  # as a run records it, with the other options unused
+            return
+        unused = Segmentation()
+        if self.max_roughness is not None:  # the roughness is that of the position
+            unused = replace(unused, position=cut.position)
+        for name in Segmentation.__dataclass_fields__:
+            if (value := getattr(cut, name)) != getattr(unused, name):
+                option = "segmentation" if name == "method" else name
+                raise StrapError(
+                    f"{option} is {value}, but the queries of method '{self.method}' are whole "
+                    f"demonstrations: leave --{option.replace('_', '-')} out, or choose --method "
+                    "strap or random"
+                )
 
     def features(self) -> FeatureOptions:
         """Return the options of the features by which frames are compared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ import tyro
 
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
+from strap.errors import StrapError
 from strap.segments import Segmentation
 
 Json: TypeAlias = Annotated[bool, tyro.conf.arg(name="json")]
@@ -93,6 +94,30 @@ def make_segmentation(
 SegmentationArgument: TypeAlias = Annotated[
     Segmentation, tyro.conf.arg(name="", constructor=make_segmentation)
 ]
+USED_BY: Mapping[str, str] = {
+    "boundaries": "manual",
+    "window": "window",
+    **dict.fromkeys(("epsilon", "unit", "norm", "min_length", "position"), "stops"),
+}
+"""Option of a segmentation -> the one --segmentation that uses it."""
+
+
+def require_used_cuts(cut: Segmentation, used_elsewhere: Collection[str] = ()) -> None:
+    """Raise if an option is given that the segmentation does not use.
+
+    Args:
+        cut: the segmentation.
+        used_elsewhere: options that the command uses whatever the segmentation is.
+    """
+    for name, method in USED_BY.items():
+        value = getattr(cut, name)
+        if value == getattr(DEFAULT, name) or name in used_elsewhere or cut.method == method:
+            continue
+        word = f"--{name.replace('_', '-')}"
+        raise StrapError(
+            f"{name} is {value}, but --segmentation {cut.method} does not use it: give "
+            f"--segmentation {method}, or leave {word} out"
+        )
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -10,7 +10,13 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from strap.cli.options import Json, OpenArgument, SegmentationArgument, print_json
+from strap.cli.options import (
+    Json,
+    OpenArgument,
+    SegmentationArgument,
+    print_json,
+    require_used_cuts,
+)
 from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
 from strap.datasets.selection import Selection
@@ -20,7 +26,7 @@ from strap.encoders.language import TEXT_ENCODER
 from strap.errors import StrapError, printable
 from strap.pipeline import run_retrieval
 from strap.progress import Progress
-from strap.retrieval import Method, Rule, Shared, TopK
+from strap.retrieval import METHODS, Method, Rule, Shared, TopK
 from strap.retrieval.options import TOP_K
 from strap.run_options import Augmented, RetrievalOptions
 from strap.runs import REPORT, Run
@@ -173,6 +179,11 @@ class Command:
 
     def options(self) -> RetrievalOptions:
         """Return the options that, with the data, determine the result."""
+        is_full = self.segmentation.method == "full"
+        if is_full or not METHODS[self.method].has_whole_queries:  # else `resolved` checks
+            # The roughness is that of the position, whatever the cuts are.
+            used = () if self.max_roughness is None else ("position",)
+            require_used_cuts(self.segmentation, used)
         has_other_amount = self.fraction is not None or self.threshold is not None
         given = {
             name: getattr(self, name)

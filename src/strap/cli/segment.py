@@ -14,6 +14,7 @@ from strap.cli.options import (
     SegmentationArgument,
     SelectionArgument,
     print_json,
+    require_used_cuts,
 )
 from strap.cli.progress import show_progress
 from strap.datasets import OpenOptions
@@ -42,6 +43,8 @@ class Command:
     def run(self) -> None:
         """Cut the demonstrations, write the segments, and print them."""
         require_ending(self.out, (".json",))
+        # The figure shows the movement, whatever the cuts are.
+        require_used_cuts(self.segmentation, ("unit", "norm", "position") if self.plot else ())
         with show_progress(quiet=self.json) as progress:
             dataset = self.choosing.apply(self.opening.open(self.dataset, progress))
             dataset.fetch(cameras=(), progress=progress)

@@ -13,7 +13,13 @@ from strap.features.fingerprints import fingerprint_features
 from strap.features.fusion import fuse, fuse_scaled
 from strap.features.fusion_weights import choose_fusion
 from strap.features.options import AUTO, FeatureOptions
-from strap.features.sources import RetrievalInput, encoder_stores, name_dataset, reopen_stores
+from strap.features.sources import (
+    RetrievalInput,
+    encoder_stores,
+    explain_encoder,
+    name_dataset,
+    reopen_stores,
+)
 from strap.progress import Progress
 from strap.provenance import fingerprint_json
 from strap.retrieval import METHODS, Catalogue, Method, list_catalogues
@@ -41,6 +47,8 @@ class PreparedFeatures:
     priors: list[Catalogue]
     fusion_reason: str | None = None
     """what was fused and why, if the features to fuse are `auto`"""
+    encoder_reason: str | None = None
+    """which encoder is used and why, if an existing store decides it"""
 
 
 def prepare_features(
@@ -71,11 +79,12 @@ def prepare_features(
     sources = [target, *priors]
     datasets = [source.dataset for source in sources]
     kind = METHODS[method].features
-    reason = None
+    reason = encoder_reason = None
     if kind == "none":
         catalogues = list_catalogues(datasets)
     else:
         if kind == "encoder":
+            encoder_reason = explain_encoder(sources, options, folder)
             stores = encoder_stores(sources, options, folder, device=device, progress=progress)
         else:
             stores = _learn_features(datasets, kind, options, folder, device, progress)
@@ -89,7 +98,7 @@ def prepare_features(
         elif options.fuse:
             stores = fuse(stores, datasets, options.fuse, folder, text_encoder=options.text_encoder)
         catalogues = list_catalogues(datasets, stores)
-    return PreparedFeatures(catalogues[0], catalogues[1:], reason)
+    return PreparedFeatures(catalogues[0], catalogues[1:], reason, encoder_reason)
 
 
 def _learn_features(

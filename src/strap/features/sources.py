@@ -171,6 +171,20 @@ def find_encoder(
     return _Encoder(store.config.encoder, device, store=store)
 
 
+def explain_encoder(
+    sources: Sequence[RetrievalInput], options: FeatureOptions, folder: Path
+) -> str | None:
+    """Return which encoder is used and why, if the user named neither an encoder nor a store."""
+    if options.encoder or any(source.store for source in sources):
+        return None
+    try:
+        found = find_encoder(sources, options, folder, "auto")
+    except StrapError:  # embedding reports the error
+        return None
+    place = found.store.path if found.store else ""
+    return f"{found.config.get('name')}, that of the existing store '{place}' (no --encoder given)"
+
+
 def _find_store(
     dataset: Dataset,
     config: Mapping[str, Any],

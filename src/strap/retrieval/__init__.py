@@ -14,7 +14,7 @@ from strap.retrieval.catalogue import (
     as_catalogue,
     list_catalogues,
 )
-from strap.retrieval.methods import METHODS, Features, MethodTraits
+from strap.retrieval.methods import METHODS, Features, MethodTraits, resolve_defaults
 from strap.retrieval.options import MatchOptions, Method, Rule, Shared, TopK
 from strap.search import Engine, Execution, StoreSearcher
 from strap.store import EmbeddingStore
@@ -44,8 +44,8 @@ def retrieve(
     *,
     method: Method = "strap",
     top_k: TopK | None = 100,
-    steps: str = "strap",
-    metric: str = "l2",
+    steps: str | None = None,
+    metric: str | None = None,
     backend: str = "auto",
     rule: Rule = "even",
     shared: Shared = "self",
@@ -66,12 +66,17 @@ def retrieve(
         target_store: embeddings of the target dataset.
         prior_store: embeddings of the prior dataset, or of several.
         method: `strap` (segments, by dynamic time warping), `d-t` (whole trajectories, also by
-            dynamic time warping), `d-s` (single states), `random` or `language`.
+            dynamic time warping), `d-s` (single states), `random` or `language`; `br` and `fr`
+            (single states) need stores of features that `strap retrieve` learned. The queries of
+            `strap` and `random` are any segments, those of the others whole demonstrations:
+            `strap.segment(dataset, method="full")`.
         top_k: how many matches to keep in total. `auto` keeps the matches that cost no more than
             the query's matches in the other demonstrations of its task. None if `fraction` or
             `threshold` is given.
-        steps: `strap`, `fmp` or `classic`: the moves that a warping path may make.
-        metric: `l2` or `cosine`.
+        steps: `strap`, `fmp` or `classic`: the moves that a warping path may make. None: the
+            method's default (`strap`; for `d-t` `classic`).
+        metric: `l2` or `cosine`. None: the method's default (`l2`; for `d-s`, `br` and `fr`
+            `cosine`).
         backend: `auto`, `gpu`, `cpu` or `reference`.
         rule: `even` keeps exactly min(top_k, available); `released` is the authors' floor.
         shared: what to do with trajectories that are in both target and prior.
@@ -86,6 +91,7 @@ def retrieve(
         workers: number of parallel tasks on a Ray cluster that is started here.
         address: address of a running Ray cluster; None starts one here.
     """
+    steps, metric = resolve_defaults(method, steps, metric)
     options = MatchOptions(
         method=method,
         top_k=top_k,
@@ -101,8 +107,12 @@ def retrieve(
         max_cost=max_cost,
     )
     stores = [prior_store] if isinstance(prior_store, EmbeddingStore) else list(prior_store)
+    _require_learned([target_store, *stores], method)
+    target = as_catalogue(target_store)
+    _require_frames(queries, target)
+    _require_whole(queries, target, method)
     execution = Execution(engine, workers, address)
-    return retrieve_matches(queries, target_store, stores, options, execution, progress).matches
+    return retrieve_matches(queries, target, stores, options, execution, progress).matches
 
 
 def retrieve_matches(
@@ -156,4 +166,30 @@ def _require_frames(queries: Sequence[Segment], target: Catalogue) -> None:
             raise StrapError(
                 f"query {query} goes past the {entry.length} frames that target "
                 f"'{target.dataset}' has of that trajectory: segment and embed the same dataset"
+            )
+
+
+def _require_learned(stores: Sequence[EmbeddingStore], method: Method) -> None:
+    """Raise unless every store holds the features that a method learns, if it learns any."""
+    kind = METHODS[method].features
+    for store in stores if kind in ("br", "fr") else ():
+        if store.config.encoder.get("kind") != kind:
+            made_by = store.config.encoder.get("name")
+            raise StrapError(
+                f"method '{method}' compares features that it learns from the prior, but store "
+                f"'{store.path}' has those of encoder '{made_by}': run `strap retrieve --method "
+                f"{method}`, which learns them, or give stores of {method.upper()} features; "
+                "method 'd-s' compares the states of any store"
+            )
+
+
+def _require_whole(queries: Sequence[Segment], target: Catalogue, method: Method) -> None:
+    """Raise unless every query is a whole demonstration, if the method compares these."""
+    for query in queries if METHODS[method].has_whole_queries else ():
+        length = target.trajectories[query.trajectory_id].length
+        if (query.start, query.stop) != (0, length):
+            raise StrapError(
+                f"query {query} is a part of its demonstration, which has {length} frames, but the "
+                f"queries of method '{method}' are whole demonstrations: cut with "
+                'strap.segment(dataset, method="full")'
             )

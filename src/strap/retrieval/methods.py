@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from strap.errors import unknown
 from strap.retrieval.catalogue import Problem, Retrieved
 from strap.retrieval.dtw_methods import retrieve_segments, retrieve_trajectories
 from strap.retrieval.language import retrieve_by_language
@@ -40,3 +41,11 @@ METHODS: Mapping[Method, MethodTraits] = {
     "language": MethodTraits(retrieve_by_language, features="none", has_whole_queries=True),
 }
 """name -> function and defaults"""
+
+
+def resolve_defaults(method: Method, steps: str | None, metric: str | None) -> tuple[str, str]:
+    """Return the steps and the metric; None stands for the method's own default."""
+    if method not in METHODS:
+        raise unknown("retrieval method", method, METHODS)
+    traits = METHODS[method]
+    return steps or traits.steps, metric or traits.metric
