@@ -11,13 +11,16 @@ needs STRAP, which reads the dataset, and openpi-client.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
+from websockets.exceptions import WebSocketException
 
 import strap
+from strap.errors import StrapError, unknown
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,6 +46,8 @@ def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
             name: trajectory.frames(name, moment, moment + 1)[0] for name in wants["cameras"]
         }
         for key in wants["proprioception"]:
+            if key not in states:
+                raise unknown("proprioception of the demonstration", key, states)
             message[key] = np.asarray(states[key][moment : moment + 1])[0]
         message |= {"prompt": trajectory.instruction, "reset": moment == 0}
         if trajectory.fps:
@@ -53,6 +58,16 @@ def replay(trajectory: strap.Trajectory, policy: Any) -> Comparison:
     return Comparison(error, np.abs(recorded - recorded.mean(axis=0)).mean(axis=0))
 
 
+def connect(host: str, port: int) -> WebsocketClientPolicy:
+    """Return a client of the server; raise a StrapError if there is none."""
+    try:
+        return WebsocketClientPolicy(host, port)
+    except (OSError, WebSocketException) as error:
+        raise StrapError(
+            f"no policy server at {host}:{port} ({error}): start one with `strap serve CKPT`"
+        ) from error
+
+
 def main() -> None:
     """Replay one demonstration and print the errors."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -61,9 +76,14 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     call = parser.parse_args()
-    dataset = strap.open_dataset(call.dataset)
-    trajectory = dataset[dataset.ids[call.episode]]
-    compared = replay(trajectory, WebsocketClientPolicy(call.host, call.port))
+    try:
+        dataset = strap.open_dataset(call.dataset)
+        if not 0 <= call.episode < len(dataset):
+            parser.error(f"--episode is {call.episode}: give 0 to {len(dataset) - 1}")
+        trajectory = dataset[dataset.ids[call.episode]]
+        compared = replay(trajectory, connect(call.host, call.port))
+    except StrapError as mistake:
+        sys.exit(f"replay: {mistake}")
     print(f"{trajectory.id}: {trajectory.length} frames, {trajectory.instruction!r}")
     print("number of the action, mean error, mean error of the mean action")
     for number, (error, spread) in enumerate(zip(compared.error, compared.spread, strict=True)):

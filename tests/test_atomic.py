@@ -110,3 +110,20 @@ def test_alone_holds_and_leaves_nothing(tmp_path: Path) -> None:
     with exclusive_lock(lock, "writing 'out'"):
         (tmp_path / "out" / "file").write_text("x")
     assert names(tmp_path / "out") == ["file"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("place", ["/proc/absent/a.json", "/proc/a.json"])
+def test_where_nothing_can_be_created(place: str) -> None:
+    with pytest.raises(StrapError, match=r"cannot write '/proc.*'.*; choose an output folder"):
+        write_json(Path(place), {})
+    with (
+        pytest.raises(StrapError, match=r"cannot write '/proc.*'.*; choose an output folder"),
+        exclusive_lock(Path(place), "writing"),
+    ):
+        pass
+
+
+def test_a_file_that_is_read_while_writing_is_not_blamed_on_the_output(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a"):
+        (tmp_path / "absent").read_text()

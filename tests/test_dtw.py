@@ -160,7 +160,7 @@ class TestErrors:
 
     def test_shapes(self):
         frames = np.zeros((2, 3))
-        with pytest.raises(StrapError, match=r"query has shape \(3,\): it must be 2-D"):
+        with pytest.raises(StrapError, match=r"query has shape \(3,\): it must be 2-D.*x\[:, None"):
             dtw.best_match(frames[0], frames)
         with pytest.raises(StrapError, match="query is empty"):
             dtw.best_match(frames[:0], frames)

@@ -393,3 +393,18 @@ def test_efficientnet_sees() -> None:
     assert encoder.dim == 1280
     assert np.linalg.norm(a - b) < 0.5 * np.linalg.norm(a - c)
     assert encoder.config == load_encoder("efficientnet-lite0", device="cpu").config
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0@32", "pixels", "function"])
+def test_images_of_another_layout_are_refused(name: str) -> None:
+    def mean(images: np.ndarray) -> np.ndarray:
+        return images.mean(axis=(1, 2))
+
+    encoder = (
+        FunctionEncoder(mean, name) if name == "function" else load_encoder(name, device="cpu")
+    )
+    images = np.zeros((2, 40, 40, 3), np.uint8)
+    assert encoder.encode(images).shape == (2, encoder.dim)
+    for wrong in (images / 255, images[0], images.transpose(0, 3, 1, 2), images[..., :1]):
+        with pytest.raises(StrapError, match=r"images have shape .*need uint8 \[n h w 3\]"):
+            encoder.encode(wrong)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -191,9 +193,9 @@ def convert_slowly(dataset: str, out: str) -> int:
     """Call `strap convert`; each trajectory takes a moment to write."""
     write = robomimic._write_demo
 
-    def write_slowly(*arguments: Any) -> None:
+    def write_slowly(*arguments: Any) -> str:
         time.sleep(0.1)
-        write(*arguments)
+        return write(*arguments)
 
     robomimic._write_demo = write_slowly
     return main(["convert", dataset, out])
@@ -327,3 +329,26 @@ def test_metadata_that_is_too_large_for_an_attribute(planted: Planted, tmp_path:
             tmp_path / "a.hdf5", [dataset["demo_0"]], metadata={"scene": np.zeros(20_000), "b": "c"}
         )
     assert strap.open_dataset(out).metadata["b"] == "c"
+
+
+@pytest.mark.parametrize("name", ["out", "out.hdf5"])
+def test_numbers_that_are_not_finite_are_told_once(
+    own_planted: Planted, tmp_path: Path, name: str
+) -> None:
+    with h5py.File(own_planted.prior, "r+") as file:
+        file["data/demo_1/actions"][3, 2] = np.nan
+        file["data/demo_2/actions"][4, 0] = np.inf
+    dataset = strap.open_dataset(own_planted.prior)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        out = convert(dataset, tmp_path / name, ids=["demo_0", "demo_1", "demo_2"])
+    told = [str(one.message) for one in caught if "is written as it is" in str(one.message)]
+    assert len(told) == 1
+    assert re.search(
+        r"'demo_1', (episode 1|demo_1), frame 3, column 2 of 'actions?' is nan", told[0]
+    )
+    if name == "out":
+        stats = json.loads((out / "meta/stats.json").read_text(), parse_constant=pytest.fail)
+        actions = np.concatenate([dataset[f"demo_{i}"].actions[:] for i in range(3)])
+        highest = np.where(np.isfinite(actions), actions, -np.inf).max(axis=0)
+        np.testing.assert_allclose(stats["action"]["max"], highest, rtol=1e-6)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strap.cli import main
@@ -94,3 +96,36 @@ def test_a_conversion_says_where_it_does_not_write(
     monkeypatch.chdir(tmp_path / "here")
     assert main(["convert", str(planted.target), out]) == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("robomimic", "own.hdf5"),
+        ("manifest", "own.json"),
+        ("manifest", "own.parquet"),
+        ("filter", "own.json"),
+        ("weights", "weights/target.parquet"),
+    ],
+)
+def test_an_export_replaces_exports_only(
+    run: Path, tmp_path: Path, kind: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / name
+    own.parent.mkdir(exist_ok=True)
+    if own.suffix == ".parquet":
+        pq.write_table(pa.table({"episode": [1], "reward": [0.5]}), own)
+    elif own.suffix == ".json":
+        own.write_text('{"a": {"frames": 3}}')
+    else:
+        shutil.copy(run.parent / "own" / "target.hdf5", own)
+    before = own.read_bytes()
+    out = own.parent if kind == "weights" else own
+    words = ["export", str(run), "--as", kind, "--out", str(out)]
+    assert main(words) == 2
+    assert "exists already and is not an export of STRAP: choose" in capsys.readouterr().err
+    assert own.read_bytes() == before
+    own.write_bytes(b"not such a file")
+    assert main(words) == 2
+    own.unlink()
+    assert main(words) == main(words) == 0  # a command that was killed is repeated

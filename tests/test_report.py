@@ -13,6 +13,7 @@ from typing import cast
 import h5py
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image, ImageSequence
 
 from strap.choices import change_choices
@@ -22,7 +23,7 @@ from strap.embeddings import embed
 from strap.errors import StrapError
 from strap.features.cameras import compared_cameras, corresponding_camera
 from strap.figures.animation import write_moving_picture
-from strap.figures.retrieval import pair_frames, write_figures
+from strap.figures.retrieval import contact_sheet, match_distribution, pair_frames, write_figures
 from strap.pipeline import RetrievalOptions, run_retrieval
 from strap.runs import Run, open_run
 from strap.synthetic import Planted
@@ -100,6 +101,34 @@ class TestSingleFile:
         assert address_of("film", parameters) == (
             "film?place=target&start=3&trajectory=a+b%2F%C3%A4%26*%7E-._"
         )
+
+
+class TestFigureDetails:
+    def test_a_folder_that_cannot_be_made_is_one_line(
+        self, run: Run, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (run.path / "file").touch()
+        assert main(["figures", str(run.path), "--out", str(run.path / "file/figures")]) == 2
+        assert "choose an output folder that you may write to" in capsys.readouterr().err
+
+    def test_no_costs_of_a_method_without_costs(self, run: Run) -> None:
+        sources = Sources.of(run)
+        priors = run.matches.locate(sources.priors)
+        free = Matches(tuple(replace(match, cost=0.0) for match in run.matches))
+        for matches, shown in ((run.matches, True), (free, False)):
+            figure = contact_sheet(matches, sources.target, priors, "agentview_rgb")
+            titles = [axes.get_title() for axes in figure.findobj(Axes)]
+            assert any("a frame" in title for title in titles) == shown
+            assert any(title.startswith("#1") for title in titles)
+
+    def test_matches_are_counted_in_whole_numbers(self, run: Run) -> None:
+        priors = run.matches.locate(Sources.of(run).priors)
+        lengths = {
+            (m.dataset, m.segment.trajectory_id): priors[m.dataset][m.segment.trajectory_id].length
+            for m in run.matches
+        }
+        for axes in match_distribution(run.matches, lengths).axes:
+            assert all(float(tick).is_integer() for tick in axes.get_yticks())
 
 
 class TestOtherCameras:

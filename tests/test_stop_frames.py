@@ -181,6 +181,19 @@ def test_nearly_every_frame_a_stop_is_said() -> None:
     assert "--epsilon 0.009" in text
 
 
+def test_the_threshold_in_use_is_not_recommended() -> None:
+    resting = np.full(200, 0.02)
+    resting[20::20] = 0.004
+    movements = moving_at(resting, *[np.full(39, 0.02)] * 4)
+    epsilon = choose_threshold(movements, 20).epsilon
+    assert choose_threshold(movements, 20).is_sensible
+    text = explain_stops(movements, epsilon, 20)
+    assert "1 of 5 demonstrations is cut. Movement: " in text
+    assert text.endswith("m per step.")
+    text = explain_stops(moving_at(resting, resting, *[np.full(39, 0.02)] * 4), epsilon, 20)
+    assert "2 of 6 demonstrations are cut" in text
+
+
 def test_even_movement_has_no_threshold() -> None:
     text = explain_stops(moving_at(np.full(200, 0.02)), 0.005, 20)
     assert "No threshold gives segments of 20 to 60 frames" in text

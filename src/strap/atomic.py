@@ -41,10 +41,11 @@ def replacing(path: Path, *, sweep: bool = True) -> Iterator[Path]:
             files into one folder pass False and call `remove_leftovers` once.
     """
     with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         if sweep:
             remove_leftovers(path.parent, path.name)
-        temporary, descriptor = _locked_temporary(path)
+        with explain_write_errors(path, creating=True):
+            temporary, descriptor = _locked_temporary(path)
         try:
             yield temporary
             os.fsync(descriptor)
@@ -133,9 +134,21 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, if they do not exist."""
+    with explain_write_errors(folder, creating=True):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
-def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn the system's errors when writing `path` into a StrapError that says what to do."""
+def explain_write_errors(path: Path, *, creating: bool = False) -> Iterator[None]:
+    """Turn the system's errors when writing `path` into a StrapError that says what to do.
+
+    Args:
+        path: the file or folder that is written.
+        creating: the block only creates `path`, so that a missing file or folder is an error of
+            writing, too: nothing can be created in `/proc`.
+    """
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -144,7 +157,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
                 f"no space left to write '{path}': free some space or choose another output, then "
                 "run the same command again (what was finished is kept)"
             ) from error
-        if isinstance(error, OSError) and error.errno in REFUSED:
+        refused = (*REFUSED, errno.ENOENT) if creating else REFUSED
+        if isinstance(error, OSError) and error.errno in refused:
             raise StrapError(
                 f"cannot write '{path}': {error.strerror}; choose an output folder that you may "
                 "write to"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strap.atomic import replacing, write_json
+from strap.atomic import read_json, replacing, write_json
 from strap.datasets.base import Dataset, natural_sort_key
 from strap.errors import StrapError, unknown
 from strap.types import Matches, Segment
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".json", ".parquet")
 """Endings of a manifest's file."""
+WEIGHTS = ("index", "weight")
+MANIFEST = ("dataset", "episode", "start", "stop", "weight")
+FILTER = ("episodes", "frames")
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,46 @@ def write_filter(out: str | Path, target: Dataset, matches: Matches) -> Path:
         }
     write_json(Path(out), content)
     return Path(out)
+
+
+def require_earlier_export(out: Path) -> None:
+    """Raise if a file exists and is no export of STRAP, which may be overwritten by another one.
+
+    An export is known by its columns or keys, an augmented HDF5 file by its masks.
+    """
+    if not out.is_file() or out.stat().st_size == 0:
+        return
+    known = {".json": _is_json_export, ".parquet": _is_table_export}
+    try:
+        is_export = known.get(out.suffix.lower(), _is_augmented)(out)
+    except (OSError, ValueError, StrapError):  # not a file of the kind that its ending names
+        is_export = False
+    if not is_export:
+        raise StrapError(
+            f"'{out}' exists already and is not an export of STRAP: choose another output or "
+            "remove it first"
+        )
+
+
+def _is_json_export(file: Path) -> bool:
+    content = read_json(file)
+    if isinstance(content, list):  # a manifest
+        return all(isinstance(row, dict) and tuple(row) == MANIFEST for row in content)
+    rows = content.values() if isinstance(content, dict) else [None]
+    return all(isinstance(row, dict) and tuple(row) == FILTER for row in rows)
+
+
+def _is_table_export(file: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    return tuple(pq.read_schema(file).names) in (WEIGHTS, MANIFEST)
+
+
+def _is_augmented(file: Path) -> bool:
+    import h5py
+
+    with h5py.File(file) as content:
+        return all(f"mask/{name}" in content for name in ("target", "retrieved", "all"))
 
 
 def _segments_in(

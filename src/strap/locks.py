@@ -109,7 +109,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 def _lock(path: Path, *, wait: bool) -> Lock | None:
     import fcntl  # imported here, because reading a store must work without flock
 
-    with explain_write_errors(path.parent):
+    with explain_write_errors(path.parent, creating=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:

@@ -198,14 +198,19 @@ def explain_stops(movements: Movements, epsilon: float, min_length: int) -> str:
         odd = f"{where} in {100 * stops:.0f} % of all frames: nearly every frame is a stop"
     elif 2 * n_cut < len(long):
         seldom = "nowhere" if not stops else f"in {100 * stops:.2g} % of all frames only"
-        odd = f"{where} {seldom}: {n_cut or 'none'} of {len(long)} demonstrations is cut"
+        verb = "is" if n_cut < 2 else "are"
+        odd = f"{where} {seldom}: {n_cut or 'none'} of {len(long)} demonstrations {verb} cut"
     else:
         return ""
-    return f"{odd}. Movement: {movements.quantiles()}. {_advice(movements, min_length)}"
+    found = f"{odd}. Movement: {movements.quantiles()}. {_advice(movements, epsilon, min_length)}"
+    return found.rstrip()
 
 
-def _advice(movements: Movements, min_length: int) -> str:
+def _advice(movements: Movements, epsilon: float, min_length: int) -> str:
+    """Return a better option than `epsilon`; "" if that is what `auto` chooses already."""
     better = choose_threshold(movements, min_length)
+    if better.is_sensible and better.epsilon == epsilon:
+        return ""
     if better.is_sensible:
         return (
             f"--epsilon {better.epsilon:g} (or auto) would give segments of "

@@ -541,6 +541,22 @@ def test_statistics_agree_with_numpy() -> None:
     assert stats["count"] == [7]
 
 
+def test_statistics_are_those_of_the_finite_numbers() -> None:
+    values = np.array([[1.0, np.nan], [np.inf, np.nan], [3.0, -np.inf]])
+    stats = number_stats(values)
+    assert {
+        name: own.tolist() for name, own in stats.items() if name in ("min", "max", "mean")
+    } == {
+        "min": [1.0, 0.0],
+        "max": [3.0, 0.0],
+        "mean": [2.0, 0.0],
+    }
+    assert stats["count"] == [3]
+    assert number_stats(np.array([np.nan, 2.0]))["std"].tolist() == [0.0]
+    same = number_stats(np.array([[[1.0, 2.0], [3.0, np.nan]]]))["max"]
+    assert same.tolist() == [[1.0, 2.0], [3.0, 0.0]]
+
+
 # --- bad input ---------------------------------------------------------------------------------
 
 

@@ -60,3 +60,21 @@ def test_a_demonstration_is_compared_with_what_the_policy_does(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "demo_0: 5 frames, 'pick'"
     assert [line.split()[1] for line in lines[2:]] == [f"{error:.3f}" for error in expected]
+
+
+def test_mistakes_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "demos.hdf5"
+    write_robomimic(file, [record()])
+    monkeypatch.setattr(sys, "argv", ["replay.py", str(file), "--port", "1"])
+    with pytest.raises(SystemExit, match=r"no policy server at 127\.0\.0\.1:1 .*start one with"):
+        replay.main()
+    monkeypatch.setattr(sys, "argv", ["replay.py", str(tmp_path / "absent")])
+    with pytest.raises(SystemExit, match=r"replay: .*absent"):
+        replay.main()
+    for episode in ("1", "-1"):
+        monkeypatch.setattr(sys, "argv", ["replay.py", str(file), "--episode", episode])
+        with pytest.raises(SystemExit):
+            replay.main()
+        assert f"error: --episode is {episode}: give 0 to 0" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -160,3 +161,11 @@ def test_the_commands(
     assert not (Path(os.environ["STRAP_CACHE"]) / "frames").exists()
     assert main([*words, "--vision", "frozen"]) == 2
     assert "made for --vision resnet, not frozen" in capsys.readouterr().err
+
+
+def test_actions_that_are_not_finite_are_named(own_planted: Planted, tmp_path: Path) -> None:
+    with h5py.File(own_planted.target, "r+") as file:
+        file["data/demo_1/actions"][3, 2] = np.nan
+    data = open_training_data(own_planted.target)
+    with pytest.raises(StrapError, match="'demo_1', frame 3, column 2 of 'actions' is nan: corr"):
+        build_cache(data, tmp_path, OPTIONS)

@@ -15,7 +15,12 @@ from strap.choices import ChoicesMode, ChosenMatches, choose_matches
 from strap.cli.options import Json, print_json
 from strap.cli.progress import show_progress
 from strap.datasets import Dataset
-from strap.exports import write_filter, write_manifest, write_weights
+from strap.exports import (
+    require_earlier_export,
+    write_filter,
+    write_manifest,
+    write_weights,
+)
 from strap.folders import require_ending, require_separate_output
 from strap.runs import RUN_FILES, Run, open_run
 
@@ -90,6 +95,11 @@ class Command:
         require_separate_output(out, [dataset.path for dataset in datasets])
         require_separate_output(out, [run.path / name for name in RUN_FILES])
         require_separate_output(out, run.path.glob("choices-older*.json"))
+        if self.kind == "weights":
+            for file in _weight_files(out, datasets[0], datasets[1:]):
+                require_earlier_export(file)
+        else:
+            require_earlier_export(out)
 
     def _note_choices(self, out: Path, run: Run, chosen: ChosenMatches) -> list[Path]:
         """Write the choices that were used beside the output, or remove those of an older one."""
@@ -113,11 +123,18 @@ def _weights(
 ) -> list[Path]:
     """Write one file for the target and one for each prior that is not the target itself."""
     weighted = (chosen.matches, chosen.weights)
-    written = [write_weights(out / "target.parquet", target, *weighted, is_target=True)]
+    return [
+        write_weights(file, dataset, *weighted, is_target=dataset is target)
+        for file, dataset in _weight_files(out, target, priors).items()
+    ]
+
+
+def _weight_files(out: Path, target: Dataset, priors: list[Dataset]) -> dict[Path, Dataset]:
+    """Return the files of `--as weights` and their datasets; each dataset has one file."""
+    files = {out / "target.parquet": target}
     named = {target.name}
     for index, prior in enumerate(priors):
         if prior.name not in named:
             named.add(prior.name)
-            file = out / f"prior-{index}-{Path(prior.label).stem}.parquet"
-            written.append(write_weights(file, prior, *weighted))
-    return written
+            files[out / f"prior-{index}-{Path(prior.label).stem}.parquet"] = prior
+    return files

@@ -20,6 +20,7 @@ from strap.atomic import (
     write_json,
 )
 from strap.datasets.creation import creating_hdf5
+from strap.datasets.finite import explain_fault, first_fault
 from strap.datasets.image_arrays import find_pixel_rows
 from strap.errors import StrapError
 from strap.lazy_arrays import LazyArray
@@ -116,15 +117,20 @@ def _write(
         data = file.create_group("data")
         count = frames = 0
         rates: dict[float, str] = {}
+        is_told = False
         for count, trajectory in enumerate(trajectories, 1):
             progress("writing", count - 1, total or count)
             name = f"demo_{count - 1}"
             if parts is None:
-                _write_demo(data, name, trajectory, orientation)
+                fault = _write_demo(data, name, trajectory, orientation)
             else:
                 with h5py.File(_part(parts, name, trajectory, orientation)) as part:
                     part.copy("demo", data, name)
+                    fault = str(part.attrs.get("fault", ""))
             file.check()
+            if fault and not is_told:
+                is_told = True
+                warnings.warn(explain_fault(out, trajectory.id, f"{name}, {fault}"), stacklevel=3)
             frames += trajectory.length
             if trajectory.fps:
                 rates.setdefault(trajectory.fps, trajectory.id)
@@ -154,7 +160,7 @@ def _part(folder: Path, name: str, trajectory: Trajectory, orientation: Orientat
                 return file
     with creating_hdf5(file, sweep=False) as part:
         part.attrs["identity"] = identity
-        _write_demo(part, "demo", trajectory, orientation)
+        part.attrs["fault"] = _write_demo(part, "demo", trajectory, orientation)
     return file
 
 
@@ -186,15 +192,16 @@ def _write_metadata(
 
 def _write_demo(
     data: h5py.Group, key: str, trajectory: Trajectory, orientation: Orientation
-) -> None:
+) -> str:
+    """Write a trajectory; return where its first number is that is not finite, else ""."""
     demo = data.create_group(key)
     turn = trajectory.orientation != orientation
-    _copy(demo, "actions", trajectory.actions)
+    faults = [_copy(demo, "actions", trajectory.actions)]
     keys = observation_keys([*trajectory.cameras, *trajectory.proprioception])
     for name, array in trajectory.cameras.items():
         _copy(demo, f"obs/{keys[name]}", array, turned=1 if turn else None)
     for name, array in trajectory.proprioception.items():
-        _copy(demo, f"obs/{keys[name]}", array)
+        faults.append(_copy(demo, f"obs/{keys[name]}", array))
     sizes = {array.shape[1:3] for array in trajectory.cameras.values()}
     for name, array in trajectory.extras.items():
         if name in demo or name == "obs" or name.startswith("actions/"):
@@ -207,6 +214,7 @@ def _write_demo(
         _copy(demo, name, array, turned=rows if turn else None)
     _fill_missing(demo, trajectory)
     _write_attributes(demo, trajectory)
+    return next(filter(None, faults), "")
 
 
 def observation_keys(names: Sequence[str]) -> dict[str, str]:
@@ -220,12 +228,18 @@ def observation_keys(names: Sequence[str]) -> dict[str, str]:
     return {name: key if key and counts[key] == 1 else name for name, key in short.items()}
 
 
-def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None = None) -> None:
-    """Copy an array; if `turned` is given, reverse that axis, which runs over pixel rows."""
+def _copy(demo: h5py.Group, name: str, array: LazyArray, *, turned: int | None = None) -> str:
+    """Copy an array; return where its first number is that is not finite, else "".
+
+    If `turned` is given, reverse that axis, which runs over pixel rows.
+    """
+    fault = ""
     target = demo.create_dataset(name, shape=array.shape, dtype=array.dtype)
     for start in range(0, len(array), FRAMES_PER_COPY):
         rows = array[start : start + FRAMES_PER_COPY]
         target[start : start + FRAMES_PER_COPY] = rows if turned is None else np.flip(rows, turned)
+        fault = fault or first_fault(name, rows, start)
+    return fault
 
 
 def _fill_missing(demo: h5py.Group, trajectory: Trajectory) -> None:

@@ -47,7 +47,7 @@ def check_shape(frames: Frames, what: str, dim: int | None = None) -> Frames:
     if frames.ndim != 2:
         raise StrapError(
             f"{what} has shape {frames.shape}: it must be 2-D, [frames dimensions]; "
-            "reshape a single frame to [1 d]"
+            "give a series of single numbers as x[:, None], a single frame as x[None]"
         )
     if frames.dtype.kind not in "fiu":
         raise StrapError(

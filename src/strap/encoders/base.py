@@ -28,6 +28,17 @@ class Encoder(Protocol):
         """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
 
 
+def check_images(images: Any) -> None:
+    """Raise unless images are uint8 [n h w 3]. Arrays and tensors are taken."""
+    shape, dtype = tuple(getattr(images, "shape", ())), str(getattr(images, "dtype", "unknown"))
+    if len(shape) != 4 or shape[3] != 3 or dtype not in ("uint8", "torch.uint8"):
+        raise StrapError(
+            f"images have shape {list(shape)} and type {dtype}: encoders need uint8 [n h w 3] from "
+            "0 to 255; give a single image as image[None], floats from 0 to 1 as "
+            "(255 * images).astype('uint8'), channels first as images.transpose(0, 2, 3, 1)"
+        )
+
+
 def check_vectors(
     encoder: Encoder, vectors: Array, count: int, where: Callable[[int], str]
 ) -> npt.NDArray[np.float32]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strap.encoders.base import Encoder
+from strap.encoders.base import Encoder, check_images
 from strap.errors import StrapError
 from strap.types import Array
 
@@ -45,6 +45,7 @@ class FunctionEncoder:
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """Return the vectors, float32 [n dim], of upright images, uint8 [n h w 3]."""
+        check_images(images)
         vectors = np.asarray(self.function(images), np.float32)
         if vectors.ndim != 2 or len(vectors) != len(images):
             raise StrapError(

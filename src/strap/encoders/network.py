@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from strap.encoders.base import check_images
 from strap.encoders.packing import pack_linear, packs_bfloat16
 from strap.encoders.preprocessing import Preprocessing
 from strap.errors import StrapError
@@ -101,6 +102,7 @@ class NetworkEncoder:
         return wait
 
     def _forward(self, images: Array | Tensor) -> Tensor:
+        check_images(images)
         starts = range(0, len(images), self.batch)
         parts = [self._forward_batch(images[start : start + self.batch]) for start in starts]
         return torch.cat(parts) if parts else torch.zeros((0, self.dim))

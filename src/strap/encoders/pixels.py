@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from strap.encoders.base import check_images
 from strap.types import Array
 
 
@@ -30,6 +31,7 @@ class PixelEncoder:
 
     def encode(self, images: Array) -> npt.NDArray[np.float32]:
         """Return grey levels from 0 to 1, float32 [n size²], of images, uint8 [n h w 3]."""
+        check_images(images)
         count, height, width, _ = images.shape
         luma = np.array([0.299, 0.587, 0.114], np.float32) / 255
         # Two matrix products: the rows first, then columns and colours at once.

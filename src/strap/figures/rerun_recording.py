@@ -13,7 +13,7 @@ from strap.datasets.base import Dataset
 from strap.errors import StrapError, unknown
 from strap.extras import missing_extra
 from strap.features.cameras import compared_cameras
-from strap.figures.retrieval import Tracing, pair_frames
+from strap.figures.retrieval import Tracing, has_costs, pair_frames
 from strap.position_columns import positions
 from strap.progress import Progress, silent
 from strap.runs import Run
@@ -57,6 +57,7 @@ def write_recording(
     by_name = run.matches.locate(priors)
     camera = compared_cameras(run.manifest, target)[0]
     cameras = {name: compared_cameras(run.manifest, prior)[0] for name, prior in by_name.items()}
+    graded = has_costs(run.matches)
     with replacing(path) as temporary:
         stream = rerun.RecordingStream("strap")
         stream.save(str(temporary))
@@ -72,16 +73,18 @@ def write_recording(
                 entity = f"{name}/match_{match.rank:02d}"
                 frames = match.segment.start + paired
                 _log(stream, entity, trajectory, cameras[match.dataset], frames)
-                stream.log(entity, rerun.TextDocument(_describe(match)), static=True)
+                text = rerun.TextDocument(_describe(match, graded=graded))
+                stream.log(entity, text, static=True)
         stream.flush()
         stream.disconnect()
     progress("recording queries", len(run.matches.queries), len(run.matches.queries))
     return path
 
 
-def _describe(match: Match) -> str:
+def _describe(match: Match, *, graded: bool) -> str:
+    text = f"{match.instruction}\n{match.dataset}\n{match.segment}"
     cost = f"{match.cost_per_frame:.4g} for each frame of the query"
-    return f"{match.instruction}\n{match.dataset}\n{match.segment}\ncost: {cost}"
+    return f"{text}\ncost: {cost}" if graded else text
 
 
 def _log(stream: Any, entity: str, trajectory: Trajectory, camera: str, frames: Array) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from strap.atomic import replacing
+from strap.atomic import make_folder, replacing
 from strap.datasets.base import Dataset
 from strap.datasets.selection import space_evenly
 from strap.errors import StrapError, printable, unknown
@@ -77,7 +77,7 @@ def write_figures(
         "positions": lambda: styled(match_distribution, run.matches, lengths),
     }
     out, files = Path(out).expanduser(), []
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for done, (name, draw) in enumerate(drawings.items()):
         progress("drawing", done, len(drawings))
         figure = draw()
@@ -119,6 +119,8 @@ def match_distribution(matches: Matches, lengths: Mapping[tuple[str, str], int])
         matches: the retrieved matches.
         lengths: (dataset, trajectory id) -> number of frames.
     """
+    from matplotlib.ticker import MaxNLocator
+
     spans = np.array([_span(match, lengths) for match in matches])
     order = np.lexsort((spans[:, 1], spans[:, 0]))
     figure = make_figure(6.5, 3.6)
@@ -132,6 +134,8 @@ def match_distribution(matches: Matches, lengths: Mapping[tuple[str, str], int])
     lower.set_xlabel("position in the prior trajectory")
     lower.set_ylabel("count")
     lower.set_xlim(0, 1)
+    for axes in (upper, lower):
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     lower.legend(frameon=False, ncols=2, fontsize=8)
     return figure
 
@@ -172,6 +176,7 @@ def contact_sheet(
     chosen = representative_queries(matches, queries)
     several = sum(sum(m.query == query for m in matches) > 1 for query in chosen)
     ranks = ranks if 2 * several >= len(chosen) else 1
+    graded = has_costs(matches)
     width, limit = 11.0, 190 // (1 + ranks)  # inches, letters that fit above a strip
     shape = target[chosen[0].trajectory_id].camera(camera).shape
     strip = width / (1 + ranks) / frames * shape[1] / shape[2]  # height of one film strip
@@ -189,10 +194,16 @@ def contact_sheet(
             trajectory = priors[match.dataset][match.segment.trajectory_id]
             shown_camera = (prior_cameras or {}).get(match.dataset, camera)
             images = trajectory.frames(shown_camera, match.segment.start, match.segment.stop)
-            text = f"#{match.rank}, cost {match.cost_per_frame:.3g} a frame: {match.instruction}"
+            cost = f", cost {match.cost_per_frame:.3g} a frame" if graded else ""
+            text = f"#{match.rank}{cost}: {match.instruction}"
             paired = pair_frames(trace(match), shown, len(query), len(images))
             _draw_film(part, images[paired], text, BLUE, limit)
     return figure
+
+
+def has_costs(matches: Matches) -> bool:
+    """Return whether the matches were compared; those of method `random` all cost 0."""
+    return any(match.cost for match in matches)
 
 
 def representative_queries(matches: Matches, count: int) -> list[Segment]:

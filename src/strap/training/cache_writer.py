@@ -13,6 +13,7 @@ import numpy as np
 from strap.atomic import explain_write_errors
 from strap.cpus import count_cpus
 from strap.datasets.base import Dataset
+from strap.datasets.finite import first_fault
 from strap.embeddings.decoding import Images, decoder_processes, has_videos, is_worth_processes
 from strap.embeddings.frames import (
     SPAN_BYTES,
@@ -139,11 +140,8 @@ class ClipWriter:
         clip, rows = self.data.clips[number], _rows(self.cache, number)
         trajectory = clip.trajectory()
         actions = np.asarray(trajectory.actions[clip.start : clip.stop], np.float32)
-        if not np.isfinite(actions).all():
-            raise StrapError(
-                f"trajectory '{clip.id}' has actions that are NaN or infinite; correct it, or "
-                "leave it out"
-            )
+        if fault := first_fault("actions", actions, clip.start):
+            raise StrapError(f"trajectory '{clip.id}', {fault}: correct it, or leave it out")
         self._write_rows("actions.npy", rows, actions, clip.id)
         names = {short_name(key): key for key in trajectory.proprioception}
         states = [

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from strap.atomic import read_json, remove_folder, replacing, write_json
+from strap.datasets.finite import first_fault
 from strap.datasets.lerobot.encoding import Encoding, encode
 from strap.datasets.lerobot.features import NumericColumn, camera_key, columns_of, to_arrow
 from strap.datasets.lerobot.statistics import ImageStats, Stats, number_stats
@@ -43,12 +44,15 @@ class FinishedEpisode:
     """number of frames before the episode in the dataset"""
     sizes: Mapping[str, int]
     """video feature -> bytes of its video"""
+    fault: str = ""
+    """where its first action or state is that is NaN or infinite"""
 
 
 class Workspace:
     """The folder of a conversion in progress."""
 
     def __init__(self, out: Path, plan: Mapping[str, Any]) -> None:
+        self.out = out
         self.root = partial_folder(out)
         self.episodes = self.root / "pieces"
         self.dataset = self.root / "dataset"
@@ -110,7 +114,8 @@ def find_finished(
             f"another trajectory ('{record['id']}') than '{trajectory.id}' of "
             f"'{trajectory.source.path}': remove that folder to start again"
         )
-    return FinishedEpisode(index, trajectory.length, task, first, record["sizes"])
+    fault = record.get("fault", "")
+    return FinishedEpisode(index, trajectory.length, task, first, record["sizes"], fault)
 
 
 def write_episode(
@@ -134,7 +139,9 @@ def write_episode(
         file = workspace.video_file(index, key)
         stats[key] = _write_video(file, trajectory, camera, encoding)
         sizes[key] = file.stat().st_size
-    stats |= _write_table(workspace.table_file(index), trajectory, columns, index, task, first, fps)
+    file = workspace.table_file(index)
+    numbers, fault = _write_table(file, trajectory, columns, index, task, first, fps)
+    stats |= numbers
     record = {
         "id": trajectory.id,
         "identity": trajectory.identity(),
@@ -143,12 +150,13 @@ def write_episode(
         "task": task,
         "tasks": [trajectory.instruction],
         "sizes": sizes,
+        "fault": fault,
         "columns": {c.name: {**c.spec(), "optional": c.optional} for c in columns.values()},
         "stats": {k: {s: v.tolist() for s, v in values.items()} for k, values in stats.items()},
         "provenance": _provenance(trajectory),
     }
     write_json(workspace.record_file(index), record, sweep=False)
-    return FinishedEpisode(index, trajectory.length, task, first, sizes)
+    return FinishedEpisode(index, trajectory.length, task, first, sizes, fault)
 
 
 def _write_video(file: Path, trajectory: Trajectory, camera: str, encoding: Encoding) -> Stats:
@@ -174,7 +182,8 @@ def _write_table(
     task: int,
     first: int,
     fps: Fraction,
-) -> dict[str, Stats]:
+) -> tuple[dict[str, Stats], str]:
+    """Write the rows; return their statistics and the first number that is not finite."""
     frames = np.arange(trajectory.length)
     arrays: dict[str, Array] = {name: column.read() for name, column in columns.items()}
     shapes = {name: column.shape for name, column in columns.items()}
@@ -194,7 +203,10 @@ def _write_table(
     table = pa.table({n: to_arrow(v, shapes.get(n, (1,))) for n, v in arrays.items()})
     with replacing(file, sweep=False) as temporary:
         pq.write_table(table, temporary)
-    return {name: number_stats(values) for name, values in arrays.items()}
+    checked = (name for name, column in columns.items() if not column.optional)
+    faults = (first_fault(name, arrays[name]) for name in checked)
+    stats = {name: number_stats(values) for name, values in arrays.items()}
+    return stats, next(filter(None, faults), "")
 
 
 def _provenance(trajectory: Trajectory) -> dict[str, Any]:

@@ -22,8 +22,13 @@ SAMPLED_SIDE = 150
 
 
 def number_stats(values: Array) -> Stats:
-    """Return statistics over the frames of an array [t …]; [t] is treated as [t 1]."""
+    """Return statistics over the frames of an array [t …]; [t] is treated as [t 1].
+
+    NaN and infinite numbers are ignored, because JSON has none; without finite numbers all are 0.
+    """
     rows = values.astype(np.float64).reshape(len(values), *(values.shape[1:] or (1,)))
+    if not np.isfinite(rows).all():
+        return _finite_stats(rows)
     quantiles = np.quantile(rows, list(QUANTILES.values()), axis=0)
     return {
         "min": rows.min(axis=0),
@@ -33,6 +38,17 @@ def number_stats(values: Array) -> Stats:
         "count": np.array([len(rows)]),
         **dict(zip(QUANTILES, quantiles, strict=True)),
     }
+
+
+def _finite_stats(rows: Array) -> Stats:
+    """Return the statistics of each dimension over its finite numbers; `count` counts all rows."""
+    columns = [column[np.isfinite(column)] for column in rows.reshape(len(rows), -1).T]
+    parts = [number_stats(column if len(column) else np.zeros(1)) for column in columns]
+    stats = {
+        name: np.array([part[name][0] for part in parts]).reshape(rows.shape[1:])
+        for name in STATISTICS
+    }
+    return stats | {"count": np.array([len(rows)])}
 
 
 class ImageStats:

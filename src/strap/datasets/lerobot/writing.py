@@ -18,6 +18,7 @@ from strap.atomic import (
     write_json,
 )
 from strap.datasets.base import Codec
+from strap.datasets.finite import explain_fault
 from strap.datasets.labels import Label, labels_of, write_labels
 from strap.datasets.lerobot.data_files import CHUNKS_SIZE, DATA_PATH, write_data_files
 from strap.datasets.lerobot.description import Placement, write_description
@@ -170,6 +171,7 @@ class _Writer:
         self._required = required
         self._cameras = cameras
         self._left_out: dict[str, str] = {}
+        self._is_told = False
         self._groups: dict[str, list[FinishedEpisode]] = {key: [] for key in encodings}
         self._files = dict.fromkeys(encodings, 0)
         self._video_mb = video_mb
@@ -186,6 +188,10 @@ class _Writer:
         episode = find_finished(self.workspace, trajectory, index, task, first) or write_episode(
             self.workspace, trajectory, index, task, first, encodings, self.fps
         )
+        if episode.fault and not self._is_told:
+            self._is_told = True
+            fault = f"episode {index}, {episode.fault}"
+            warnings.warn(explain_fault(self.workspace.out, trajectory.id, fault), stacklevel=3)
         self.episodes.append(episode)
         if labels := labels_of(trajectory):
             self.labels[episode_id(index)] = labels
