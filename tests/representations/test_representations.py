@@ -307,7 +307,7 @@ def test_figures(pair: Pair, trained: Trained, stores: Stores, tmp_path: Path, k
     drawn.append(neighbours_figure(stores[kind][0], priors, pair, near))
     for file in drawn:
         assert min(Image.open(file).size) > 100
-    with pytest.raises(StrapError, match="not among the datasets"):
+    with pytest.raises(StrapError, match="not among the given datasets"):
         neighbours_figure(stores[kind][0], priors, [target], near)
     with pytest.raises(StrapError, match="unknown camera 'nowhere'"):
         neighbours_figure(stores[kind][0], priors, pair, near, camera="nowhere")
